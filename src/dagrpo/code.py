@@ -1,0 +1,52 @@
+"""Which files of the project a stage's result depends on.
+
+An edit to one of them reruns the stage. Code that only shows or records what happens (tracking, progress bars) is
+deliberately not listed: it cannot change an output. A test compares this table with what each script really imports.
+"""
+
+from pathlib import Path
+
+from dagrpo.files import digest_of, sha256_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_COMMON = ("src/dagrpo/files.py", "src/dagrpo/stage.py", "src/dagrpo/params/base.py")
+_CHECKPOINTS = ("src/dagrpo/checkpoints",)
+_ROLLOUT = ("src/dagrpo/rollout", "src/dagrpo/records.py", "src/dagrpo/params/rollout.py")
+_REWARDS = ("src/dagrpo/rewards", "src/dagrpo/params/reward.py")
+
+CODE: dict[str, tuple[str, ...]] = {
+    "prepare": (*_COMMON, *_REWARDS, "src/dagrpo/tasks", "src/dagrpo/records.py", "src/dagrpo/params/data.py"),
+    "model": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/models", "src/dagrpo/params/model.py", "src/dagrpo/params/experiment.py"),
+    "warmup": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/grpo", "src/dagrpo/tasks", "src/dagrpo/params/warmup.py"),
+    "convert": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
+    "train": (
+        *_COMMON,
+        *_CHECKPOINTS,
+        *_ROLLOUT,
+        *_REWARDS,
+        "src/dagrpo/grpo",
+        "src/dagrpo/tasks",
+        "src/dagrpo/params/algorithm.py",
+        "src/dagrpo/params/training.py",
+    ),
+    "export": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
+    "sample": (*_COMMON, *_CHECKPOINTS, *_ROLLOUT, "src/dagrpo/evaluation", "src/dagrpo/params/evaluation.py"),
+    "score": (*_COMMON, *_REWARDS, "src/dagrpo/evaluation", "src/dagrpo/params/evaluation.py"),
+    "report": (*_COMMON, "src/dagrpo/report", "src/dagrpo/params/report.py"),
+}
+
+
+def code_files(stage: str) -> list[str]:
+    """The stage's script and package files, relative to the project's root, sorted."""
+    found = {f"workflow/scripts/{stage}.py"}
+    for entry in CODE[stage]:
+        path = ROOT / entry
+        files = (p for p in path.rglob("*") if p.suffix in {".py", ".j2", ".jinja"}) if path.is_dir() else (path,)
+        found.update(str(file.relative_to(ROOT)) for file in files)
+    return sorted(found)
+
+
+def code_digest(stage: str) -> str:
+    """One digest of everything `code_files` names."""
+    return digest_of({file: sha256_of(ROOT / file) for file in code_files(stage)})

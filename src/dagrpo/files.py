@@ -1,0 +1,137 @@
+"""Files that are either whole or absent, and the digests that name their content.
+
+Every writer here writes to a temporary name in the same folder, fsyncs, then renames: a reader never sees half a file,
+and a crash leaves the old content in place.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+CHUNK_BYTES = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's bytes, as 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """One text per value: sorted keys, no spaces. Not for reading."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest_of(value: Any) -> str:
+    """The sha256 of a JSON-able value's canonical text."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync_file(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; on success it becomes `path`, on any failure it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        _fsync_file(temporary)
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder; on success it becomes `path` (replacing an older one), on any failure it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed; no two runs share an output
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    old = temporary.with_suffix(".old")
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
+            _fsync_file(file)
+        fsync_folder(temporary)
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+        fsync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, atomically."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable, deterministic JSON, atomically. NaN is refused: it is not JSON."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; ValueError names the file when it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: run the stage that makes it again.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): delete it and run the stage that makes it again.") from None
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Write a table so that the same rows give the same bytes (zstd, one fixed format version, no pandas metadata)."""
+    with atomic_file(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """Read a parquet file; ValueError names it when it is missing, empty or damaged."""
+    if not path.exists():
+        raise ValueError(f"{path} is missing: run the stage that makes it again.")
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        first_line = str(error).splitlines()[0]
+        raise ValueError(f"{path} is not a readable parquet file ({first_line}): run the stage that makes it again.") from None
+
+
+def require_space(folder: Path, needed_bytes: int) -> None:
+    """Refuse, before writing anything, what cannot fit on the disk that holds `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise OSError(errno.ENOSPC, f"{needed_bytes:,} bytes are needed, {free:,} are free", str(folder))

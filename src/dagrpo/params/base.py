@@ -1,0 +1,22 @@
+"""What every section of params.yaml is: closed, frozen, strict."""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
+
+
+class Section(BaseModel):
+    """One section of params.yaml. An unknown key or a wrong type is an error; nothing changes after parsing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_exponents_as_numbers(cls, values: Any) -> Any:
+        """YAML 1.1, which Snakemake reads, takes 1e-4 for a text; YAML 1.2, which DVC reads, for a number."""
+        if not isinstance(values, dict):
+            return values
+        return {k: float(v) if isinstance(v, str) and _EXPONENT.fullmatch(v) else v for k, v in values.items()}

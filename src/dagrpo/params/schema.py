@@ -1,0 +1,115 @@
+"""The whole of params.yaml, and how it is read: every error is one sentence that says what to do."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.base import Section
+from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.data import Data
+from dagrpo.params.evaluation import Evaluation
+from dagrpo.params.experiment import Experiment
+from dagrpo.params.model import Model
+from dagrpo.params.report import Report
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.params.warmup import Warmup
+
+
+class Params(Section):
+    """Every parameter that changes a result. Threads, memory and output folders are not here: profiles hold those."""
+
+    experiment: Experiment = Field(Experiment(), description="What is run.")
+    data: Data = Field(Data(), description="Where raw data comes from.")
+    model: Model = Field(Model(), description="The policy before any training.")
+    warmup: Warmup = Field(Warmup(), description="Supervised fine-tuning before GRPO.")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="The trainer's sharded format.")
+    rollout: Rollout = Field(Rollout(), description="How completions are sampled during training.")
+    reward: Reward = Field(Reward(), description="What a completion is worth.")
+    algorithm: Algorithm = Field(Algorithm(), description="The GRPO objective.")
+    training: Training = Field(Training(), description="Steps, batches and the optimizer of GRPO.")
+    evaluation: Evaluation = Field(Evaluation(), description="How the base and the trained policy are compared.")
+    report: Report = Field(Report(), description="What the report shows.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        positions = self.model.fresh.max_position_embeddings
+        longest = self.training.max_prompt_tokens + max(self.rollout.max_new_tokens, self.evaluation.sampling.max_new_tokens)
+        if self.model.source == "fresh" and longest > positions:
+            raise ValueError(
+                f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
+                f"{positions}: raise the latter or shorten one of the former"
+            )
+        per_request = self.training.max_prompt_tokens + self.rollout.max_new_tokens
+        if per_request > self.rollout.engine.max_total_tokens:
+            raise ValueError(
+                f"one request may need {per_request} tokens, but rollout.engine.max_total_tokens is "
+                f"{self.rollout.engine.max_total_tokens}: raise it"
+            )
+        if self.rollout.deterministic and self.rollout.engine.servers:
+            raise ValueError(
+                "rollout.deterministic is true but rollout.engine.servers names servers that others may use: "
+                "set one of them otherwise (false, or an empty list)"
+            )
+        if self.evaluation.sampling.top_k == 0:
+            raise ValueError("evaluation.sampling.top_k is 0: give -1 to sample from all tokens, or a positive number")
+        return self
+
+
+def _keys(section: type[Section], prefix: str = "") -> list[str]:
+    """Every dotted key of a section, sub-sections included."""
+    found = []
+    for name, field in section.model_fields.items():
+        found.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found += _keys(field.annotation, f"{prefix}{name}.")
+    return found
+
+
+def all_keys() -> list[str]:
+    """Every dotted key of params.yaml, in the schema's order."""
+    return _keys(Params)
+
+
+def _sentence(error: Mapping[str, Any], source: str) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, all_keys(), n=1, cutoff=0.5)
+        hint = f"the nearest known key is `{near[0]}`" if near else "docs/parameters.md lists the known keys"
+        return f"{source}: unknown key `{key}`: {hint}."
+    if error["type"] == "value_error":
+        return f"{source}: {error['ctx']['error']}."
+    return f"{source}: `{key}` is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
+    """Check values against the schema; ValueError holds one sentence per mistake."""
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        raise ValueError("\n".join(_sentence(item, source) for item in error.errors())) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; ValueError names the file when it is missing, not YAML, or not a mapping."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: `python -m dagrpo use presets/default.yaml` writes one.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())
+        raise ValueError(f"{path} is not valid YAML ({line}): correct it, or write it anew with `python -m dagrpo use`.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} does not hold sections: `python -m dagrpo use presets/default.yaml` writes a new one.")
+    return values
+
+
+def read_params(path: Path) -> Params:
+    """Read and check a params.yaml."""
+    return parse(read_yaml(path), str(path))
