@@ -17,7 +17,13 @@ _REWARDS = ("src/dagrpo/rewards", "src/dagrpo/params/reward.py")
 
 CODE: dict[str, tuple[str, ...]] = {
     "prepare": (*_COMMON, *_REWARDS, "src/dagrpo/tasks", "src/dagrpo/records.py", "src/dagrpo/params/data.py"),
-    "model": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/models", "src/dagrpo/params/model.py", "src/dagrpo/params/experiment.py"),
+    "model": (
+        *_COMMON,
+        *_CHECKPOINTS,
+        "src/dagrpo/models",
+        "src/dagrpo/params/model.py",
+        "src/dagrpo/params/experiment.py",
+    ),
     "warmup": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/grpo", "src/dagrpo/tasks", "src/dagrpo/params/warmup.py"),
     "convert": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
     "train": (

@@ -109,7 +109,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: run the stage that makes it again.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): delete it and run the stage that makes it again.") from None
+        raise ValueError(
+            f"{path} is not valid JSON ({error}): delete it and run the stage that makes it again."
+        ) from None
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -126,7 +128,9 @@ def read_parquet(path: Path) -> pa.Table:
         return pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         first_line = str(error).splitlines()[0]
-        raise ValueError(f"{path} is not a readable parquet file ({first_line}): run the stage that makes it again.") from None
+        raise ValueError(
+            f"{path} is not a readable parquet file ({first_line}): run the stage that makes it again."
+        ) from None
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

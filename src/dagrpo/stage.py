@@ -8,6 +8,7 @@ the stage with one sentence and exit code 1; every other exception is a bug and 
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ class Stage:
     outputs: Mapping[str, Path]
     params: Mapping[str, Any]
     key: str  # digest of parameters, seed, code and inputs: what this execution depends on
+    log: Path  # the stage's log file; logs of what it starts go beside it
     run: StageRun
 
     def input(self, name: str) -> Path:
@@ -99,6 +101,7 @@ def _execute(name: str, work: Callable[[Stage], None], options: argparse.Namespa
             outputs=outputs,
             params=params,
             key=key,
+            log=options.log,
             run=run,
         )
         work(stage)
@@ -106,15 +109,16 @@ def _execute(name: str, work: Callable[[Stage], None], options: argparse.Namespa
         output_digests = {str(path): sha256_of(path) for path in produced.values()}
         write_json(outputs["provenance"], record | {"key": key, "outputs": output_digests})
         run.log_outputs(output_digests)
-    _note_what_ran(outputs)
+    _note_what_ran(outputs, key)
 
 
-def _note_what_ran(outputs: Mapping[str, Path]) -> None:
+def _note_what_ran(outputs: Mapping[str, Path], key: str) -> None:
     """Tell the workflow which outputs are new, so that it commits those, and only those, to DVC."""
-    journal = Path(".state/ran")
-    journal.mkdir(parents=True, exist_ok=True)
+    if "DVC_STAGE" in os.environ:  # DVC runs this stage and records its outputs itself
+        return
     names = [str(path) for path in outputs.values()]
-    write_json(journal / f"{digest_of(names)[:16]}.json", names)
+    entry = {"outputs": names, "provenance": str(outputs["provenance"]), "key": key}
+    write_json(Path(".state/ran") / f"{digest_of(names)[:16]}.json", entry)
 
 
 def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -150,7 +154,9 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 def _fail(name: str, error: ValueError | OSError) -> None:
     sentence = str(error)
     if isinstance(error, OSError) and error.strerror:
-        sentence = f"{error.filename or 'a file'}: {error.strerror}: make room or correct its permissions, then run again."
+        sentence = (
+            f"{error.filename or 'a file'}: {error.strerror}: make room or correct its permissions, then run again."
+        )
     logging.getLogger(__name__).error(sentence)
     print(f"{name}: {sentence}", file=sys.stderr, flush=True)
     raise SystemExit(1) from error

@@ -9,13 +9,19 @@ from dagrpo.params.base import Section
 
 class Algorithm(Section):
     advantage: Literal["grpo"] = Field("grpo", description="grpo: reward minus the mean of the prompt's group.")
-    normalize_by_std: bool = Field(True, description="Divide by the group's standard deviation (GRPO); off is Dr. GRPO.")
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="The ratio is clipped below at 1 - clip_low.")
+    normalize_by_std: bool = Field(
+        True, description="Divide by the group's standard deviation (GRPO); off is Dr. GRPO."
+    )
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="The ratio is clipped below at 1 - clip_low."
+    )
     clip_high: Annotated[float, Field(gt=0)] = Field(0.2, description="The ratio is clipped above at 1 + clip_high.")
     kl_coefficient: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Weight of the k3 KL divergence to the initial policy; at 0 no reference model is loaded."
     )
-    aggregation: Literal["token-mean"] = Field("token-mean", description="token-mean: sum over tokens / number of tokens in the mini-batch.")
+    aggregation: Literal["token-mean"] = Field(
+        "token-mean", description="token-mean: sum over tokens / number of tokens in the mini-batch."
+    )
 
     @model_validator(mode="after")
     def _clip_is_ordered(self) -> Self:

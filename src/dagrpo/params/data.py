@@ -21,10 +21,12 @@ class Arithmetic(Section):
 
 class Data(Section):
     mirror: str | None = Field(
-        None, description="Folder with local copies of the hub's data sets (<mirror>/gsm8k/train.jsonl, ...); null: the hub."
+        None,
+        description="Folder with local copies of the hub's data sets (<mirror>/gsm8k/train.jsonl, ...); null: the hub.",
     )
     max_train: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Keep only the first rows of each train split; null: all. The card says how many were left out."
+        None,
+        description="Keep only the first rows of each train split; null: all. The card says how many were left out.",
     )
     max_test: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Keep only the first rows of each test split; null: all."

@@ -9,19 +9,31 @@ from dagrpo.params.reward import Extractor
 
 
 class Sampling(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(1000, description="Seed of the sampled completions, joined with the run's seed.")
-    samples: Annotated[int, Field(ge=0)] = Field(4, description="Sampled completions per problem, besides the greedy one.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        1000, description="Seed of the sampled completions, joined with the run's seed."
+    )
+    samples: Annotated[int, Field(ge=0)] = Field(
+        4, description="Sampled completions per problem, besides the greedy one."
+    )
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling.")
     top_k: Annotated[int, Field(ge=-1)] = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
-    max_new_tokens: Annotated[int, Field(ge=1)] = Field(16, description="Longest completion, in tokens; a longer one counts as truncated.")
-    max_problems: Annotated[int, Field(ge=1)] | None = Field(None, description="Evaluate only the first problems of each task; null: all.")
+    max_new_tokens: Annotated[int, Field(ge=1)] = Field(
+        16, description="Longest completion, in tokens; a longer one counts as truncated."
+    )
+    max_problems: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Evaluate only the first problems of each task; null: all."
+    )
 
 
 class Scoring(Section):
-    extractor: Extractor = Field("strict", description="How the answer is read; changing it rescores, and samples nothing again.")
+    extractor: Extractor = Field(
+        "strict", description="How the answer is read; changing it rescores, and samples nothing again."
+    )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Level of the intervals.")
-    bootstrap_draws: Annotated[int, Field(ge=100)] = Field(2000, description="Resamples over problems behind each bootstrap interval.")
+    bootstrap_draws: Annotated[int, Field(ge=100)] = Field(
+        2000, description="Resamples over problems behind each bootstrap interval."
+    )
     bootstrap_seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of those resamples.")
 
 

@@ -19,7 +19,8 @@ class Experiment(Section):
         ["arithmetic"], description="The tasks on whose test split the base and the trained policy are scored."
     )
     tasks: Annotated[list[Name], Field(min_length=1)] = Field(
-        ["arithmetic"], description="Every task to prepare: `train` and all of `evaluate`, each once (DVC needs the list)."
+        ["arithmetic"],
+        description="Every task to prepare: `train` and all of `evaluate`, each once (DVC needs the list).",
     )
 
     @model_validator(mode="after")
@@ -30,5 +31,7 @@ class Experiment(Section):
                 raise ValueError(f"experiment.{key} names something twice: {values}; name each once")
         needed = {self.train, *self.evaluate}
         if set(self.tasks) != needed:
-            raise ValueError(f"experiment.tasks must list train and evaluate, no more and no less: set it to {sorted(needed)}")
+            raise ValueError(
+                f"experiment.tasks must list train and evaluate, no more and no less: set it to {sorted(needed)}"
+            )
         return self

@@ -13,9 +13,13 @@ class Fresh(Section):
     hidden_size: Annotated[int, Field(ge=8)] = Field(128, description="Width; a multiple of num_attention_heads.")
     num_hidden_layers: Annotated[int, Field(ge=1)] = Field(4, description="Number of transformer layers.")
     num_attention_heads: Annotated[int, Field(ge=1)] = Field(4, description="Query heads.")
-    num_key_value_heads: Annotated[int, Field(ge=1)] = Field(2, description="Key and value heads; divides num_attention_heads.")
+    num_key_value_heads: Annotated[int, Field(ge=1)] = Field(
+        2, description="Key and value heads; divides num_attention_heads."
+    )
     intermediate_size: Annotated[int, Field(ge=8)] = Field(384, description="Width of the MLP.")
-    max_position_embeddings: Annotated[int, Field(ge=32)] = Field(256, description="Longest prompt plus completion, in tokens.")
+    max_position_embeddings: Annotated[int, Field(ge=32)] = Field(
+        256, description="Longest prompt plus completion, in tokens."
+    )
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -35,14 +39,20 @@ class Fresh(Section):
 class Model(Section):
     name: Name = Field("tiny_qwen2", description="Names the folder models/<name>.")
     source: Literal["fresh", "gguf", "hub"] = Field(
-        "fresh", description="fresh: a new tiny Qwen2 with a character tokenizer; gguf: a GGUF file; hub: a Hugging Face model."
+        "fresh",
+        description="fresh: a new tiny Qwen2 with a character tokenizer; gguf: a GGUF file; hub: a Hugging Face model.",
     )
     fresh: Fresh = Field(Fresh(), description="Shape of a fresh model (source: fresh).")
     gguf: str | None = Field(
-        None, description="Path of a GGUF file, or package:<module>/<file> for one inside an installed package (source: gguf)."
+        None,
+        description="Path of a GGUF file, or package:<module>/<file> for one inside an installed package (source: gguf).",
     )
-    repository: str | None = Field(None, description="Hub repository, such as Qwen/Qwen2.5-0.5B-Instruct (source: hub).")
-    revision: str | None = Field(None, description="Commit of that repository, 40 hex digits: a branch can move (source: hub).")
+    repository: str | None = Field(
+        None, description="Hub repository, such as Qwen/Qwen2.5-0.5B-Instruct (source: hub)."
+    )
+    revision: str | None = Field(
+        None, description="Commit of that repository, 40 hex digits: a branch can move (source: hub)."
+    )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type in which the weights are kept.")
 
     @model_validator(mode="after")
@@ -51,9 +61,19 @@ class Model(Section):
             raise ValueError("model.source is gguf but model.gguf is null: give the path of the GGUF file")
         if self.source == "hub" and (self.repository is None or self.revision is None):
             raise ValueError("model.source is hub but model.repository or model.revision is null: give both")
-        if self.revision is not None and not (len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")):
-            raise ValueError(f"model.revision is {self.revision!r}: give the full commit, 40 hex digits, since a branch can move")
-        unused = [k for k, s in (("gguf", "gguf"), ("repository", "hub"), ("revision", "hub")) if getattr(self, k) and self.source != s]
+        if self.revision is not None and not (
+            len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")
+        ):
+            raise ValueError(
+                f"model.revision is {self.revision!r}: give the full commit, 40 hex digits, since a branch can move"
+            )
+        unused = [
+            k
+            for k, s in (("gguf", "gguf"), ("repository", "hub"), ("revision", "hub"))
+            if getattr(self, k) and self.source != s
+        ]
         if unused:
-            raise ValueError(f"model.{unused[0]} is given but model.source is {self.source}, which does not read it: set it to null")
+            raise ValueError(
+                f"model.{unused[0]} is given but model.source is {self.source}, which does not read it: set it to null"
+            )
         return self

@@ -40,7 +40,9 @@ class Params(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         positions = self.model.fresh.max_position_embeddings
-        longest = self.training.max_prompt_tokens + max(self.rollout.max_new_tokens, self.evaluation.sampling.max_new_tokens)
+        longest = self.training.max_prompt_tokens + max(
+            self.rollout.max_new_tokens, self.evaluation.sampling.max_new_tokens
+        )
         if self.model.source == "fresh" and longest > positions:
             raise ValueError(
                 f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
@@ -104,9 +106,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is missing: `python -m dagrpo use presets/default.yaml` writes one.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = " ".join(str(error).split())
-        raise ValueError(f"{path} is not valid YAML ({line}): correct it, or write it anew with `python -m dagrpo use`.") from None
+        raise ValueError(
+            f"{path} is not valid YAML ({line}): correct it, or write it anew with `python -m dagrpo use`."
+        ) from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path} does not hold sections: `python -m dagrpo use presets/default.yaml` writes a new one.")
+        raise ValueError(
+            f"{path} does not hold sections: `python -m dagrpo use presets/default.yaml` writes a new one."
+        )
     return values
 
 

@@ -1,0 +1,44 @@
+# `make run` and `make test` are all one needs; each sets up .venv first if it is missing.
+SHELL := /bin/bash
+LOCK ?= requirements/cpu.lock
+FIND_LINKS := $(shell python3 -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHONNOUSERSITE := 1
+
+.PHONY: run test setup gpu ui sync lint params clean
+
+run: setup
+	snakemake --cores all target
+
+test: setup lint
+	pytest
+
+lint: setup
+	ruff check . && ruff format --check .
+	snakefmt --check Snakefile workflow
+	mypy
+
+setup: .venv/.installed
+
+.venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/uv.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
+	test -x .venv/bin/python || python3 -m venv .venv
+	.venv/bin/pip install -q --disable-pip-version-check -r requirements/uv.lock
+	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip sync -q --python .venv/bin/python --no-deps $(LOCK)
+	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
+	touch $@
+
+gpu:
+	rm -f .venv/.installed
+	$(MAKE) setup LOCK=requirements/gpu.lock
+
+ui: setup
+	python -m dagrpo ui
+
+sync: setup
+	python -m dagrpo sync
+
+params: setup
+	python -m dagrpo generate
+
+clean:
+	rm -rf data/* models/* results/* logs .state

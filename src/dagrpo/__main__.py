@@ -1,0 +1,77 @@
+"""The command line beside Snakemake and DVC: `python -m dagrpo --help`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dagrpo.files import write_text
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+PARAMS = Path("params.yaml")
+
+
+@app.command()
+def use(preset: Annotated[Path, typer.Argument(help="a file of presets/")]) -> None:
+    """Write params.yaml from a preset and show what changes."""
+    from dagrpo.params.overlay import difference, preset_text
+
+    old = PARAMS.read_text() if PARAMS.exists() else ""
+    new = preset_text(preset)
+    console = Console(highlight=False)
+    for line in difference(old, new):
+        console.print(line, style="green" if line.startswith("+") else "red", markup=False)
+    write_text(PARAMS, new)
+    console.print(f"{PARAMS} is now {preset}.", markup=False)
+
+
+@app.command()
+def generate() -> None:
+    """Write what is generated from the schema: the JSON schema and docs/parameters.md; params.yaml keeps its values."""
+    from dagrpo.params import documents
+    from dagrpo.params.schema import Params, read_params
+
+    params = read_params(PARAMS) if PARAMS.exists() else Params()
+    write_text(PARAMS, documents.params_yaml(params))
+    write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
+    write_text(Path(documents.TABLE_PATH), documents.table())
+
+
+@app.command()
+def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
+    """Walk from a file or a digest up to the raw data, and down to every score that used it."""
+    from dagrpo.tracking.lineage import show
+
+    show(target)
+
+
+@app.command()
+def sync() -> None:
+    """After `dvc pull` or `dvc checkout`: tell Snakemake which outputs DVC vouches for."""
+    from dagrpo.workflow.sync import sync as run
+
+    run()
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> None:
+    """Serve the MLflow UI on loopback and print the address to open."""
+    from dagrpo.tracking.ui import serve
+
+    serve(port)
+
+
+def run(command: Callable[[], None]) -> None:
+    """Run the application; a mistake of the user is one sentence and exit code 1."""
+    try:
+        command()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,80 @@
+"""What happened on each problem of one evaluation, and each metric's value per problem.
+
+Means and intervals are left to `statistics`: `score` estimates each metric, `report` compares two evaluations.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
+from dagrpo.evaluation.tables import GREEDY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """One task evaluated once: a greedy completion and k sampled ones for each problem, problems in ascending order."""
+
+    task: str
+    problems: Integers  # [problems], rows of test.parquet
+    greedy: npt.NDArray[np.bool_]  # [problems]
+    sampled: npt.NDArray[np.bool_]  # [problems, k]; k may be 0
+    answers: Sequence[Sequence[str | None]]  # [problems][k]
+
+    @property
+    def samples(self) -> int:
+        """k, the number of sampled completions per problem."""
+        return int(self.sampled.shape[1])
+
+
+def outcomes(scores: pa.Table, source: Path) -> Outcomes:
+    """Arrange a scores table by problem; ValueError names `source` when a completion is missing or there twice."""
+    rows = scores.select(["task", "problem_index", "sample_index", "extracted", "correct"]).to_pylist()
+    rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
+    problems = sorted({row["problem_index"] for row in rows})
+    width, remainder = divmod(len(rows), len(problems))
+    expected = [(problem, sample) for problem in problems for sample in range(GREEDY, width - 1)]
+    if remainder or [(row["problem_index"], row["sample_index"]) for row in rows] != expected:
+        raise ValueError(
+            f"{source}: not every problem has one greedy completion and the same number of sampled ones: "
+            "run the stage sample again."
+        )
+    return _arranged(rows, problems, width)
+
+
+def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Outcomes:
+    correct = np.array([row["correct"] for row in rows], dtype=np.bool_).reshape(len(problems), width)
+    answers = [row["extracted"] for row in rows]
+    return Outcomes(
+        task=rows[0]["task"],
+        problems=np.array(problems, dtype=np.int64),
+        greedy=correct[:, 0],
+        sampled=correct[:, 1:],
+        answers=[answers[start + 1 : start + width] for start in range(0, len(rows), width)],
+    )
+
+
+def pass_counts(samples: int) -> list[int]:
+    """The k of pass@k that are reported: powers of two up to the number of samples, and that number."""
+    powers = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
+    return sorted({*powers, samples} - {0})
+
+
+def values_per_problem(found: Outcomes) -> dict[str, Floats]:
+    """Each metric's value on each problem, [problems], by names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
+    values: dict[str, Floats] = {"greedy": found.greedy.astype(np.float64)}
+    k = found.samples
+    if k == 0:
+        return values
+    values[f"mean_at_{k}"] = found.sampled.mean(axis=1)
+    right = found.sampled.sum(axis=1)
+    for count in pass_counts(k):
+        values[f"pass_at_{count}"] = pass_at_k(k, right, count)
+    majority = [majority_correct(a, c) for a, c in zip(found.answers, found.sampled.tolist(), strict=True)]
+    values[f"maj_at_{k}"] = np.array(majority)
+    return values

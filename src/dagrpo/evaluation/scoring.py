@@ -1,0 +1,124 @@
+"""Stage `score`: read the answer out of each completion, compare it, and summarise with intervals.
+
+Needs nothing but completions: another extractor rescores them, and no model is opened.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
+from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
+from dagrpo.evaluation.tables import COMPLETIONS, GREEDY, SCORES, read_table
+from dagrpo.params.evaluation import Scoring
+from dagrpo.params.reward import Extractor
+from dagrpo.rewards.gsm8k import equal, extract
+
+
+def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
+    """Grade every completion of a file: the scores table and the content of scores.json."""
+    table = read_table(completions, COMPLETIONS)
+    tasks = pc.unique(table.column("task")).to_pylist()
+    if len(tasks) != 1:
+        raise ValueError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
+    scores = grade_all(table, scoring.extractor)
+    return scores, summarise(scores, table, scoring, completions)
+
+
+def grade_all(completions: pa.Table, extractor: Extractor) -> pa.Table:
+    """Read and compare every answer; columns as in SCORES."""
+    texts = completions.column("completion").to_pylist()
+    truths = completions.column("ground_truth").to_pylist()
+    extracted = [extract(text, extractor) for text in texts]
+    correct = [answer is not None and equal(answer, truth) for answer, truth in zip(extracted, truths, strict=True)]
+    columns = {
+        "extracted": extracted,
+        "correct": correct,
+        "truncated": pc.equal(completions.column("finish_reason"), "length"),
+        "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
+    }
+    return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    return table.column(name) if name in table.column_names else None
+
+
+def summarise(scores: pa.Table, completions: pa.Table, scoring: Scoring, source: Path) -> dict[str, Any]:
+    """The content of scores.json. With no sampled completions, what describes those is left out."""
+    found = outcomes(scores, source)
+    return {
+        "task": found.task,
+        "problems": len(found.problems),
+        "samples_per_problem": found.samples,
+        "extractor": scoring.extractor,
+        "confidence": scoring.confidence,
+        "bootstrap": {"draws": scoring.bootstrap_draws, "seed": scoring.bootstrap_seed},
+        **_metrics(found, resampling_of(scoring)),
+        **_rates(scores),
+        "accuracy_by_extractor": _accuracy_by_extractor(completions),
+    }
+
+
+def resampling_of(scoring: Scoring) -> Resampling:
+    return Resampling(confidence=scoring.confidence, draws=scoring.bootstrap_draws, seed=scoring.bootstrap_seed)
+
+
+def _metrics(found: Outcomes, resampling: Resampling) -> dict[str, Any]:
+    greedy = wilson(int(found.greedy.sum()), len(found.greedy), resampling.confidence)
+    metrics: dict[str, Any] = {"greedy": greedy.as_dict()}
+    k = found.samples
+    if k:
+        estimates = {name: bootstrap(values, resampling) for name, values in values_per_problem(found).items()}
+        metrics["mean_at_k"] = {"k": k, **estimates[f"mean_at_{k}"].as_dict()}
+        metrics["pass_at_k"] = {str(n): estimates[f"pass_at_{n}"].as_dict() for n in pass_counts(k)}
+        metrics["maj_at_k"] = {"k": k, **estimates[f"maj_at_{k}"].as_dict()}
+    return metrics
+
+
+def _by_kind(scores: pa.Table, values: Sequence[float | bool]) -> dict[str, float]:
+    """The mean over greedy and over sampled completions."""
+    numbers = np.asarray(values, dtype=np.float64)
+    greedy = np.asarray(scores.column("sample_index").to_pylist()) == GREEDY
+    means = {"greedy": float(numbers[greedy].mean())}
+    if not greedy.all():
+        means["sampled"] = float(numbers[~greedy].mean())
+    return means
+
+
+def _rates(scores: pa.Table) -> dict[str, dict[str, float]]:
+    return {
+        "truncation_rate": _by_kind(scores, scores.column("truncated").to_pylist()),
+        "missing_answer_rate": _by_kind(scores, scores.column("extracted").is_null().to_pylist()),
+        "mean_completion_tokens": _by_kind(scores, scores.column("completion_tokens").to_pylist()),
+    }
+
+
+def _accuracy_by_extractor(completions: pa.Table) -> dict[str, dict[str, float]]:
+    """What each extractor would have said: a large gap is a policy that answers in another form than is read."""
+    graded = {extractor: grade_all(completions, extractor) for extractor in get_args(Extractor)}
+    return {name: _by_kind(scores, scores.column("correct").to_pylist()) for name, scores in graded.items()}
+
+
+def metrics_to_log(summary: dict[str, Any]) -> dict[str, float]:
+    """The summary's numbers under flat names such as greedy, greedy_low, mean_at_4, pass_at_2_high."""
+    estimates = {"greedy": summary["greedy"]}
+    if summary["samples_per_problem"]:
+        estimates[f"mean_at_{summary['mean_at_k']['k']}"] = summary["mean_at_k"]
+        estimates[f"maj_at_{summary['maj_at_k']['k']}"] = summary["maj_at_k"]
+        estimates |= {f"pass_at_{k}": estimate for k, estimate in summary["pass_at_k"].items()}
+    flat = {}
+    for name, estimate in estimates.items():
+        flat |= {name: estimate["value"], f"{name}_low": estimate["low"], f"{name}_high": estimate["high"]}
+    for rate in ("truncation_rate", "missing_answer_rate", "mean_completion_tokens"):
+        flat |= {f"{rate}_{kind}": value for kind, value in summary[rate].items()}
+    return flat
+
+
+def estimate_of(values: dict[str, Any]) -> Estimate:
+    """An estimate as scores.json holds it."""
+    return Estimate(value=values["value"], low=values["low"], high=values["high"])

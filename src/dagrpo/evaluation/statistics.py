@@ -1,0 +1,136 @@
+"""Estimators and intervals: arrays of per-problem numbers in, estimates out.
+
+Knows nothing of completions, tasks or files. No hypothesis tests and no p-values: an interval says more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import t as student_t  # type: ignore[import-untyped]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+DRAWN_AT_ONCE = 1 << 22  # numbers gathered per chunk of bootstrap draws: bounds memory, changes no result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resampling:
+    """How intervals are drawn. `draws` and `seed` matter to the bootstrap only."""
+
+    confidence: float  # 0.5 < confidence < 1
+    draws: int
+    seed: int
+
+
+def wilson(successes: int, trials: int, confidence: float) -> Estimate:
+    """The score interval of a proportion (Wilson, JASA 1927); right also at 0 and 1, where the normal one has no width."""
+    assert 0 <= successes <= trials > 0
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share = successes / trials
+    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * np.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    # min and max: at 0 and 1 the bound is the share itself, which rounding must not miss.
+    return Estimate(value=share, low=min(share, float(centre - half)), high=max(share, float(centre + half)))
+
+
+def bootstrap(values: Floats, resampling: Resampling, bounds: tuple[float, float] = (0.0, 1.0)) -> Estimate:
+    """The mean with its percentile bootstrap interval (Efron 1979).
+
+    `values` is [problems], or [seeds, problems] when several runs met the same problems: seeds and problems are then
+    both resampled, independently (Owen 2007, the bootstrap of crossed factors). `bounds` are the least and the greatest
+    value one problem can have.
+    """
+    matrix = np.atleast_2d(values)
+    assert matrix.size
+    if np.all(matrix == matrix.flat[0]):
+        return _without_variation(float(matrix.flat[0]), matrix.shape[1], resampling.confidence, bounds)
+    tail = (1 - resampling.confidence) / 2
+    low, high = np.quantile(_resampled_means(matrix, resampling), [tail, 1 - tail])
+    return Estimate(value=float(matrix.mean()), low=float(low), high=float(high))
+
+
+def _resampled_means(matrix: Floats, resampling: Resampling) -> Floats:
+    seeds, problems = matrix.shape
+    generator = np.random.Generator(np.random.PCG64(resampling.seed))
+    chunk = max(1, DRAWN_AT_ONCE // problems)
+    means = np.empty(resampling.draws)
+    for start in range(0, resampling.draws, chunk):
+        count = min(chunk, resampling.draws - start)
+        runs = generator.integers(seeds, size=(count, seeds)) if seeds > 1 else np.zeros((count, 1), dtype=np.int64)
+        weights = np.stack([np.bincount(drawn, minlength=seeds) for drawn in runs]) / seeds  # [count, seeds]
+        drawn_problems = generator.integers(problems, size=(count, problems))
+        means[start : start + count] = np.take_along_axis(weights @ matrix, drawn_problems, axis=1).mean(axis=1)
+    return means
+
+
+def _without_variation(value: float, problems: int, confidence: float, bounds: tuple[float, float]) -> Estimate:
+    """Where every problem has the same value, resampling returns it every time and would claim certainty.
+
+    What is known is that 0 of `problems` differ; Wilson's upper bound on the share that could, each moved to the end of
+    its range, bounds the mean. For a proportion of 0 or 1 this is exactly the Wilson interval.
+    """
+    share = wilson(0, problems, confidence).high
+    return Estimate(value=value, low=value - share * (value - bounds[0]), high=value + share * (bounds[1] - value))
+
+
+def paired_difference(base: Floats, trained: Floats, resampling: Resampling) -> Estimate:
+    """Trained minus base, problem by problem ([problems] or [seeds, problems]), with its bootstrap interval.
+
+    Pairing removes the variance that both share because some problems are harder than others.
+    """
+    assert base.shape == trained.shape
+    return bootstrap(trained - base, resampling, bounds=(-1.0, 1.0))
+
+
+def pass_at_k(samples: int, correct: Integers, k: int) -> Floats:
+    """Probability that at least one of k samples is right, per problem: 1 - C(n-c, k) / C(n, k).
+
+    `correct` [problems] counts the right ones among n = `samples`. Unbiased (Chen et al. 2021, arXiv:2107.03374,
+    equation 1), as the product over i = n-c+1 .. n of (1 - k/i), in which nothing overflows.
+    """
+    assert 1 <= k <= samples
+    factors = np.maximum(1 - k / np.arange(samples, 0, -1), 0.0)
+    all_wrong = np.concatenate([[1.0], np.cumprod(factors)])  # [c]: none of k is right when c of n are
+    return 1 - all_wrong[correct]
+
+
+def majority_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+    """Whether the most frequent answer to one problem is right.
+
+    A missing answer does not vote. When answers tie, one of them would be picked at random, so the expected value is
+    given: the share of the tied answers that is right. 0 when nobody votes. (Self-consistency, Wang et al. 2023.)
+    """
+    votes: dict[str, int] = {}
+    verdict: dict[str, bool] = {}
+    for answer, right in zip(answers, correct, strict=True):
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0) + 1
+            verdict[answer] = right
+    winners = [answer for answer, count in votes.items() if count == max(votes.values())]
+    return sum(verdict[winner] for winner in winners) / len(winners) if winners else 0.0
+
+
+def mean_over_seeds(values: Floats, confidence: float) -> tuple[Floats, Floats, Floats]:
+    """Mean, low and high per column of `values` [seeds, steps]: Student's t interval over two seeds or more."""
+    seeds = values.shape[0]
+    assert seeds > 1
+    mean = values.mean(axis=0)
+    half = student_t.ppf((1 + confidence) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    return mean, mean - half, mean + half

@@ -1,0 +1,1 @@
+"""GRPO: from prompts to a better policy. The parts (advantages, losses) do not know the loop."""

@@ -1,0 +1,19 @@
+"""Group-relative advantages (Shao et al. 2024, DeepSeekMath, arXiv 2402.03300, section 4.1.2)."""
+
+import torch
+
+EPSILON = 1e-6
+
+
+def grpo_advantages(rewards: torch.Tensor, group_size: int, normalize_by_std: bool) -> torch.Tensor:
+    """A = (r - mean_g) / (std_g + 1e-6) over each prompt's group; without the division it is Dr. GRPO (arXiv 2503.20783).
+
+    rewards: [prompts * group_size], the completions of one prompt next to each other. The standard deviation is the
+    sample's (n - 1). A group of equal rewards has advantage 0: nothing is learned from it.
+    """
+    assert group_size >= 2, "the schema refuses groups of one"
+    groups = rewards.view(-1, group_size)  # [prompts, group]
+    centred = groups - groups.mean(dim=1, keepdim=True)
+    if normalize_by_std:
+        centred = centred / (groups.std(dim=1, keepdim=True) + EPSILON)
+    return centred.reshape(-1)

@@ -1,0 +1,1 @@
+"""Policy losses and divergences per token, one small file each."""

@@ -1,0 +1,23 @@
+"""Chat messages to prompt tokens, and completion tokens to text, the same way in training and in evaluation."""
+
+from collections.abc import Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]]) -> tuple[str, tuple[int, ...]]:
+    """The prompt as the tokenizer's chat template writes it, and its tokens; ValueError without a template."""
+    if not tokenizer.chat_template:
+        raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one.")
+    text = tokenizer.apply_chat_template(
+        [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+    )
+    assert isinstance(text, str)
+    return text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def completion_text(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """What the policy wrote, without special tokens; nothing is cleaned up."""
+    text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text

@@ -1,0 +1,1 @@
+"""What the Snakefile and dvc.yaml share, and what keeps them agreed."""

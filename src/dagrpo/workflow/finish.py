@@ -1,0 +1,84 @@
+"""Before the first and after the last job of a Snakemake run: the database made, DVC told what ran, the results shown."""
+
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from dagrpo.files import read_json
+
+JOURNAL = Path(".state/ran")
+
+
+def begin() -> None:
+    """Nothing to prepare when DVC drives; otherwise say what is left over from a run that was killed."""
+    if _left_over() and not _dvc_drives():
+        print("An earlier run was interrupted: what it finished is kept and will be committed to DVC.", file=sys.stderr)
+
+
+def commit(*, overridden: bool) -> None:
+    """Record in DVC the outputs of the jobs that ran, and only those: others may be stale.
+
+    Not when DVC is driving (it records them itself), and not when the run's parameters are not those of params.yaml:
+    DVC would record the outputs under the wrong ones.
+    """
+    if _dvc_drives() or not Path(".dvc").is_dir():
+        return
+    if overridden:
+        print(
+            "Not recorded in DVC: this run's parameters are not those of params.yaml. "
+            "Write them there (`python -m dagrpo use`, or by hand) to have its results versioned.",
+            file=sys.stderr,
+        )
+        return
+    entries = _left_over()
+    if entries:
+        _commit_to_dvc([Path(output) for entry in entries for output in _still_current(entry)])
+    for entry in entries:
+        entry.unlink()
+
+
+def show_results(experiment: str) -> None:
+    """The summary table of the report, and where to find the rest."""
+    report = Path("results") / experiment / "report"
+    summary = report / "summary.md"
+    if _dvc_drives() or not summary.exists():
+        return
+    console = Console(stderr=True)
+    console.print(Markdown(summary.read_text(encoding="utf-8")))
+    console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
+    console.print("Runs:   make ui")
+
+
+def _dvc_drives() -> bool:
+    return "DVC_STAGE" in os.environ
+
+
+def _left_over() -> list[Path]:
+    return sorted(JOURNAL.glob("*.json"))
+
+
+def _still_current(entry: Path) -> list[str]:
+    """The outputs of a journal entry, unless another execution has replaced them since."""
+    ran = read_json(entry)
+    provenance = Path(ran["provenance"])
+    if not provenance.exists() or read_json(provenance)["key"] != ran["key"]:
+        return []
+    return list(ran["outputs"])
+
+
+def _commit_to_dvc(outputs: list[Path]) -> None:
+    """`dvc commit` for the stages that own these outputs; a re-link would rewrite files and make Snakemake rerun."""
+    from dvc.repo import Repo
+
+    with Repo(".") as repo:
+        stages = {
+            stage.addressing
+            for stage in repo.index.stages
+            for out in stage.outs
+            if any(Path(str(out.def_path)) in (output, *output.parents) for output in outputs)
+        }
+        for stage in sorted(stages):
+            repo.commit(target=stage, force=True, relink=False)

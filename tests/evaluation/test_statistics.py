@@ -1,0 +1,159 @@
+"""Estimators and intervals against numbers worked out by hand."""
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagrpo.evaluation.statistics import (
+    Estimate,
+    Resampling,
+    bootstrap,
+    majority_correct,
+    mean_over_seeds,
+    paired_difference,
+    pass_at_k,
+    wilson,
+)
+
+RESAMPLING = Resampling(confidence=0.95, draws=400, seed=0)
+per_problem = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=40).map(np.array)
+
+
+def bounds(estimate: Estimate) -> tuple[float, float]:
+    return (estimate.low, estimate.high)
+
+
+def test_wilson_interval_of_five_in_ten() -> None:
+    assert bounds(wilson(5, 10, 0.95)) == pytest.approx((0.236593, 0.763407), abs=1e-6)
+
+
+def test_wilson_interval_of_none_in_ten_has_a_width() -> None:
+    # centre = half = (z^2 / 20) / (1 + z^2 / 10) with z^2 = 3.841459: high = 3.841459 / 13.841459
+    estimate = wilson(0, 10, 0.95)
+    assert (estimate.value, estimate.low) == (0.0, 0.0)
+    assert estimate.high == pytest.approx(0.277533, abs=1e-6)
+
+
+@given(st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.51, 0.999))
+def test_wilson_interval_contains_the_share_and_stays_in_its_range(counts: tuple[int, int], confidence: float) -> None:
+    estimate = wilson(*counts, confidence)
+    assert -1e-12 <= estimate.low <= estimate.value <= estimate.high <= 1 + 1e-12
+
+
+def test_bootstrap_of_a_failure_and_a_success_spans_everything() -> None:
+    # Means of two draws from {0, 1} are 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
+    assert bootstrap(np.array([0.0, 1.0]), RESAMPLING) == Estimate(value=0.5, low=0.0, high=1.0)
+
+
+def test_bootstrap_agrees_with_the_normal_interval_on_many_problems() -> None:
+    values = np.arange(1000) % 4 / 3  # mean 1/2, standard error sqrt(5/36/1000) = 0.011785
+    estimate = bootstrap(values, Resampling(confidence=0.95, draws=4000, seed=1))
+    assert bounds(estimate) == pytest.approx((0.5 - 0.0231, 0.5 + 0.0231), abs=0.0012)
+
+
+def test_bootstrap_is_a_function_of_its_seed() -> None:
+    values = np.linspace(0, 1, 37) ** 2
+    again = Resampling(confidence=0.95, draws=400, seed=1)
+    assert bootstrap(values, RESAMPLING) == bootstrap(values, RESAMPLING)
+    assert bootstrap(values, RESAMPLING) != bootstrap(values, again)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_where_all_problems_agree_the_interval_is_the_wilson_interval(value: float) -> None:
+    expected = wilson(int(10 * value), 10, 0.95)
+    assert bounds(bootstrap(np.full(10, value), RESAMPLING)) == pytest.approx(bounds(expected))
+
+
+def test_where_no_problem_changed_the_difference_still_has_a_width() -> None:
+    same = np.array([0.0, 1.0] * 5)
+    assert bounds(paired_difference(same, same, RESAMPLING)) == pytest.approx((-0.277533, 0.277533), abs=1e-6)
+
+
+def test_difference_is_paired_by_problem() -> None:
+    # Every problem gains exactly a quarter: unpaired, the spread of the problems would widen the interval.
+    base = np.linspace(0, 0.7, 30)
+    gain = paired_difference(base, base + np.where(np.arange(30) % 2, 0.2, 0.3), RESAMPLING)
+    assert gain.value == pytest.approx(0.25)
+    assert 0.22 < gain.low < gain.high < 0.28
+
+
+def test_seeds_that_disagree_widen_the_interval() -> None:
+    one_seed = np.full((1, 50), 0.5)
+    one_seed[0, 0] = 0.4
+    assert bootstrap(one_seed, RESAMPLING).high < 0.51
+    two_seeds = np.stack([np.zeros(50), np.ones(50)])
+    assert bounds(bootstrap(two_seeds, RESAMPLING)) == (0.0, 1.0)
+
+
+@given(per_problem)
+def test_bootstrap_interval_contains_the_mean(values: np.ndarray) -> None:  # type: ignore[type-arg]
+    estimate = bootstrap(values, RESAMPLING)
+    assert estimate.value == pytest.approx(values.mean())
+    assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
+    assert estimate.low >= -1e-12
+    assert estimate.high <= 1 + 1e-12
+
+
+@given(per_problem)
+def test_swapping_base_and_trained_turns_the_difference_around(values: np.ndarray) -> None:  # type: ignore[type-arg]
+    other = values[::-1].copy()
+    assert paired_difference(values, other, RESAMPLING).value == pytest.approx(
+        -paired_difference(other, values, RESAMPLING).value
+    )
+
+
+def test_pass_at_k_by_hand() -> None:
+    # n = 4, c = 1: 1 - C(3,2)/C(4,2) = 1 - 3/6; c = 3: no two wrong ones, so certain.
+    assert pass_at_k(4, np.array([0, 1, 2, 3, 4]), 2) == pytest.approx([0, 1 / 2, 5 / 6, 1, 1])
+    # n = 5, c = 2, k = 3: 1 - C(3,3)/C(5,3) = 1 - 1/10
+    assert pass_at_k(5, np.array([2]), 3) == pytest.approx([0.9])
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_equals_the_binomial_formula(numbers: tuple[int, int, int]) -> None:
+    n, c, k = numbers
+    exact = 1 - Fraction(comb(n - c, k), comb(n, k))
+    assert float(pass_at_k(n, np.array([c]), k)[0]) == pytest.approx(float(exact), abs=1e-12)
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
+def test_pass_at_k_starts_at_the_mean_and_never_falls(numbers: tuple[int, int]) -> None:
+    n, c = numbers
+    curve = [float(pass_at_k(n, np.array([c]), k)[0]) for k in range(1, n + 1)]
+    assert curve[0] == pytest.approx(c / n)
+    assert all(later >= earlier - 1e-12 for earlier, later in zip(curve, curve[1:], strict=False))
+    assert curve[-1] == (1.0 if c else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "correct", "expected"),
+    [
+        (["8", "8", "7", None], [True, True, False, False], 1.0),
+        (["8", "7", "7", None], [True, False, False, False], 0.0),
+        (["8", "7", None, None], [True, False, False, False], 0.5),
+        (["8", "7", "6", None], [True, False, False, False], 1 / 3),
+        ([None, None, None, "8"], [False, False, False, True], 1.0),
+        ([None, None], [False, False], 0.0),
+        ([], [], 0.0),
+    ],
+)
+def test_majority_of_answers(answers: list[str | None], correct: list[bool], expected: float) -> None:
+    assert majority_correct(answers, correct) == pytest.approx(expected)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["7", "8", "9", None])), max_size=12), st.randoms())
+def test_majority_does_not_depend_on_the_order_of_samples(votes: list[tuple[str | None]], random: object) -> None:
+    answers = [vote for (vote,) in votes]
+    shuffled = sorted(answers, key=str)
+    first = majority_correct(answers, [answer == "8" for answer in answers])
+    assert first == majority_correct(shuffled, [answer == "8" for answer in shuffled])
+
+
+def test_interval_over_three_seeds_is_students() -> None:
+    # mean 2, standard deviation 1, t(0.975, 2) = 4.302653: half-width 4.302653 / sqrt(3)
+    mean, low, high = mean_over_seeds(np.array([[1.0], [2.0], [3.0]]), 0.95)
+    assert (float(mean[0]), float(low[0]), float(high[0])) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)

@@ -1,0 +1,60 @@
+"""What the rules share: the checked parameters, and which files a stage reads. No rules here."""
+
+from snakemake.exceptions import WorkflowError
+
+from dagrpo.code import code_files
+from dagrpo.workflow.configuration import checked, differs_from_file
+from dagrpo.workflow.finish import begin, commit, show_results
+from dagrpo.workflow.stages import sections
+
+try:
+    params = checked(config)
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
+
+experiment = params.experiment
+RUN = "results/{experiment}/runs/seed_{seed}"
+CHECKPOINT_OF = {"base": "warmup", "trained": "exported"}
+
+
+def own(stage):
+    """The stage's own sections of params.yaml, as JSON."""
+    return sections(params, stage)
+
+
+def checkpoint_to_evaluate(wildcards):
+    folder = CHECKPOINT_OF[wildcards.policy]
+    return f"{RUN}/{folder}/manifest.json".format(**wildcards)
+
+
+def of_every_seed(*patterns):
+    """The paths of patterns below each seed's folder."""
+    folder = f"results/{experiment.name}/runs/seed_{{seed}}"
+    return [f"{folder}/{p}".format(seed=seed) for seed in experiment.seeds for p in patterns]
+
+
+def of_every_evaluation(name):
+    """One file of each evaluation: every seed, task and policy."""
+    folders = expand("eval/{task}/{policy}", task=experiment.evaluate, policy=CHECKPOINT_OF)
+    return of_every_seed(*(f"{folder}/{name}" for folder in folders))
+
+
+def every_provenance():
+    """What the lineage table of the report is made of."""
+    checkpoints = [f"{folder}/provenance.json" for folder in ("warmup", "initial", "policy", "exported")]
+    return [
+        *(f"data/{task}/provenance.json" for task in experiment.tasks),
+        f"models/{params.model.name}/provenance.json",
+        *of_every_seed(*checkpoints),
+        *of_every_evaluation("completions.provenance.json"),
+        *of_every_evaluation("scores.provenance.json"),
+    ]
+
+
+def commit_what_ran():
+    commit(overridden=differs_from_file(params))
+
+
+def finish(name):
+    commit_what_ran()
+    show_results(name)

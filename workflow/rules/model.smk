@@ -1,0 +1,57 @@
+"""The policy before GRPO: the model as it comes, then a supervised warm-up."""
+
+
+rule model:
+    input:
+        script="workflow/scripts/model.py",
+        code=code_files("model"),
+    output:
+        manifest="models/{model}/manifest.json",
+        provenance="models/{model}/provenance.json",
+    log:
+        "logs/model/{model}.log",
+    benchmark:
+        "logs/model/{model}.benchmark.tsv"
+    conda:
+        "../envs/project.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+    retries: 0
+    params:
+        experiment=experiment.name,
+        sections=own("model"),
+    message:
+        "model: {wildcards.model}"
+    shell:
+        "python {input.script} --experiment {params.experiment} --params {params.sections:q}"
+        " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"
+
+
+rule warmup:
+    input:
+        script="workflow/scripts/warmup.py",
+        code=code_files("warmup"),
+        model=f"models/{params.model.name}/manifest.json",
+        train=f"data/{experiment.train}/train.parquet",
+    output:
+        manifest=f"{RUN}/warmup/manifest.json",
+        provenance=f"{RUN}/warmup/provenance.json",
+    log:
+        "logs/{experiment}/seed_{seed}/warmup.log",
+    benchmark:
+        "logs/{experiment}/seed_{seed}/warmup.benchmark.tsv"
+    conda:
+        "../envs/project.yaml"
+    threads: 2
+    resources:
+        mem_mb=4000,
+    retries: 0
+    params:
+        sections=own("warmup"),
+    message:
+        "warmup: seed {wildcards.seed}"
+    shell:
+        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
+        " --params {params.sections:q} --input model={input.model} --input train={input.train}"
+        " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"

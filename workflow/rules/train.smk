@@ -1,0 +1,33 @@
+"""GRPO. Its resumable state is not an output: a failed job would lose it."""
+
+
+rule train:
+    input:
+        script="workflow/scripts/train.py",
+        code=code_files("train"),
+        initial=f"{RUN}/initial/manifest.json",
+        train=f"data/{experiment.train}/train.parquet",
+    output:
+        policy=f"{RUN}/policy/manifest.json",
+        metrics=f"{RUN}/metrics.parquet",
+        rollouts=f"{RUN}/rollouts/manifest.json",
+        provenance=f"{RUN}/policy/provenance.json",
+    log:
+        "logs/{experiment}/seed_{seed}/train.log",
+    benchmark:
+        "logs/{experiment}/seed_{seed}/train.benchmark.tsv"
+    conda:
+        "../envs/project.yaml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+    retries: 3
+    params:
+        sections=own("train"),
+    message:
+        "train: seed {wildcards.seed}"
+    shell:
+        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
+        " --params {params.sections:q} --input initial={input.initial} --input train={input.train}"
+        " --output policy={output.policy} --output metrics={output.metrics}"
+        " --output rollouts={output.rollouts} --output provenance={output.provenance} --log {log}"

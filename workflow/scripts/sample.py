@@ -1,0 +1,28 @@
+"""Complete every problem of a test split with a checkpoint."""
+
+from dagrpo.console import summary
+from dagrpo.evaluation.sampling import SamplingRun, sample
+from dagrpo.files import write_parquet
+from dagrpo.params.evaluation import Sampling
+from dagrpo.params.rollout import Engine
+from dagrpo.stage import Stage, main
+
+
+def work(stage: Stage) -> None:
+    run = SamplingRun(
+        model=stage.input("model").parent,
+        test_split=stage.input("test"),
+        seed=stage.seed or 0,
+        sampling=stage.section(Sampling, "evaluation.sampling"),
+        engine=stage.section(Engine, "rollout.engine"),
+        deterministic=stage.params["rollout"]["deterministic"],
+        server_log=stage.log.with_suffix(".server.log"),
+    )
+    completions = sample(run)
+    write_parquet(stage.output("completions"), completions)
+    stage.run.log_metrics({"completions": completions.num_rows})
+    summary("sample", [("completions", f"{completions.num_rows:,}"), ("file", str(stage.output("completions")))])
+
+
+if __name__ == "__main__":
+    main("sample", work)

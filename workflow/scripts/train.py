@@ -1,0 +1,55 @@
+"""GRPO with SGLang rollouts."""
+
+from collections.abc import Mapping
+
+from dagrpo.console import summary
+from dagrpo.grpo.trainer import TrainingRun, train
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.stage import Stage, main
+
+
+def work(stage: Stage) -> None:
+    assert stage.seed is not None
+    run = TrainingRun(
+        initial=stage.input("initial").parent,
+        train_split=stage.input("train"),
+        seed=stage.seed,
+        rollout=stage.section(Rollout, "rollout"),
+        reward=stage.section(Reward, "reward"),
+        algorithm=stage.section(Algorithm, "algorithm"),
+        training=stage.section(Training, "training"),
+        state=stage.state_folder(),
+        server_log=stage.log.with_name("train.server.log"),
+        policy=stage.output("policy").parent,
+        metrics=stage.output("metrics"),
+        rollouts=stage.output("rollouts"),
+    )
+    seen: list[Mapping[str, float]] = []
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        seen.append(metrics)
+        stage.run.log_metrics(metrics, step)
+
+    train(run, report)
+    stage.run.log_artifact(stage.output("metrics"))
+    summary(f"train, seed {stage.seed}", _rows(run, seen))
+
+
+def _rows(run: TrainingRun, seen: list[Mapping[str, float]]) -> list[tuple[str, str]]:
+    if not seen:
+        return [("steps", f"{run.training.steps}, all finished by an earlier, interrupted execution")]
+    last = seen[-min(10, len(seen)) :]
+    seconds = sum(value for metrics in seen for name, value in metrics.items() if name.startswith("seconds_"))
+    return [
+        ("steps executed here", f"{len(seen)} of {run.training.steps}"),
+        ("reward, last 10 steps", f"{sum(m['reward_mean'] for m in last) / len(last):.3f}"),
+        ("largest logprob difference, engine against trainer", f"{max(m['logprob_difference_max'] for m in seen):.1e}"),
+        ("seconds per step", f"{seconds / len(seen):.2f}"),
+    ]
+
+
+if __name__ == "__main__":
+    main("train", work)
