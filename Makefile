@@ -1,7 +1,9 @@
 # `make run` and `make test` are all one needs; each sets up .venv first if it is missing.
 SHELL := /bin/bash
 LOCK ?= requirements/cpu.lock
-FIND_LINKS := $(shell python3 -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
+# A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
+FIND_LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
+TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 
@@ -20,15 +22,15 @@ lint: setup
 
 setup: .venv/.installed
 
-.venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/uv.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
+.venv/.installed: requirements/cpu.lock requirements/gpu.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	test -x .venv/bin/python || python3 -m venv .venv
-	.venv/bin/pip install -q --disable-pip-version-check -r requirements/uv.lock
-	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip sync -q --python .venv/bin/python --no-deps $(LOCK)
+	.venv/bin/pip install -q --disable-pip-version-check uv==0.13.8
+	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
 	touch $@
 
 gpu:
-	rm -f .venv/.installed
+	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
 ui: setup

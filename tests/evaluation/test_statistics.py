@@ -1,6 +1,7 @@
 """Estimators and intervals against numbers worked out by hand."""
 
 from fractions import Fraction
+from itertools import pairwise
 from math import comb
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from dagrpo.evaluation.statistics import (
     Estimate,
+    Floats,
     Resampling,
     bootstrap,
     majority_correct,
@@ -90,7 +92,7 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
 
 
 @given(per_problem)
-def test_bootstrap_interval_contains_the_mean(values: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_bootstrap_interval_contains_the_mean(values: Floats) -> None:
     estimate = bootstrap(values, RESAMPLING)
     assert estimate.value == pytest.approx(values.mean())
     assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
@@ -99,7 +101,7 @@ def test_bootstrap_interval_contains_the_mean(values: np.ndarray) -> None:  # ty
 
 
 @given(per_problem)
-def test_swapping_base_and_trained_turns_the_difference_around(values: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_swapping_base_and_trained_turns_the_difference_around(values: Floats) -> None:
     other = values[::-1].copy()
     assert paired_difference(values, other, RESAMPLING).value == pytest.approx(
         -paired_difference(other, values, RESAMPLING).value
@@ -125,7 +127,7 @@ def test_pass_at_k_starts_at_the_mean_and_never_falls(numbers: tuple[int, int]) 
     n, c = numbers
     curve = [float(pass_at_k(n, np.array([c]), k)[0]) for k in range(1, n + 1)]
     assert curve[0] == pytest.approx(c / n)
-    assert all(later >= earlier - 1e-12 for earlier, later in zip(curve, curve[1:], strict=False))
+    assert all(later >= earlier - 1e-12 for earlier, later in pairwise(curve))
     assert curve[-1] == (1.0 if c else 0.0)
 
 

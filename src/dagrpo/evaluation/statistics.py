@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -73,8 +73,7 @@ def _resampled_means(matrix: Floats, resampling: Resampling) -> Floats:
     means = np.empty(resampling.draws)
     for start in range(0, resampling.draws, chunk):
         count = min(chunk, resampling.draws - start)
-        runs = generator.integers(seeds, size=(count, seeds)) if seeds > 1 else np.zeros((count, 1), dtype=np.int64)
-        weights = np.stack([np.bincount(drawn, minlength=seeds) for drawn in runs]) / seeds  # [count, seeds]
+        weights = np.eye(seeds)[generator.integers(seeds, size=(count, seeds))].mean(axis=1)  # [count, seeds]
         drawn_problems = generator.integers(problems, size=(count, problems))
         means[start : start + count] = np.take_along_axis(weights @ matrix, drawn_problems, axis=1).mean(axis=1)
     return means
@@ -132,5 +131,5 @@ def mean_over_seeds(values: Floats, confidence: float) -> tuple[Floats, Floats, 
     seeds = values.shape[0]
     assert seeds > 1
     mean = values.mean(axis=0)
-    half = student_t.ppf((1 + confidence) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    half = stdtrit(seeds - 1, (1 + confidence) / 2) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half

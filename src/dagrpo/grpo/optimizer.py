@@ -17,14 +17,14 @@ def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
     return peak * min(1.0, (update + 1) / max(warmup_updates, 1))
 
 
-def apply_gradients(
-    optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float
-) -> float:
+def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
     """Clip, step, clear. Returns the gradient's norm before clipping; a norm that is not finite is an error."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     if not torch.isfinite(torch.tensor(norm)):
-        raise ValueError(f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step")
+        raise ValueError(
+            f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
+        )
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.step()

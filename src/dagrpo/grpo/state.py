@@ -26,7 +26,11 @@ class Saved:
 
 def latest(root: Path) -> Saved | None:
     """The newest whole state under `root`, or None for a fresh start."""
-    found = [Saved(folder=p, step=int(p.name.removeprefix("step_"))) for p in root.glob("step_*") if (p / "state.json").exists()]
+    found = [
+        Saved(folder=p, step=int(p.name.removeprefix("step_")))
+        for p in root.glob("step_*")
+        if (p / "state.json").exists()
+    ]
     return max(found, key=lambda saved: saved.step, default=None)
 
 
@@ -43,12 +47,16 @@ def save(root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.A
 def load(saved: Saved, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
     """Put a saved state into a model and its optimizer; ValueError when it belongs to another model."""
     if read_json(saved.folder / "state.json") != {"step": saved.step}:
-        raise ValueError(f"{saved.folder} does not hold step {saved.step}: delete {saved.folder.parent} and train from the start.")
+        raise ValueError(
+            f"{saved.folder} does not hold step {saved.step}: delete {saved.folder.parent} and train from the start."
+        )
     weights = load_file(saved.folder / "model.safetensors")
     moments = load_file(saved.folder / "optimizer.safetensors")
     parameters = dict(model.named_parameters())
     if weights.keys() != parameters.keys():
-        raise ValueError(f"{saved.folder} holds another model's weights: delete {saved.folder.parent} and train from the start.")
+        raise ValueError(
+            f"{saved.folder} holds another model's weights: delete {saved.folder.parent} and train from the start."
+        )
     for name, parameter in parameters.items():
         parameter.data.copy_(weights[name])
         names = {key: f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step") if f"{name}/{key}" in moments}

@@ -13,12 +13,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dagrpo.checkpoints.dcp import load_model, save_model
 from dagrpo.console import progress
 from dagrpo.grpo import state
-from dagrpo.grpo.advantages.grpo import grpo_advantages
+from dagrpo.grpo.advantages import advantages_of
 from dagrpo.grpo.history import History
 from dagrpo.grpo.metrics import step_metrics
 from dagrpo.grpo.optimizer import adamw
 from dagrpo.grpo.prompts import prompts_of, read_examples
-from dagrpo.grpo.rollouts import Rollouts, RolloutSource, to_table
+from dagrpo.grpo.rollouts import Rollouts, to_table
+from dagrpo.grpo.source import RolloutSource
 from dagrpo.grpo.sync import EngineFolder, engine_folder
 from dagrpo.grpo.update import PolicyUpdate
 from dagrpo.params.algorithm import Algorithm
@@ -75,7 +76,9 @@ def train(run: TrainingRun, report: Report) -> None:
     history = History(run.state)
     if first < run.training.steps:
         with _engine(run, model) as (client, folder):
-            loop = _Loop(run, model, optimizer, update, _source(run, client, tokenizer), client, folder, history, report)
+            loop = _Loop(
+                run, model, optimizer, update, _source(run, client, tokenizer), client, folder, history, report
+            )
             loop.run(first)
     history.write_metrics(run.training.steps, run.metrics)
     history.write_rollouts(run.training.steps, run.rollouts)
@@ -94,7 +97,9 @@ def _engine(run: TrainingRun, model: PreTrainedModel) -> Iterator[tuple[RolloutC
     dtype = getattr(torch, run.rollout.engine.dtype)
     with engine_folder(run.initial, dtype) as folder:
         folder.write(model)
-        with serving(folder.path, run.rollout.engine, run.server_log, deterministic=run.rollout.deterministic) as client:
+        with serving(
+            folder.path, run.rollout.engine, run.server_log, deterministic=run.rollout.deterministic
+        ) as client:
             client.update_weights(folder.path, "resumed")
             yield client, folder
 
@@ -154,8 +159,7 @@ class _Loop:
         clock = _Clock()
         rollouts = self._source.collect(step)
         clock.lap("seconds_rollout")
-        algorithm = self._setup.algorithm
-        advantages = grpo_advantages(rollouts.rewards, rollouts.samples_per_prompt, algorithm.normalize_by_std)
+        advantages = advantages_of(rollouts.rewards, rollouts.samples_per_prompt, self._setup.algorithm)
         updated = self._update.run(rollouts, advantages)
         clock.lap("seconds_update")
         self._folder.write(self._model)

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from dagrpo.grpo.batches import Batch, pad, slices
+from dagrpo.grpo.losses.aggregation import denominator
 from dagrpo.grpo.losses.kl import k3
 from dagrpo.grpo.losses.ppo_clip import ppo_clip
 from dagrpo.grpo.optimizer import apply_gradients, warmed_up
@@ -88,7 +89,7 @@ class PolicyUpdate:
     ) -> list[TokenLogprobs]:
         """Accumulate the gradient of one mini-batch; returns the logprobs seen on the way, without gradient."""
         lengths = [len(completion.token_ids) for completion in rollouts.completions]
-        mini_batch_tokens = sum(lengths[span])
+        weight = 1 / denominator(self._algorithm.aggregation, lengths[span])
         seen = []
         for part in slices(span.stop - span.start, self._training.micro_batch_size):
             rows = slice(span.start + part.start, span.start + part.stop)
@@ -97,7 +98,7 @@ class PolicyUpdate:
             tokens = slice(sum(lengths[: rows.start]), sum(lengths[: rows.stop]))
             before = outputs.logprobs.detach() if old is None else old.logprobs[tokens]
             token_advantages = advantages[rows].to(outputs.logprobs.device)[batch.rows]
-            loss = self._loss(batch, outputs.logprobs, before, token_advantages, sums) / mini_batch_tokens
+            loss = self._loss(batch, outputs.logprobs, before, token_advantages, sums) * weight
             loss.backward()  # type: ignore[no-untyped-call]
             sums.loss += float(loss.detach())
             seen.append(TokenLogprobs(logprobs=outputs.logprobs.detach(), entropy=outputs.entropy))

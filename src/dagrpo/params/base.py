@@ -19,4 +19,9 @@ class Section(BaseModel):
         """YAML 1.1, which Snakemake reads, takes 1e-4 for a text; YAML 1.2, which DVC reads, for a number."""
         if not isinstance(values, dict):
             return values
-        return {k: float(v) if isinstance(v, str) and _EXPONENT.fullmatch(v) else v for k, v in values.items()}
+        numbers = {name for name, field in cls.model_fields.items() if field.annotation is float}
+        return {k: float(v) if k in numbers and _is_exponent(v) else v for k, v in values.items()}
+
+
+def _is_exponent(value: Any) -> bool:
+    return isinstance(value, str) and _EXPONENT.fullmatch(value) is not None

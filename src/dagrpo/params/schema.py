@@ -103,7 +103,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing: `python -m dagrpo use presets/default.yaml` writes one.") from None
+        raise ValueError(f"{path} is missing: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes one.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = " ".join(str(error).split())
         raise ValueError(
@@ -111,7 +111,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(values, dict):
         raise ValueError(
-            f"{path} does not hold sections: `python -m dagrpo use presets/default.yaml` writes a new one."
+            f"{path} does not hold sections: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes a new one."
         )
     return values
 

@@ -12,7 +12,9 @@ PARAMS = Path("params.yaml")
 
 def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it; ValueError before any work starts."""
-    return parse(undotted(config), "params.yaml (with --config and --configfile)" if _overridden(config) else "params.yaml")
+    return parse(
+        undotted(config), "params.yaml (with --config and --configfile)" if _overridden(config) else "params.yaml"
+    )
 
 
 def _overridden(config: Mapping[str, Any]) -> bool:

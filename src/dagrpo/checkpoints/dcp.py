@@ -1,0 +1,183 @@
+"""Checkpoints in the layout of torch.distributed.checkpoint (DCP): what the trainer reads and writes.
+
+Each rank writes the chunks of tensors that it holds into a safetensors file of its own; the chunks' places in the whole
+tensor are in the file's metadata, so that any number of ranks can read it back. This is the layout of torch's own
+HuggingFaceStorageWriter(save_distributed=True) and HuggingFaceStorageReader, chosen over `.distcp` + `.metadata` because
+those are pickles: here nothing read from a disk can run code. Only folders whose manifest verifies are opened.
+No process group is needed.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dagrpo.checkpoints.folder import (
+    copy_auxiliary,
+    new_checkpoint,
+    require_format,
+    require_tokenizer,
+    set_config_dtype,
+)
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.hf import write_weights as write_huggingface
+from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
+from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
+from dagrpo.checkpoints.safetensors_file import write_safetensors
+from dagrpo.checkpoints.tensors import StateTensors, TensorSpec, total_bytes
+
+
+class StreamedStorageWriter(HuggingFaceStorageWriter):
+    """torch's writer, with the bytes written tensor by tensor and in a fixed order.
+
+    torch collects all tensors of a file and writes its metadata in random order: twice the memory, unequal files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(path=str(folder), save_distributed=True)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        tensors = _PlannedTensors(plan, planner)
+        rank = plan.storage_data["shard_index"]
+        # The name that torch gives: file 1 of 1 of this rank.
+        path = Path(self.path) / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
+        write_safetensors(path, tensors, tensors.metadata())
+        finished: Future[list[WriteResult]] = Future()
+        finished.set_result(tensors.results(path.name))
+        return finished
+
+
+class _PlannedTensors:
+    """The chunks of tensors that one rank is to write."""
+
+    def __init__(self, plan: SavePlan, planner: SavePlanner) -> None:
+        self._planner = planner
+        self._items: dict[str, WriteItem] = {item.index.fqn: item for item in plan.items}
+        assert len(self._items) == len(plan.items), "a rank holds two chunks of one tensor"
+        self.specs = {name: _chunk_spec(item) for name, item in self._items.items()}
+
+    def read(self, name: str) -> Tensor:
+        tensor = self._planner.resolve_data(self._items[name])
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def metadata(self) -> dict[str, str]:
+        """What HuggingFaceStorageReader looks for: where in the whole tensor each chunk begins."""
+        offsets = {}
+        for name, item in sorted(self._items.items()):
+            assert item.tensor_data is not None
+            offsets[name] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
+        return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+
+    def results(self, file: str) -> list[WriteResult]:
+        return [
+            WriteResult(index=item.index, size_in_bytes=self.specs[name].bytes, storage_data=file)
+            for name, item in self._items.items()
+        ]
+
+
+def _chunk_spec(item: WriteItem) -> TensorSpec:
+    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
+    return TensorSpec(dtype=item.tensor_data.properties.dtype, shape=tuple(item.tensor_data.chunk.sizes))
+
+
+class DcpTensors:
+    """The weights of a DCP folder, each put together from the chunks of all ranks.
+
+    ValueError: no weights, or a tensor with a hole. (The manifest tells of a missing file.)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise ValueError(f"{folder} has no weights (shard-*.safetensors): run the stage that makes it again.")
+        self._reader = HuggingFaceStorageReader(str(folder))
+        self._metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        self.specs = {
+            name: _whole_spec(folder, name, stored)
+            for name, stored in sorted(self._metadata.state_dict_metadata.items())
+        }
+
+    def read(self, name: str) -> Tensor:
+        """Raises nothing of its own: the files were checked before."""
+        spec = self.specs[name]
+        tensor = torch.empty(spec.shape, dtype=spec.dtype)
+        planner = DefaultLoadPlanner()
+        planner.set_up_planner({name: tensor}, self._metadata, is_coordinator=True)
+        self._reader.read_data(planner.create_local_plan(), planner).wait()
+        return tensor
+
+
+def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
+    assert isinstance(stored, TensorStorageMetadata)
+    spec = TensorSpec(dtype=stored.properties.dtype, shape=tuple(stored.size))
+    if sum(chunk.sizes.numel() for chunk in stored.chunks) != spec.numel:
+        raise ValueError(f"{folder} lacks a part of the tensor {name}: a rank's file is missing, make it again.")
+    return spec
+
+
+def write_weights(folder: Path, state: dict[str, Tensor]) -> None:
+    """Write a state dict into a folder; every rank of a process group calls this with its own shards."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    try:
+        save(state, storage_writer=StreamedStorageWriter(folder), no_dist=not distributed)
+    except CheckpointException as failure:  # a BaseException that hides what happened, such as a full disk
+        raise next(iter(failure.failures.values()))[0] from failure
+
+
+def to_dcp(source: Path, destination: Path) -> Manifest:
+    """Hugging Face layout -> DCP. The tensor digest stays, the auxiliary files are copied byte for byte."""
+    origin = verify(source)
+    require_format(source, origin, "huggingface")
+    require_tokenizer(source)
+    tensors = HuggingFaceTensors(source)
+    with new_checkpoint(destination, origin.bytes) as folder:
+        copy_auxiliary(source, origin, folder)
+        write_weights(folder, {name: tensors.read(name) for name in tensors.specs})  # mapped, not read
+        written = write_manifest(folder, "dcp", DcpTensors(folder))
+        assert written.tensors == origin.tensors, "the conversion changed a tensor"
+    return written
+
+
+def to_hf(source: Path, destination: Path, max_shard_bytes: int) -> Manifest:
+    """DCP -> Hugging Face layout. The tensor digest stays, the auxiliary files are copied byte for byte."""
+    origin = verify(source)
+    require_format(source, origin, "dcp")
+    require_tokenizer(source)
+    with new_checkpoint(destination, origin.bytes) as folder:
+        copy_auxiliary(source, origin, folder)
+        write_huggingface(folder, DcpTensors(source), max_shard_bytes)
+        written = write_manifest(folder, "huggingface", HuggingFaceTensors(folder))
+        assert written.tensors == origin.tensors, "the conversion changed a tensor"
+    return written
+
+
+def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """(model, tokenizer) of a DCP checkpoint, after checking it against its manifest. The model is in eval mode."""
+    require_format(folder, verify(folder), "dcp")
+    require_tokenizer(folder)
+    tensors = DcpTensors(folder)
+    state = {name: tensors.read(name) for name in tensors.specs}
+    return build_model(folder, state, dtype), load_tokenizer(folder)
+
+
+def save_model(model: PreTrainedModel, like: Path, destination: Path) -> Manifest:
+    """Write a model as a DCP checkpoint, with the auxiliary files of the checkpoint `like`."""
+    origin = verify(like)
+    state = state_of(model)
+    with new_checkpoint(destination, total_bytes(StateTensors(state))) as folder:
+        copy_auxiliary(like, origin, folder)
+        set_config_dtype(folder, dtype_of_model(model))
+        write_weights(folder, state)
+        return write_manifest(folder, "dcp", DcpTensors(folder))

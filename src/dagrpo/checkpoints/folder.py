@@ -1,0 +1,94 @@
+"""A checkpoint folder apart from its weights: made whole or not at all, and the files that go along with the weights.
+
+Those auxiliary files (config, generation config, tokenizer, chat template, origin) pass through every conversion byte
+for byte.
+"""
+
+import errno
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from dagrpo.checkpoints.manifest import Format, Manifest
+from dagrpo.checkpoints.tensors import dtype_name
+from dagrpo.files import atomic_folder, read_json, require_space, write_text
+
+CONFIG = "config.json"
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+@contextmanager
+def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
+    """Yield a folder to fill, manifest last; it becomes `destination` when all went well, else it leaves no trace.
+
+    Raises OSError with the destination's name when the disk is full, before writing where that can be foreseen.
+    """
+    try:
+        require_space(destination.parent, needed_bytes)
+        with atomic_folder(destination) as folder:
+            yield folder
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise OSError(error.errno, error.strerror, str(destination)) from error
+
+
+def auxiliary_files(manifest: Manifest) -> list[str]:
+    """The files of a checkpoint that are not weights."""
+    return [name for name in manifest.files if not name.endswith((".safetensors", ".safetensors.index.json"))]
+
+
+def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
+    """Copy everything but the weights, byte for byte."""
+    for name in auxiliary_files(manifest):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+
+
+def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:
+    """Make config.json name the type of the weights; a file that does so already keeps its bytes."""
+    config = read_json(folder / CONFIG)
+    if config.get("dtype", config.get("torch_dtype")) == dtype_name(dtype):
+        return
+    config.pop("torch_dtype", None)
+    config["dtype"] = dtype_name(dtype)
+    write_text(folder / CONFIG, json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def require_format(folder: Path, manifest: Manifest, format: Format) -> None:
+    """Refuse a checkpoint of another format than the caller can read."""
+    if manifest.format != format:
+        raise ValueError(
+            f"{folder} is a {manifest.format} checkpoint where a {format} one is needed: convert it first."
+        )
+
+
+def require_config(folder: Path) -> None:
+    """Refuse a model folder without a config.json."""
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder} has no {CONFIG}: copy that of the model it comes from into it.")
+
+
+def require_tokenizer(folder: Path) -> None:
+    """Refuse a model folder without a tokenizer: nothing could be sampled from it."""
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise ValueError(
+            f"{folder} has no tokenizer ({' or '.join(_TOKENIZERS[:2])}): "
+            "copy the tokenizer files of the model it comes from into it."
+        )
+
+
+def require_chat_template(folder: Path) -> None:
+    """Refuse a model folder whose tokenizer cannot render a conversation: every prompt is one."""
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return
+    config = folder / "tokenizer_config.json"
+    if not (config.is_file() and read_json(config).get("chat_template")):
+        raise ValueError(
+            f"{folder} has no chat template (chat_template.jinja): add one, or choose a model that was tuned for chat."
+        )

@@ -1,0 +1,126 @@
+"""Checkpoints in the Hugging Face layout: sharded safetensors with an index, beside config and tokenizer.
+
+Reading maps the files and writing streams them: neither ever holds the whole model.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dagrpo.checkpoints.folder import (
+    copy_auxiliary,
+    new_checkpoint,
+    require_format,
+    require_tokenizer,
+    set_config_dtype,
+)
+from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
+from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
+from dagrpo.checkpoints.tensors import SomeTensors, StateTensors, Tensors, TensorSpec, total_bytes
+from dagrpo.files import read_json, write_json
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
+
+
+class HuggingFaceTensors:
+    """The weights of a folder in the Hugging Face layout, mapped into memory: what is not looked at is not read.
+
+    ValueError: no safetensors weights, a missing or truncated shard, or an index that its files contradict.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.specs: dict[str, TensorSpec] = {}
+        self._files: dict[str, SafetensorsFile] = {}  # by tensor
+        weight_map = _weight_map(folder)
+        files = {file: _open(folder, file) for file in sorted(set(weight_map.values()))}
+        for name, file in sorted(weight_map.items()):
+            if name not in files[file].names:
+                raise ValueError(
+                    f"{folder / file} lacks the tensor {name} that {folder / INDEX} promises: copy or make it again."
+                )
+            self.specs[name] = files[file].spec(name)
+            self._files[name] = files[file]
+
+    def read(self, name: str) -> Tensor:
+        return self._files[name].read(name)
+
+
+def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> None:
+    """Write weights into a folder: one file, or shards of at most `max_shard_bytes` (or one tensor) and their index."""
+    shards = plan_shards(tensors, max_shard_bytes)
+    if len(shards) == 1:
+        write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})
+        return
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_safetensors(folder / file, SomeTensors(tensors, names), {"format": "pt"})
+        weight_map |= dict.fromkeys(names, file)
+    write_json(folder / INDEX, {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": weight_map})
+
+
+def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[list[str]]:
+    """Fill shards with tensors in name order; a larger tensor gets a shard of its own."""
+    shards: list[list[str]] = [[]]
+    room = max_shard_bytes
+    for name in sorted(tensors.specs):
+        size = tensors.specs[name].bytes
+        if size > room and shards[-1]:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(name)
+        room -= size
+    return shards
+
+
+def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """(model, tokenizer) of a checkpoint in the Hugging Face layout, after checking it against its manifest."""
+    require_format(folder, verify(folder), "huggingface")
+    require_tokenizer(folder)
+    tensors = HuggingFaceTensors(folder)
+    state = {name: tensors.read(name) for name in tensors.specs}  # mapped, copied on write: the file never changes
+    return build_model(folder, state, dtype), load_tokenizer(folder)
+
+
+def save_model(
+    model: PreTrainedModel, like: Path, destination: Path, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+) -> Manifest:
+    """Write a model in the Hugging Face layout, with the auxiliary files of the checkpoint `like`."""
+    origin = verify(like)
+    tensors = StateTensors(state_of(model))
+    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+        copy_auxiliary(like, origin, folder)
+        set_config_dtype(folder, dtype_of_model(model))
+        write_weights(folder, tensors, max_shard_bytes)
+        return write_manifest(folder, "huggingface", HuggingFaceTensors(folder))
+
+
+def _open(folder: Path, file: str) -> SafetensorsFile:
+    if not (folder / file).is_file():
+        raise ValueError(f"{folder / file} is missing, but {folder / INDEX} names it: copy or download it again.")
+    return SafetensorsFile(folder / file)
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The file that holds each tensor."""
+    if (folder / INDEX).is_file():
+        return _read_index(folder / INDEX)
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{folder} has no weights ({WEIGHTS} or {INDEX}): choose a model in safetensors format.")
+    return dict.fromkeys(SafetensorsFile(folder / WEIGHTS).names, WEIGHTS)
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    content = read_json(index)
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index} has no weight_map: copy or download it again.")
+    for file in weight_map.values():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ValueError(f"{index} names {file!r}, which is not a file of its folder: do not use this checkpoint.")
+    return weight_map

@@ -1,0 +1,129 @@
+"""manifest.json: what a checkpoint folder consists of, and the check that it still does.
+
+Written last, so a folder that has one is whole. `provenance.json`, which the stage frame adds later, is not in it.
+The tensor digest does not depend on the format or the sharding: a conversion is exact when it does not change it.
+"""
+
+import hashlib
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
+from dagrpo.files import canonical_json, read_json, sha256_of, write_json
+
+MANIFEST = "manifest.json"
+BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
+Format = Literal["huggingface", "dcp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file of a checkpoint."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSummary:
+    """The weights of a checkpoint, whatever files hold them."""
+
+    count: int
+    dtypes: dict[str, int]  # type -> number of tensors of it
+    digest: str  # see tensor_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The content of manifest.json. File names are relative to the folder, with forward slashes."""
+
+    format: Format
+    files: dict[str, FileEntry]
+    tensors: TensorSummary
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.files.values())
+
+
+_ADAPTER = TypeAdapter(Manifest)
+
+
+def tensor_digest(tensors: Tensors) -> str:
+    """One sha256 over name, type, shape and bytes of every tensor in name order, read one by one."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors.specs):
+        spec = tensors.specs[name]
+        digest.update(canonical_json([name, dtype_name(spec.dtype), list(spec.shape)]).encode() + b"\n")
+        digest.update(raw_bytes(tensors.read(name)))
+    return digest.hexdigest()
+
+
+def write_manifest(folder: Path, format: Format, tensors: Tensors) -> Manifest:
+    """Describe a finished folder in its manifest.json. `tensors` reads the weights back from that folder."""
+    dtypes = Counter(dtype_name(spec.dtype) for spec in tensors.specs.values())
+    manifest = Manifest(
+        format=format,
+        files={name: _entry(folder / name) for name in _names(folder)},
+        tensors=TensorSummary(count=len(tensors.specs), dtypes=dict(dtypes), digest=tensor_digest(tensors)),
+    )
+    write_json(folder / MANIFEST, asdict(manifest))
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest.json. ValueError: it is missing or not a manifest. The files it lists are not looked at."""
+    try:
+        manifest = _ADAPTER.validate_python(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise ValueError(
+            f"{path} is not a checkpoint manifest ({field}: {first['msg']}): run the stage that makes it again."
+        ) from None
+    for name in manifest.files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"{path} lists {name}, which is outside its folder: do not use this checkpoint.")
+    return manifest
+
+
+def verify(folder: Path) -> Manifest:
+    """Check every file of a checkpoint against its manifest. ValueError names what is missing, changed or too much."""
+    manifest = read_manifest(folder / MANIFEST)
+    for name, entry in manifest.files.items():
+        _verify_file(folder, name, entry)
+    for name in _names(folder):
+        # An unlisted weight shard or tokenizer file would be loaded with the rest; hidden files of tools are not.
+        if name not in manifest.files and not name.startswith("."):
+            raise ValueError(f"{folder / name} is not in {folder / MANIFEST}: remove it, or make the checkpoint again.")
+    return manifest
+
+
+def _verify_file(folder: Path, name: str, entry: FileEntry) -> None:
+    path = folder / name
+    listed = f"{folder / MANIFEST} lists"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing, but {listed} it: restore it, or make the checkpoint again.")
+    size = path.stat().st_size
+    if size != entry.bytes:
+        state = "truncated" if size < entry.bytes else "changed"
+        raise ValueError(
+            f"{path} is {state} ({size:,} bytes, {listed} {entry.bytes:,}): restore it, or make the checkpoint again."
+        )
+    if sha256_of(path) != entry.sha256:
+        raise ValueError(
+            f"{path} is changed (its sha256 is not what {listed}): restore it, or make the checkpoint again."
+        )
+
+
+def _entry(path: Path) -> FileEntry:
+    return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
+
+
+def _names(folder: Path) -> list[str]:
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if name not in BESIDE)

@@ -1,0 +1,87 @@
+"""Between a checkpoint's tensors and a transformers model.
+
+Names and shapes in a checkpoint are those of the Hugging Face layout; transformers may hold them otherwise inside a
+model (fused experts, tied embeddings), and its own rules translate both ways.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import revert_weight_conversion
+
+from dagrpo.checkpoints.folder import require_config
+
+
+def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -> PreTrainedModel:
+    """The causal language model of a folder's config.json with the given weights, in eval mode.
+
+    The model takes over the storage of `state` where the type is right already, so memory holds the weights once.
+    ValueError: transformers has no such model, or tensors are missing, left over or of another shape.
+    """
+    require_config(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if model_class is None:
+        raise ValueError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
+    with _no_progress_bars():
+        model, report = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict=dict(state),
+            dtype=dtype,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    _require_all(folder, model_class.__name__, report)
+    return model
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint folder; nothing is looked up elsewhere."""
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def state_of(model: PreTrainedModel) -> dict[str, Tensor]:
+    """A model's tensors under their names in a checkpoint; tied weights appear once."""
+    tied = getattr(model, "all_tied_weights_keys", {})
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    reverted: dict[str, Tensor] = revert_weight_conversion(model, state)
+    return reverted
+
+
+def dtype_of_model(model: PreTrainedModel) -> torch.dtype:
+    """The type most of a model's weights are in."""
+    dtype: torch.dtype = model.dtype
+    return dtype
+
+
+def _require_all(folder: Path, model_class: str, report: Mapping[str, Any]) -> None:
+    for key, complaint in (
+        ("missing_keys", "lacks the tensor {} of"),
+        ("unexpected_keys", "holds the tensor {}, which is unknown to"),
+        ("mismatched_keys", "holds the tensor {} in another shape than"),
+    ):
+        if report[key]:
+            first = sorted(report[key], key=str)[0]
+            name = first[0] if isinstance(first, tuple) else first
+            raise ValueError(
+                f"{folder} {complaint.format(name)} {model_class}: "
+                "its config.json and its weights do not belong together, make the checkpoint again."
+            )
+
+
+class _no_progress_bars:
+    """transformers draws a bar per loaded model, which would tear the stage's own."""
+
+    def __enter__(self) -> None:
+        self._shown = transformers.utils.logging.is_progress_bar_enabled()
+        transformers.utils.logging.disable_progress_bar()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._shown:
+            transformers.utils.logging.enable_progress_bar()

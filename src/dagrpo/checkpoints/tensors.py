@@ -1,0 +1,94 @@
+"""Named tensors that are read one at a time, whatever holds them.
+
+A 30 GB checkpoint passes through here with one tensor in memory. Not a state dict: nothing is kept after it was read.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """What a tensor is, without its values."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+class Tensors(Protocol):
+    """Tensors by name: `specs` is cheap, `read` brings one tensor into memory."""
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+
+class StateTensors:
+    """The tensors of a state dict that is in memory, or mapped from a file."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        self._state = state
+        self.specs = {name: TensorSpec(dtype=t.dtype, shape=tuple(t.shape)) for name, t in state.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self._state[name]
+
+
+class CastTensors:
+    """Other tensors with their floating point ones in `dtype`; integers stay as they are."""
+
+    def __init__(self, tensors: Tensors, dtype: torch.dtype) -> None:
+        self._tensors = tensors
+        self._dtype = dtype
+        self.specs = {name: self._cast_spec(spec) for name, spec in tensors.specs.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors.read(name).to(self.specs[name].dtype)
+
+    def _cast_spec(self, spec: TensorSpec) -> TensorSpec:
+        return TensorSpec(dtype=self._dtype if spec.dtype.is_floating_point else spec.dtype, shape=spec.shape)
+
+
+class SomeTensors:
+    """Those of other tensors that `names` lists."""
+
+    def __init__(self, tensors: Tensors, names: list[str]) -> None:
+        self._tensors = tensors
+        self.specs = {name: tensors.specs[name] for name in names}
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors.read(name)
+
+
+def total_bytes(tensors: Tensors) -> int:
+    """What all tensors take on a disk."""
+    return sum(spec.bytes for spec in tensors.specs.values())
+
+
+def parameter_count(tensors: Tensors) -> int:
+    """How many numbers all tensors hold; tied weights count once."""
+    return sum(spec.numel for spec in tensors.specs.values())
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor as they lie in a row-major file, without a copy where that is possible."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32`, as params.yaml and config.json write it."""
+    return str(dtype).removeprefix("torch.")

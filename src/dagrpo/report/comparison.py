@@ -1,0 +1,77 @@
+"""Base against trained, task by task: each metric of both, and the paired difference."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dagrpo.evaluation.outcomes import values_per_problem
+from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
+from dagrpo.report.inputs import Inputs, Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricComparison:
+    """One metric, as shares between 0 and 1; the difference is trained minus base."""
+
+    metric: str  # greedy, mean_at_4, pass_at_2, maj_at_4
+    base: Estimate
+    trained: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskComparison:
+    """Every metric of one task over all seeds, and the greedy accuracy seed by seed."""
+
+    task: str
+    problems: int
+    samples: int
+    seeds: tuple[int, ...]
+    confidence: float
+    metrics: tuple[MetricComparison, ...]
+    greedy_by_seed: tuple[MetricComparison, ...]  # as `seeds`
+
+    @property
+    def greedy(self) -> MetricComparison:
+        return self.metrics[0]
+
+
+def compare(inputs: Inputs, task: str) -> TaskComparison:
+    """Compare the two policies on one task. With two seeds or more, intervals also resample the seeds."""
+    base, trained = (_values(inputs, task, variant) for variant in ("base", "trained"))
+    resampling = inputs.resampling(task)
+    first = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes
+    by_seed = [
+        _metric("greedy", base["greedy"][[i]], trained["greedy"][[i]], resampling) for i in range(len(inputs.seeds))
+    ]
+    return TaskComparison(
+        task=task,
+        problems=len(first.problems),
+        samples=first.samples,
+        seeds=inputs.seeds,
+        confidence=resampling.confidence,
+        metrics=tuple(_metric(name, base[name], trained[name], resampling) for name in base if name != "pass_at_1"),
+        greedy_by_seed=tuple(by_seed),
+    )
+
+
+def _values(inputs: Inputs, task: str, variant: Variant) -> dict[str, Floats]:
+    """Each metric's values, [seeds, problems]. (pass@1 is left out by the caller: it is mean@k.)"""
+    per_seed = [values_per_problem(inputs.evaluations[task, variant, seed].outcomes) for seed in inputs.seeds]
+    return {name: np.stack([values[name] for values in per_seed]) for name in per_seed[0]}
+
+
+def _metric(name: str, base: Floats, trained: Floats, resampling: Resampling) -> MetricComparison:
+    return MetricComparison(
+        metric=name,
+        base=_estimate(name, base, resampling),
+        trained=_estimate(name, trained, resampling),
+        difference=paired_difference(base, trained, resampling),
+    )
+
+
+def _estimate(name: str, values: Floats, resampling: Resampling) -> Estimate:
+    """The same interval that `score` gives where there is one seed; over several, the bootstrap of both factors."""
+    if name == "greedy" and len(values) == 1:
+        return wilson(int(values.sum()), values.size, resampling.confidence)
+    return bootstrap(values, resampling)

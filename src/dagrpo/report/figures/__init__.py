@@ -1,0 +1,30 @@
+"""The figures of the report: each function draws one, and says in words what it shows."""
+
+from collections.abc import Sequence
+
+from dagrpo.report import style
+from dagrpo.report.comparison import TaskComparison
+from dagrpo.report.curves import Curves
+from dagrpo.report.figures.comparison import base_vs_trained
+from dagrpo.report.figures.distributions import reward_distribution
+from dagrpo.report.figures.parts import Drawn
+from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
+from dagrpo.report.rollouts import Phase
+
+__all__ = ["NAMES", "Drawn", "draw_all"]
+
+NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion_length", "logprob_difference")
+
+
+def draw_all(
+    found: Curves, phases: tuple[Phase, Phase], comparisons: Sequence[TaskComparison], window: int
+) -> list[Drawn]:
+    """Every figure of NAMES, in the order in which the report shows them. `window`: steps of the moving average."""
+    with style.house_style():
+        return [
+            base_vs_trained(comparisons),
+            learning_curve(found, window),
+            reward_distribution(phases),
+            completion_length(found, phases, window),
+            logprob_difference(found),
+        ]

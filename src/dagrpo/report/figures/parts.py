@@ -1,0 +1,107 @@
+"""What the figures share: the record of a drawn figure, curves over steps, paired distributions, legends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from dagrpo.evaluation.statistics import Floats, mean_over_seeds
+from dagrpo.report import style
+from dagrpo.report.curves import Curves, moving_average
+from dagrpo.report.rollouts import Phase
+from dagrpo.report.wording import EN_DASH
+
+CURVE_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A figure and the words that stand for it where it cannot be seen."""
+
+    name: str  # of its files
+    figure: Figure
+    title: str
+    description: str
+    caption: str
+
+
+def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
+    """Entries are (label, colour, marker); above the axes, where they hide no data."""
+    handles = [
+        Line2D(
+            [], [], color=colour, marker=marker, label=label, linestyle="" if marker == "s" else "-", markersize=5.5
+        )
+        for label, colour, marker in entries
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(entries), 7))
+
+
+def curve(axes: Axes, found: Curves, values: Floats, window: int) -> None:
+    """One seed: raw and smoothed. Several: each smoothed, their mean, and its interval over seeds."""
+    smooth = moving_average(values, window)
+    if len(found.seeds) == 1:
+        axes.plot(found.steps, values[0], color=style.TRAINED, linewidth=0.8, alpha=0.45)
+        axes.plot(found.steps, smooth[0], color=style.TRAINED)
+    else:
+        for row in range(len(found.seeds)):
+            axes.plot(found.steps, smooth[row], color=series(row), linewidth=0.9, alpha=0.9)
+        mean, low, high = mean_over_seeds(smooth, CURVE_CONFIDENCE)
+        axes.fill_between(found.steps, low, high, color=style.INK, alpha=0.12, linewidth=0)
+        axes.plot(found.steps, mean, color=style.INK, linewidth=1.8)
+    step_axis(axes)
+
+
+def curve_in_words(found: Curves, window: int) -> str:
+    """How to read the lines that `curve` draws."""
+    average = "each step" if window == 1 else f"moving average over {window} steps"
+    if len(found.seeds) == 1:
+        return f"Faint: each step; bold: {average}."
+    return (
+        f"Coloured: {average}, one line per seed; dark: their mean, with its {100 * CURVE_CONFIDENCE:g}% interval "
+        "over seeds (Student)."
+    )
+
+
+def series(row: int) -> str:
+    """The colour of a seed."""
+    return style.SERIES[row % len(style.SERIES)]
+
+
+def step_axis(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("step")
+    axes.margins(x=0.01)
+
+
+def seed_legend(figure: Figure, found: Curves) -> None:
+    if len(found.seeds) > 1:
+        legend(figure, [(f"seed {seed}", series(row), "") for row, seed in enumerate(found.seeds)])
+
+
+def share_axis(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def paired_bars(axes: Axes, labels: Sequence[str], shares: Sequence[Floats]) -> None:
+    positions = np.arange(len(labels))
+    for share, offset, colour in zip(shares, (-0.2, 0.2), (style.BASE, style.TRAINED), strict=True):
+        axes.bar(positions + offset, share, width=0.36, color=colour)
+    axes.set_xticks(positions, labels)
+
+
+def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> None:
+    for values, colour in zip(samples, (style.BASE, style.TRAINED), strict=True):
+        shares = np.histogram(values, edges)[0] / len(values)
+        axes.stairs(shares, edges, color=colour, fill=True, alpha=0.18)
+        axes.stairs(shares, edges, color=colour, linewidth=1.4)
+
+
+def phase_legend(figure: Figure, phases: tuple[Phase, Phase]) -> None:
+    first, last = (f"steps {phase.steps[0]}{EN_DASH}{phase.steps[1]}" for phase in phases)
+    legend(figure, [(first, style.BASE, "s"), (last, style.TRAINED, "s")])

@@ -1,0 +1,103 @@
+"""Figures over the steps of training: learning curves, completion lengths, trainer against engine."""
+
+import numpy as np
+from matplotlib.ticker import PercentFormatter
+
+from dagrpo.report import style
+from dagrpo.report.curves import Curves, moving_average
+from dagrpo.report.figures.parts import (
+    Drawn,
+    curve,
+    curve_in_words,
+    legend,
+    paired_steps,
+    phase_legend,
+    seed_legend,
+    share_axis,
+    step_axis,
+)
+from dagrpo.report.rollouts import Phase
+from dagrpo.report.wording import MINUS, percent
+
+
+def learning_curve(found: Curves, window: int) -> Drawn:
+    """Reward over steps, and what explains it: entropy, and how many prompts still teach something."""
+    figure = style.new_figure(4.6)
+    axes = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
+    reward = found["reward_mean"]
+    curve(axes["reward"], found, reward, window)
+    same = np.allclose(reward, found["accuracy"])
+    axes["reward"].set_title("Mean reward (here the share of right answers)" if same else "Mean reward")
+    curve(axes["entropy"], found, found["entropy"], window)
+    axes["entropy"].set_title("Entropy, nats per token")
+    curve(axes["signal"], found, 1 - found["zero_std_fraction"], window)
+    axes["signal"].set_title("Prompts whose samples differ in reward")
+    axes["signal"].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    seed_legend(figure, found)
+    return Drawn(
+        name="learning_curve",
+        figure=figure,
+        title="Learning curves",
+        description=_course(found, window),
+        caption=f"{curve_in_words(found, window)} A prompt whose samples all earn the same reward has advantage 0 and "
+        "teaches nothing.",
+    )
+
+
+def _course(found: Curves, window: int) -> str:
+    smooth = moving_average(found["reward_mean"], window)
+    first = smooth[:, min(window, smooth.shape[1]) - 1].mean()
+    return (
+        f"Mean reward of the first {min(window, smooth.shape[1])} of {len(found.steps)} steps {first:.3f}, "
+        f"of the last {smooth[:, -1].mean():.3f}."
+    )
+
+
+def completion_length(found: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
+    """Length over steps, and its distribution at both ends of training."""
+    figure = style.new_figure(2.7)
+    left, right = figure.subplots(1, 2)
+    curve(left, found, found["completion_length_mean"], window)
+    left.set_title("Mean length, tokens")
+    left.set_ylim(bottom=0)
+    longest = max(int(phase.lengths.max()) for phase in phases)
+    width = -(-longest // 24)
+    paired_steps(right, [phase.lengths.astype(np.float64) for phase in phases], np.arange(0.5, longest + width, width))
+    right.set_title("Length of a completion")
+    right.set_xlabel("tokens")
+    share_axis(right, "share of completions")
+    phase_legend(figure, phases)
+    means = [f"{phase.lengths.mean():.1f}" for phase in phases]
+    cut = [percent(float(phase.truncated.mean())) for phase in phases]
+    return Drawn(
+        name="completion_length",
+        figure=figure,
+        title="Completion lengths",
+        description=f"Mean length {means[0]} tokens in the first steps, {means[1]} in the last.",
+        caption=f"Left: over training, drawn as the learning curves are. Right: first against last steps. Cut at the "
+        f"token limit: {cut[0]} of the completions of the first of these steps, {cut[1]} of the last.",
+    )
+
+
+def logprob_difference(found: Curves) -> Drawn:
+    """How well trainer and engine agree on what they computed from the same weights and tokens."""
+    figure = style.new_figure(2.5)
+    axes = figure.subplots()
+    mean, most = found["logprob_difference_mean"], found["logprob_difference_max"]
+    logarithmic = bool(mean.any())
+    for values, colour in ((most, style.TRAINED), (mean, style.BASE)):
+        for row in values:
+            axes.plot(found.steps, np.where(row > 0, row, np.nan) if logarithmic else row, color=colour, linewidth=1.0)
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_title(f"|trainer {MINUS} engine|, nats per token")
+    step_axis(axes)
+    legend(figure, [("largest of the step", style.TRAINED, ""), ("mean of the step", style.BASE, "")])
+    return Drawn(
+        name="logprob_difference",
+        figure=figure,
+        title="Logprobs: trainer against engine",
+        description=f"Largest difference of any step {most.max():.2e}, mean {mean.mean():.2e} nats per token.",
+        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about 1e-5; "
+        "more means stale weights, another precision, or another tokenization.",
+    )

@@ -1,0 +1,131 @@
+"""What the report is made from, read and checked: evaluations, training metrics, rollouts, provenance.
+
+Seed, task and variant are read from the paths of the results layout; nothing here computes.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dagrpo.evaluation.outcomes import Outcomes, outcomes
+from dagrpo.evaluation.statistics import Resampling
+from dagrpo.evaluation.tables import SCORES, read_table
+from dagrpo.files import read_json, read_parquet
+
+Variant = Literal["base", "trained"]
+VARIANTS: tuple[Variant, Variant] = ("base", "trained")
+EVALUATION = re.compile(r"(?:^|/)seed_(\d+)/eval/([^/]+)/(base|trained)/[^/]+$")
+SEED = re.compile(r"(?:^|/)seed_(\d+)/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One policy on one task."""
+
+    scores: pa.Table  # columns as in SCORES
+    outcomes: Outcomes
+    summary: Mapping[str, Any]  # scores.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Everything the report shows. Base and trained are there for each task and seed, on the same problems."""
+
+    experiment: str
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]  # ascending
+    evaluations: Mapping[tuple[str, str, int], Evaluation]  # by task, variant, seed
+    metrics: Mapping[int, pa.Table]  # metrics.parquet by seed
+    rollouts: Mapping[int, Path]  # rollouts/manifest.json by seed
+    provenance: tuple[Path, ...]
+
+    def summary(self, task: str, variant: Variant, seed: int) -> Mapping[str, Any]:
+        return self.evaluations[task, variant, seed].summary
+
+    def resampling(self, task: str) -> Resampling:
+        """How the intervals of this task's scores were drawn."""
+        summary = self.summary(task, "base", self.seeds[0])
+        return Resampling(confidence=summary["confidence"], **summary["bootstrap"])
+
+
+def read_inputs(
+    experiment: str,
+    *,
+    scores: Sequence[Path],
+    summaries: Sequence[Path],
+    metrics: Sequence[Path],
+    rollouts: Sequence[Path],
+    provenance: Sequence[Path],
+) -> Inputs:
+    """Read every input; ValueError names a file that is missing, damaged, or does not fit the others."""
+    score_files = {_evaluation_key(path): path for path in scores}
+    summary_files = {_evaluation_key(path): path for path in summaries}
+    inputs = Inputs(
+        experiment=experiment,
+        tasks=tuple(dict.fromkeys(task for task, _, _ in score_files)),
+        seeds=tuple(sorted({seed for _, _, seed in score_files})),
+        evaluations={key: _evaluation(path, summary_files.get(key)) for key, path in score_files.items()},
+        metrics={_seed(path): read_parquet(path) for path in metrics},
+        rollouts={_seed(path): path for path in rollouts},
+        provenance=tuple(sorted(provenance)),
+    )
+    _require_complete(inputs)
+    for task in inputs.tasks:
+        _require_comparable(inputs, task, score_files)
+    return inputs
+
+
+def _evaluation_key(path: Path) -> tuple[str, str, int]:
+    match = EVALUATION.search(path.as_posix())
+    if match is None:
+        raise ValueError(f"{path}: not of the form seed_<seed>/eval/<task>/<base or trained>/<file>.")
+    seed, task, variant = match.groups()
+    return task, variant, int(seed)
+
+
+def _seed(path: Path) -> int:
+    match = SEED.search(path.as_posix())
+    if match is None:
+        raise ValueError(f"{path}: no folder seed_<seed> in the path.")
+    return int(match.group(1))
+
+
+def _evaluation(scores: Path, summary: Path | None) -> Evaluation:
+    if summary is None:
+        raise ValueError(f"{scores} comes without its scores.json: run the stage score again.")
+    table = read_table(scores, SCORES)
+    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=read_json(summary))
+
+
+def _require_complete(inputs: Inputs) -> None:
+    if not inputs.evaluations:
+        raise ValueError("The report was given no scores: evaluate at least one task.")
+    for seed in inputs.seeds:
+        for task in inputs.tasks:
+            for variant in VARIANTS:
+                if (task, variant, seed) not in inputs.evaluations:
+                    raise ValueError(f"Seed {seed} has no {variant} scores of {task}: run the stage score for it.")
+        if seed not in inputs.metrics or seed not in inputs.rollouts:
+            raise ValueError(
+                f"Seed {seed} has scores but no training metrics and rollouts: run the stage train for it."
+            )
+
+
+def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:
+    """Two evaluations are compared only if they mean the same thing: same problems, same k, same scoring."""
+    keys = [(task, variant, seed) for seed in inputs.seeds for variant in VARIANTS]
+    first = inputs.evaluations[keys[0]]
+    for key in keys[1:]:
+        other = inputs.evaluations[key]
+        same_problems = first.outcomes.problems.tolist() == other.outcomes.problems.tolist()
+        if not same_problems or first.outcomes.samples != other.outcomes.samples:
+            raise ValueError(
+                f"{files[key]} and {files[keys[0]]} are of different problems: run the stage sample again."
+            )
+        for name in ("extractor", "confidence", "bootstrap"):
+            if first.summary[name] != other.summary[name]:
+                raise ValueError(f"{files[key]} and {files[keys[0]]} differ in {name}: run the stage score again.")

@@ -1,0 +1,68 @@
+"""The first and the last steps of training, completion by completion."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagrpo.evaluation.statistics import Floats, Integers
+from dagrpo.files import read_json, read_parquet, sha256_of
+from dagrpo.report.inputs import Inputs
+
+COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The completions of some consecutive steps, of all seeds."""
+
+    steps: tuple[int, int]  # first and last of them, counted from 1
+    rewards: Floats  # [completions]
+    lengths: Integers  # [completions], tokens
+    truncated: npt.NDArray[np.bool_]  # [completions]
+    right_per_group: Integers  # [prompts], right completions among those of one prompt
+    group_size: int
+
+
+def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
+    """Up to `most_steps` steps from each end, never overlapping unless there is a single step."""
+    names = {seed: sorted(read_json(path)["files"]) for seed, path in inputs.rollouts.items()}
+    total = min(len(steps) for steps in names.values())
+    if total == 0:
+        raise ValueError("A rollouts/manifest.json lists no steps: run the stage train again.")
+    count = max(1, min(most_steps, total // 2))
+    return (
+        _phase(inputs, {seed: steps[:count] for seed, steps in names.items()}, (1, count)),
+        _phase(inputs, {seed: steps[-count:] for seed, steps in names.items()}, (total - count + 1, total)),
+    )
+
+
+def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) -> Phase:
+    tables = [_read(inputs.rollouts[seed], name) for seed in inputs.seeds for name in names[seed]]
+    table = pa.concat_tables(tables)
+    starts = np.flatnonzero(np.asarray(table["sample_index"].to_pylist()) == 0)  # a prompt's samples are neighbours
+    correct = np.asarray(pc.fill_null(table["correct"], False).to_pylist(), dtype=np.int64)
+    assert len(starts), "every prompt has a sample 0"
+    return Phase(
+        steps=steps,
+        rewards=np.asarray(table["reward"].to_pylist(), dtype=np.float64),
+        lengths=np.asarray(pc.list_value_length(table["completion_ids"]), dtype=np.int64),
+        truncated=np.asarray(table["finish_reason"].to_pylist()) == "length",
+        right_per_group=np.add.reduceat(correct, starts),
+        group_size=table.num_rows // len(starts),
+    )
+
+
+def _read(manifest: Path, name: str) -> pa.Table:
+    """One step's rollouts; ValueError when the file is not the one the manifest lists."""
+    path = manifest.parent / name
+    if not path.is_file() or sha256_of(path) != read_json(manifest)["files"][name]["sha256"]:
+        raise ValueError(f"{path} is missing or not the file that {manifest} lists: run the stage train again.")
+    table = read_parquet(path)
+    missing = [column for column in COLUMNS if column not in table.column_names]
+    if missing or table.num_rows == 0:
+        raise ValueError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
+    return table.select(COLUMNS)

@@ -1,0 +1,102 @@
+"""How numbers become words: one form for each kind of number, and what an interval allows one to say."""
+
+from dagrpo.evaluation.statistics import Estimate
+from dagrpo.report.comparison import MetricComparison, TaskComparison
+
+MINUS = "\N{MINUS SIGN}"
+EN_DASH = "\N{EN DASH}"
+
+
+def percent(share: float) -> str:
+    """0.881 -> 88.1%"""
+    return f"{100 * share:.1f}%"
+
+
+def points(difference: float) -> str:
+    """0.199 -> +19.9; a difference of percentages is in points, not percent."""
+    rounded = round(100 * difference, 1)
+    sign = "+" if rounded > 0 else MINUS if rounded < 0 else "\N{PLUS-MINUS SIGN}"
+    return f"{sign}{abs(rounded):.1f}"
+
+
+def percent_interval(estimate: Estimate) -> str:
+    return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
+
+
+def points_interval(estimate: Estimate) -> str:
+    return f"{points(estimate.low)} to {points(estimate.high)}"
+
+
+def metric_label(metric: str) -> str:
+    """greedy -> Greedy accuracy; pass_at_4 -> pass@4"""
+    return "Greedy accuracy" if metric == "greedy" else metric.replace("_at_", "@")
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def includes_zero(difference: Estimate) -> bool:
+    return difference.low <= 0 <= difference.high
+
+
+def headline(comparison: TaskComparison) -> str:
+    """The result of one task in one sentence, with its interval."""
+    greedy = comparison.greedy
+    change = (
+        f"{points(greedy.difference.value)} points, {_level(comparison)} interval {points_interval(greedy.difference)}"
+    )
+    span = f"from {percent(greedy.base.value)} to {percent(greedy.trained.value)}"
+    if includes_zero(greedy.difference):
+        return f"No difference shown on {comparison.task}: greedy accuracy went {span} ({change})."
+    verb = "raised" if greedy.difference.value > 0 else "lowered"
+    return f"GRPO {verb} greedy accuracy on {comparison.task} {span} ({change})."
+
+
+def _level(comparison: TaskComparison) -> str:
+    return f"{100 * comparison.confidence:g}%"
+
+
+def interpretation(comparison: TaskComparison) -> str:
+    """What the interval of the greedy difference does and does not say."""
+    return f"{_verdict(comparison.greedy)} {_scope(comparison)} {_other_metrics(comparison)}".strip()
+
+
+def _verdict(greedy: MetricComparison) -> str:
+    if includes_zero(greedy.difference):
+        return (
+            "The interval includes 0: this evaluation does not show that training changed greedy accuracy, "
+            "and it does not show that it did not."
+        )
+    direction = "more" if greedy.difference.value > 0 else "fewer"
+    return f"The interval excludes 0: the trained policy solves {direction} of these problems than the base policy."
+
+
+def _scope(comparison: TaskComparison) -> str:
+    problems = plural(comparison.problems, "problem")
+    if len(comparison.seeds) == 1:
+        return (
+            f"It covers the choice of the {problems}, not the randomness of training: one seed was trained, "
+            "and another could end elsewhere."
+        )
+    return (
+        f"It covers the choice of the {problems} and of the training seed, but {len(comparison.seeds)} seeds show only "
+        "roughly how much seeds differ."
+    )
+
+
+def _other_metrics(comparison: TaskComparison) -> str:
+    """Names the metrics whose verdict differs from that of greedy accuracy: silence about them would mislead."""
+    expected = _sign(comparison.greedy.difference)
+    differing = [
+        f"{metric_label(row.metric)} ({points(row.difference.value)}, {points_interval(row.difference)})"
+        for row in comparison.metrics[1:]
+        if _sign(row.difference) != expected
+    ]
+    if not differing:
+        return ""
+    return f"Not every metric says the same: {', '.join(differing)}."
+
+
+def _sign(difference: Estimate) -> int:
+    return 0 if includes_zero(difference) else 1 if difference.value > 0 else -1

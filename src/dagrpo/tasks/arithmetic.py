@@ -1,0 +1,134 @@
+"""Sums and differences made by a seeded generator, in GSM8K's `#### n` form: something a tiny model can learn in minutes.
+
+The problems are those of reasoning-gym's chain_sum. Every level gives distinct problems only, and 12 + 34 counts as the
+same problem as 34 + 12: neither both in train, nor one in train and the other in test.
+"""
+
+import hashlib
+import itertools
+import math
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from dagrpo.params.data import Arithmetic, Data, Level
+from dagrpo.records import Example
+from dagrpo.tasks.source import SPLITS
+from dagrpo.tasks.task import Problems, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What the problems of a level look like: so many terms, all of that many digits, joined by one operator."""
+
+    operator: str
+    terms: int
+    digits: int
+
+    def distinct(self) -> int:
+        """How many problems there are, a sum counted once for all orders of its terms."""
+        numbers = 10 if self.digits == 1 else 9 * 10 ** (self.digits - 1)
+        return math.comb(numbers + self.terms - 1, self.terms) if self.operator == "+" else numbers**self.terms
+
+
+KINDS: Mapping[Level, Kind] = {
+    "sum_1_digit": Kind(operator="+", terms=2, digits=1),
+    "sum_2_digit": Kind(operator="+", terms=2, digits=2),
+    "difference_2_digit": Kind(operator="-", terms=2, digits=2),
+    "sum_3_terms": Kind(operator="+", terms=3, digits=2),
+}
+
+
+def load(params: Data) -> Problems:
+    """The problems of `params.arithmetic`. ValueError when its levels do not hold as many distinct ones."""
+    wanted = params.arithmetic
+    counts = _problems_per_level(wanted)
+    splits: dict[str, list[tuple[Level, str, str]]] = {split: [] for split in SPLITS}
+    taken = 0
+    for level, count in counts.items():
+        problems = list(itertools.islice(_distinct_problems(level, wanted.seed), count))
+        test = _test_problems(wanted, taken + count) - _test_problems(wanted, taken)
+        splits["test"] += problems[:test]
+        splits["train"] += problems[test:]
+        taken += count
+    for split in SPLITS:
+        random.Random(f"{wanted.seed}/{split}").shuffle(splits[split])
+    return Problems(
+        splits={split: [_example(split, i, *problem) for i, problem in enumerate(splits[split])] for split in SPLITS},
+        source=f"reasoning-gym {version('reasoning-gym')} chain_sum",
+        origin="generator",
+        revision=None,
+        files={},
+        expected={"train": wanted.train, "test": wanted.test},
+    )
+
+
+def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
+    """Equal parts; what a small level cannot give, the larger ones share equally."""
+    total = wanted.train + wanted.test
+    levels = sorted(set(wanted.levels), key=lambda level: (KINDS[level].distinct(), level))
+    available = sum(KINDS[level].distinct() for level in levels)
+    if total > available:
+        raise ValueError(
+            f"data.arithmetic asks for {total:,} problems (train and test), but its levels hold only {available:,} distinct "
+            "ones: lower train or test, or add a level."
+        )
+    counts: dict[Level, int] = {}
+    for position, level in enumerate(levels):
+        part = (total - sum(counts.values())) // (len(levels) - position)
+        counts[level] = min(KINDS[level].distinct(), part)
+    return counts
+
+
+def _test_problems(wanted: Arithmetic, taken: int) -> int:
+    """How many of the first `taken` problems are for the test split, so that each level gives its share."""
+    return taken * wanted.test // (wanted.train + wanted.test)
+
+
+def _distinct_problems(level: Level, seed: int) -> Iterator[tuple[Level, str, str]]:
+    """Problems of a level in random order, as (level, expression, result), each once."""
+    seen = set()
+    for expression, result in _chain_sums(KINDS[level], f"{seed}/{level}"):
+        terms = expression.split(f" {KINDS[level].operator} ")
+        if len(terms) != KINDS[level].terms:
+            continue  # chain_sum mixes + and -
+        identity = tuple(sorted(terms)) if KINDS[level].operator == "+" else tuple(terms)
+        if identity not in seen:
+            seen.add(identity)
+            yield level, expression, result
+
+
+def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
+    """chain_sum's endless stream of (expression, result); entry i depends on the seed and i alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # from a dependency of reasoning-gym, at every import
+        from reasoning_gym.arithmetic.chain_sum import (
+            ChainSumConfig,
+            ChainSumDataset,
+        )  # a second; only this task needs it
+    start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:6])  # far apart, so that no two streams overlap
+    shape = {"min_terms": kind.terms, "max_terms": kind.terms, "min_digits": kind.digits, "max_digits": kind.digits}
+    entries = ChainSumDataset(ChainSumConfig(seed=start, **shape))
+    for index in itertools.count():
+        entry = entries[index]
+        yield entry["metadata"]["expression"], entry["answer"]
+
+
+def _example(split: str, index: int, level: Level, expression: str, result: str) -> Example:
+    question = f"{expression} = ?"
+    return Example(
+        task="arithmetic",
+        split=split,
+        index=index,
+        prompt=({"role": "user", "content": question},),
+        question=question,
+        answer=f"#### {result}",
+        ground_truth=result,
+        data_source="arithmetic",
+        ability=level,
+    )
+
+
+TASK = Task(name="arithmetic", load=load)

@@ -1,0 +1,111 @@
+"""The row contract of data/<task>/{train,test}.parquet: a superset of verl's, with an explicit Arrow schema.
+
+No nulls anywhere, no schema inferred from the data: the same rows always give the same columns, whatever they hold.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.records import Example
+
+AGENT = "single_turn_agent"
+REWARD_STYLE = "rule"
+ROLES = ("system", "user", "assistant")
+
+
+def _text(name: str) -> pa.Field:
+    return pa.field(name, pa.string(), nullable=False)
+
+
+_MESSAGE = pa.struct([_text("role"), _text("content")])
+_REWARD_MODEL = pa.struct([_text("style"), _text("ground_truth")])
+_EXTRA_INFO = pa.struct(
+    [_text("split"), pa.field("index", pa.int64(), nullable=False), _text("answer"), _text("question")]
+)
+SCHEMA = pa.schema(
+    [
+        _text("data_source"),
+        _text("agent_name"),
+        pa.field("prompt", pa.list_(pa.field("element", _MESSAGE, nullable=False)), nullable=False),
+        _text("ability"),
+        pa.field("reward_model", _REWARD_MODEL, nullable=False),
+        pa.field("extra_info", _EXTRA_INFO, nullable=False),
+        _text("task"),
+    ]
+)
+
+
+def to_table(examples: Sequence[Example]) -> pa.Table:
+    """Examples as rows of the contract, in their order."""
+    return pa.Table.from_pylist([_row(example) for example in examples], schema=SCHEMA)
+
+
+def from_table(table: pa.Table, source: Path) -> list[Example]:
+    """Rows of the contract as examples, in their order. ValueError names the file `source`, the row and the field."""
+    _check_columns(table.schema, source)
+    return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
+
+
+def _row(example: Example) -> dict[str, Any]:
+    return {
+        "data_source": example.data_source,
+        "agent_name": AGENT,
+        "prompt": list(example.prompt),
+        "ability": example.ability,
+        "reward_model": {"style": REWARD_STYLE, "ground_truth": example.ground_truth},
+        "extra_info": {
+            "split": example.split,
+            "index": example.index,
+            "answer": example.answer,
+            "question": example.question,
+        },
+        "task": example.task,
+    }
+
+
+def _check_columns(found: pa.Schema, source: Path) -> None:
+    for field in SCHEMA:
+        if field.name not in found.names:
+            raise ValueError(f"{source} has no column `{field.name}`: run the prepare stage again.")
+        if not found.field(field.name).equals(field):
+            raise ValueError(
+                f"{source}, column `{field.name}` is {found.field(field.name)} instead of {field}: run the prepare stage again."
+            )
+    for name in found.names:
+        if name not in SCHEMA.names:
+            raise ValueError(f"{source} has an unknown column `{name}`: run the prepare stage again.")
+
+
+def _example(row: dict[str, Any], where: str) -> Example:
+    _check_prompt(row["prompt"], where)
+    _require_text(row["reward_model"]["ground_truth"], "reward_model.ground_truth", where)
+    _require_text(row["task"], "task", where)
+    extra = row["extra_info"]
+    return Example(
+        task=row["task"],
+        split=extra["split"],
+        index=extra["index"],
+        prompt=tuple(row["prompt"]),
+        question=extra["question"],
+        answer=extra["answer"],
+        ground_truth=row["reward_model"]["ground_truth"],
+        data_source=row["data_source"],
+        ability=row["ability"],
+    )
+
+
+def _check_prompt(messages: list[dict[str, str]], where: str) -> None:
+    if not messages:
+        raise ValueError(f"{where}, field `prompt` holds no message: run the prepare stage again.")
+    for message in messages:
+        if message["role"] not in ROLES:
+            raise ValueError(f"{where}, field `prompt.role` is {message['role']!r}, not one of {', '.join(ROLES)}.")
+        _require_text(message["content"], "prompt.content", where)
+
+
+def _require_text(text: str, field: str, where: str) -> None:
+    if not text.strip():
+        raise ValueError(f"{where}, field `{field}` is empty: run the prepare stage again.")

@@ -1,0 +1,100 @@
+"""What a stage writes down about its run while it works: one folder per execution, one event per line.
+
+A stage does not talk to MLflow: importing it takes several seconds, and a server may go away. It appends to a journal
+in `.state/tracking/<execution>/`, and the shipper brings journals into MLflow. Whatever kills a stage, what it wrote
+until then is kept, and a journal without an end whose process is gone is a run that was killed.
+"""
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dagrpo.files import digest_of
+from dagrpo.tracking.environment import Process
+
+FOLDER = Path(".state/tracking")
+EVENTS = "events.jsonl"
+FILES = "files"  # snapshots of artifacts and tables
+Event = Mapping[str, Any]  # {"event": kind, "time": milliseconds since 1970, ...}
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, MLflow's unit of time."""
+    return time.time_ns() // 1_000_000
+
+
+class Journal:
+    """The writing end. Every method may raise OSError (a full disk)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file = os.open(folder / EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._snapshots = 0
+
+    @classmethod
+    def begin(cls, root: Path, stage: str, start: Mapping[str, Any]) -> "Journal":
+        """A new journal that a reader either sees with its start event or not at all."""
+        folder = root.resolve() / FOLDER / f"{stage}-{uuid.uuid4().hex[:16]}"
+        temporary = folder.with_name(f".{folder.name}")
+        temporary.mkdir(parents=True)
+        journal = cls(temporary)
+        journal.write("start", process=asdict(Process.current()), **start)
+        temporary.rename(folder)
+        journal.folder = folder
+        return journal
+
+    def write(self, event: str, **content: Any) -> None:
+        """Append one event, whole, in one system call."""
+        line = json.dumps({"event": event, "time": now_ms(), **content}, separators=(",", ":"), allow_nan=False)
+        os.write(self._file, line.encode() + b"\n")
+
+    def new_snapshot(self, suffix: str) -> Path:
+        """A name in the journal's folder for a file that the event to come refers to."""
+        self._snapshots += 1
+        path = self.folder / FILES / f"{self._snapshots:05d}{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def journals(root: Path) -> list[Path]:
+    """The folders of all journals that are not yet in MLflow as a whole."""
+    return sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}"))
+
+
+def read_events(folder: Path, offset: int = 0) -> tuple[list[Event], int]:
+    """The events from byte `offset` on, and where to read on. A line that is not whole yet is left for later.
+
+    ValueError when a whole line is not an event.
+    """
+    with (folder / EVENTS).open("rb") as file:
+        file.seek(offset)
+        whole, newline, _ = file.read().rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines()], offset + len(whole) + len(newline)
+
+
+def start_of(folder: Path) -> Event:
+    """The first event: the record of the execution, its process, and where it is to be recorded."""
+    with (folder / EVENTS).open("rb") as file:
+        start: Event = json.loads(file.readline())
+    return start
+
+
+def identity(record: Mapping[str, Any]) -> str:
+    """The same for every execution that writes the same outputs: two of them never run at once."""
+    return digest_of([record["experiment"], record["seed"], record["stage"], sorted(record["outputs"])])
+
+
+def discard(folder: Path) -> None:
+    """Remove a journal, in one step for other readers."""
+    hidden = folder.with_name(f".{folder.name}")
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""Our names and values in the form that MLflow accepts: keys of its alphabet and length, values below its limits."""
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dagrpo.files import canonical_json
+
+MAX_KEY = 250
+MAX_PARAM_VALUE = 6000
+MAX_TAG_VALUE = 8000
+SHORT_DIGEST = 16  # hex digits of a digest where many must fit into one tag
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_\-. :/]")
+
+
+def metric_name(name: str) -> str:
+    """`pass@1` becomes `pass_at_1`; every other character outside MLflow's alphabet becomes `_`."""
+    return _key(name.replace("@", "_at_"))
+
+
+def file_tag(prefix: str, path: str) -> str:
+    """The tag key of a file, such as `input.data/gsm8k/train.parquet`; the value is its digest."""
+    return _key(f"{prefix}.{path}")
+
+
+def tag_value(value: object) -> str:
+    """Text of at most MLflow's length; a longer one is cut and ends with its digest."""
+    return _cut(str(value), MAX_TAG_VALUE)
+
+
+def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested sections as `rollout.engine.dtype: float32`. Lists stay whole, as JSON; None becomes null."""
+    flat: dict[str, str] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            text = value if isinstance(value, str) else canonical_json(value)
+            flat[_key(prefix + name)] = _cut(text, MAX_PARAM_VALUE)
+    return flat
+
+
+def digest_list(digests: Mapping[str, str]) -> str:
+    """The first 16 digits of every digest, for a search such as tags.inputs LIKE '%0123456789abcdef%'."""
+    return tag_value(" ".join(digest[:SHORT_DIGEST] for _, digest in sorted(digests.items())))
+
+
+def _key(text: str) -> str:
+    """MLflow's alphabet, no path tricks, at most 250 characters; a text cut to fit ends with its digest."""
+    key = posixpath.normpath(_NOT_ALLOWED.sub("_", text))
+    return _cut(key, MAX_KEY)
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    ending = f"...sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return text[: limit - len(ending)] + ending

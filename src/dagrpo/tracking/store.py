@@ -1,0 +1,121 @@
+"""Where runs are recorded: the embedded database, or whatever MLFLOW_TRACKING_URI names.
+
+Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so a stage only ever checks.
+"""
+
+import os
+import sqlite3
+import urllib.error
+import urllib.request
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+SQLITE = "sqlite:///"
+DATABASE = "mlflow.db"
+ARTIFACTS = "mlartifacts"
+ANSWER_SECONDS = 10
+_REMEDY = "or set DAGRPO_TRACKING=off to run without a record"
+
+
+def tracking_uri(root: Path) -> str:
+    """`sqlite:///<root>/mlflow.db`, unless MLFLOW_TRACKING_URI says otherwise; a relative file is one below `root`."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or SQLITE + DATABASE
+    path = database_path(uri)
+    return uri if path is None else f"{SQLITE}{root.resolve() / path}"
+
+
+def database_path(uri: str) -> Path | None:
+    """The file behind a sqlite address; None for any other address."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def artifact_location(uri: str, root: Path) -> str | None:
+    """mlartifacts/ beside an embedded database, or in `root` for another database; None: the server decides."""
+    if _is_server(uri):
+        return None
+    database = database_path(uri)
+    return str((database.parent if database else root.resolve()) / ARTIFACTS)
+
+
+def require_usable(uri: str) -> None:
+    """Refuse, before any work, to record where that cannot succeed. ValueError says what to do; takes milliseconds."""
+    database = database_path(uri)
+    if database is not None:
+        _require_database(database)
+    elif _is_server(uri):
+        _require_answer(uri)
+    elif urlsplit(uri).scheme in {"", "file"}:
+        raise ValueError(
+            f"MLFLOW_TRACKING_URI={uri} names a folder, and MLflow records in a database or on a server: "
+            f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
+        )
+
+
+def open_client(uri: str) -> "MlflowClient":
+    """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow.tracking import MlflowClient
+
+    database = database_path(uri)
+    lock: Any = nullcontext()
+    if database is not None:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{database}.lock")
+    with lock:
+        if database is not None:
+            _use_write_ahead_log(database)
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)  # makes the tables
+    return client
+
+
+def is_initialised(uri: str) -> bool:
+    """False for an embedded database that no one has recorded in."""
+    database = database_path(uri)
+    return database is None or (database.is_file() and database.stat().st_size > 0)
+
+
+def _use_write_ahead_log(database: Path) -> None:
+    """Readers and a writer stop waiting for each other: five times as many writes a second. Persists in the file."""
+    with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _require_database(database: Path) -> None:
+    folder = next(parent for parent in database.parents if parent.exists())
+    if not database.exists():
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ValueError(f"{folder} is not a folder to write {database.name} in: correct its permissions, {_REMEDY}.")
+        return
+    try:
+        with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+    except sqlite3.Error as error:
+        raise ValueError(
+            f"{database} cannot record runs ({error}): move it away, name another with MLFLOW_TRACKING_URI, {_REMEDY}."
+        ) from None
+
+
+def _require_answer(uri: str) -> None:
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
+            pass
+    except urllib.error.HTTPError:
+        return  # it answers; whether we may write, its own client will say
+    except OSError as error:
+        raise ValueError(
+            f"The MLflow server at {uri} does not answer ({getattr(error, 'reason', error)}): "
+            f"start it, correct MLFLOW_TRACKING_URI, {_REMEDY}."
+        ) from None
+
+
+def _is_server(uri: str) -> bool:
+    return urlsplit(uri).scheme in {"http", "https"}

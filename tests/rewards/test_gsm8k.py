@@ -1,0 +1,187 @@
+"""Reading answers: a golden table, what no text may do, and linear time on hostile input."""
+
+import time
+from decimal import Decimal
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagrpo.rewards.gsm8k import equal, extract
+
+MINUS = "\u2212"
+FULL_WIDTH_18 = "\uff11\uff18"
+
+# text -> the answer after the last ####, the last number
+GOLDEN: list[tuple[str, str | None, str | None]] = [
+    ("9 * 2 = 18\n#### 18", "18", "18"),
+    ("#### 18.", "18", "18"),
+    ("#### 18.00", "18", "18"),
+    ("#### 018", "18", "18"),
+    ("####18", "18", "18"),
+    ("####\t18\n", "18", "18"),
+    ("#### $18", "18", "18"),
+    ("#### \\$18", "18", "18"),
+    ("**#### 18**", "18", "18"),
+    ("#### **18**", "18", "18"),
+    ("#### `18`", "18", "18"),
+    ('#### "18"', "18", "18"),
+    ("#### <18>", "18", "18"),
+    ("#### [18]", "18", "18"),
+    ("#### = 18", "18", "18"),
+    ("#### 18%", "18", "18"),
+    ("#### 18 dollars", "18", "18"),
+    ("#### 18km", "18", "18"),
+    ("#### 18, which is right", "18", "18"),
+    ("#### 18 (see step 2)", "18", "2"),
+    ("#### 1,000", "1000", "1000"),
+    ("#### 1,234,567.50", "1234567.5", "1234567.5"),
+    ("#### 1\uff0c000", "1000", "1000"),
+    ("#### .5", "0.5", "0.5"),
+    ("#### 0.50", "0.5", "0.5"),
+    ("#### -3", "-3", "-3"),
+    (f"#### {MINUS}3", "-3", "-3"),
+    ("#### -$3", "-3", "-3"),
+    ("#### $-3", "-3", "-3"),
+    ("#### -0.0", "0", "0"),
+    ("#### +3", "3", "3"),
+    (f"#### {FULL_WIDTH_18}", "18", "18"),
+    ("#### \uff0d\uff11\uff18\uff0e\uff15", "-18.5", "-18.5"),
+    ("#### 17\nNo, wait.\n#### 18", "18", "18"),
+    ("##### 18", "18", "18"),
+    ("The answer is 18.", None, "18"),
+    ("16-3=13", None, "13"),
+    ("16 - 3", None, "3"),
+    ("16-3", None, "3"),
+    ("x = -3", None, "-3"),
+    ("1, 2 and 3,4", None, "4"),
+    ("the answer is...5", None, "5"),
+    ("born on 2024-05-06", None, "6"),
+    ("#### x = 18", None, "18"),
+    ("#### The answer is 18", None, "18"),
+    ("####\n18", None, "18"),
+    ("#### 18\n####", None, "18"),
+    ("### 18", None, "18"),
+    ("#### 3/4", None, "4"),
+    ("#### 5 1/2", None, "2"),
+    ("#### 2^10", None, "10"),
+    ("#### 1e5", None, "5"),
+    ("#### 12:30", None, "30"),
+    ("#### 10-15", None, "15"),
+    ("#### 10\u201315", None, "15"),
+    ("#### 3,4", None, "4"),
+    ("#### 1.2.3", None, None),
+    ("#### --3", None, "-3"),
+    ("####", None, None),
+    ("no number", None, None),
+    (".,-$", None, None),
+    ("", None, None),
+]
+
+HOSTILE = {
+    "digits": "9" * 1_000_000,
+    "digits and commas": "1," * 500_000,
+    "well-formed groups": "1" + ",111" * 250_000,
+    "digits and points": "1." * 500_000,
+    "points": "." * 1_000_000 + "5",
+    "full-width digits": "\uff11" * 1_000_000,
+    "marks": "#" * 1_000_000,
+    "many answers": "#### 1 " * 150_000,
+    "decoration": "*" * 1_000_000,
+    "minus signs": "-" * 1_000_000,
+    "exponents": "1e9" * 300_000,
+    "combining characters": "\u0301\u0316" * 500_000 + "5",
+}
+
+
+@pytest.mark.parametrize(("text", "strict", "flexible"), GOLDEN)
+def test_an_answer_is_read_as_in_the_golden_table(text: str, strict: str | None, flexible: str | None) -> None:
+    assert extract(text, "strict") == strict
+    assert extract(text, "flexible") == flexible
+
+
+def test_an_answer_far_before_the_end_is_still_read() -> None:
+    assert extract("#### 18\n" + "That was easy. " * 1000, "strict") == "18"
+    assert extract("18" + " and so on" * 1000, "flexible") == "18"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ("18", "18.00", True),
+        ("18", "18.", True),
+        ("1000", "1,000", True),
+        ("-3", f"{MINUS}3", True),
+        ("0", "-0", True),
+        ("0.1", ".10", True),
+        ("18", "18.0000000000000000000000000000000000000001", False),
+        ("12345678901234567890123456789012345678", "12345678901234567890123456789012345679", False),
+        ("18", "-18", False),
+    ],
+)
+def test_numbers_are_compared_by_value_and_exactly(left: str, right: str, same: bool) -> None:
+    assert equal(left, right) is same
+    assert equal(right, left) is same
+
+
+@pytest.mark.parametrize("text", ["", "eighteen", "1e999999999", "NaN", "Infinity", "3/4", "1_000"])
+def test_a_ground_truth_that_is_no_plain_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a plain number"):
+        equal("18", text)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("extractor", ["strict", "flexible"])
+@pytest.mark.parametrize("before", ["", "#### "])
+def test_a_megabyte_of_anything_is_read_in_no_time(
+    name: str, extractor: Literal["strict", "flexible"], before: str
+) -> None:
+    started = time.process_time()
+    extracted = extract(before + HOSTILE[name], extractor)
+    if extracted is not None:
+        assert equal(extracted, extracted)
+    assert time.process_time() - started < 0.1
+
+
+def _written(number: Decimal, thousands: bool, minus: str, zeros: int) -> str:
+    text = f"{abs(number):,f}" if thousands else f"{abs(number):f}"
+    text += ("" if "." in text else ".") + "0" * zeros if zeros else ""
+    return (minus if number < 0 else "") + text
+
+
+NUMBERS = st.decimals(min_value=-(10**12), max_value=10**12, places=3)
+
+
+@given(NUMBERS, st.booleans(), st.sampled_from(["-", MINUS, "\uff0d"]), st.integers(0, 3), st.sampled_from(["", "$", "**"]))
+def test_every_way_to_write_a_number_reads_as_that_number(
+    number: Decimal, thousands: bool, minus: str, zeros: int, before: str
+) -> None:
+    text = f"So it is\n#### {before}{_written(number, thousands, minus, zeros)} apples"
+    extracted = extract(text, "strict")
+    assert extracted is not None
+    assert Decimal(extracted) == number
+    assert equal(extracted, str(number))
+
+
+@given(NUMBERS, NUMBERS)
+def test_numbers_are_equal_only_when_their_values_are(left: Decimal, right: Decimal) -> None:
+    assert equal(str(left), str(right)) is (left == right)
+
+
+ANY_TEXT = st.text() | st.text(alphabet="0123456789.,-#$ \n\uff11\uff0c\u2212e/^*")
+
+
+@given(ANY_TEXT, st.sampled_from(["strict", "flexible"]))
+def test_any_text_gives_a_normalised_number_or_nothing(text: str, extractor: Literal["strict", "flexible"]) -> None:
+    extracted = extract(text, extractor)
+    if extracted is not None:
+        assert extracted.isascii()
+        assert extract(f"#### {extracted}", "strict") == extracted
+        assert extract(extracted, "flexible") == extracted
+        assert equal(extracted, extracted)
+
+
+@given(ANY_TEXT)
+def test_without_a_mark_there_is_no_strict_answer(text: str) -> None:
+    assert extract(text.replace("#", ""), "strict") is None
