@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
+from dagrpo.ancestors import stop_with_the_workflow
 from dagrpo.code import code_digest
 from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.params.base import Section
@@ -69,6 +70,7 @@ def main(name: str, work: Callable[[Stage], None], arguments: Sequence[str] | No
     options = _parse(name, arguments)
     _log_to(options.log)
     signal.signal(signal.SIGTERM, _terminate)
+    stop_with_the_workflow()
     try:
         _execute(name, work, options)
     except (ValueError, OSError) as error:
@@ -145,6 +147,12 @@ def _log_to(path: Path) -> None:
     logging.basicConfig(
         filename=path, filemode="w", level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    sys.excepthook = _log_bug
+
+
+def _log_bug(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger(__name__).critical("a bug, not a mistake of yours", exc_info=(kind, error, traceback))
+    sys.__excepthook__(kind, error, traceback)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

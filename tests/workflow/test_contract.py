@@ -12,7 +12,13 @@ from dagrpo.code import CODE, ROOT, code_files
 from dagrpo.workflow.stages import KEYS
 
 # Imported by stages, but unable to change an output: what shows or records a run, and the table of code itself.
-WITHOUT_EFFECT = ("src/dagrpo/tracking/", "src/dagrpo/console.py", "src/dagrpo/code.py", "src/dagrpo/__init__.py")
+WITHOUT_EFFECT = (
+    "src/dagrpo/tracking/",
+    "src/dagrpo/console.py",
+    "src/dagrpo/code.py",
+    "src/dagrpo/ancestors.py",
+    "src/dagrpo/__init__.py",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,16 @@
 """What the rules share: the checked parameters, and which files a stage reads. No rules here."""
 
+from pathlib import Path
+
 from snakemake.exceptions import WorkflowError
 
 from dagrpo.code import code_files
 from dagrpo.workflow.configuration import checked, differs_from_file
 from dagrpo.workflow.finish import begin, commit, show_results
+from dagrpo.workflow.locks import release_stale_lock
 from dagrpo.workflow.stages import sections
+
+release_stale_lock(Path.cwd())
 
 try:
     params = checked(config)

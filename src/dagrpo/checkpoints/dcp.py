@@ -8,6 +8,7 @@ No process group is needed.
 """
 
 import json
+import warnings
 from pathlib import Path
 
 import torch
@@ -131,7 +132,9 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> None:
     """Write a state dict into a folder; every rank of a process group calls this with its own shards."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
-        save(state, storage_writer=StreamedStorageWriter(folder), no_dist=not distributed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it is meant to be
+            save(state, storage_writer=StreamedStorageWriter(folder), no_dist=not distributed)
     except CheckpointException as failure:  # a BaseException that hides what happened, such as a full disk
         raise next(iter(failure.failures.values()))[0] from failure
 

@@ -28,7 +28,7 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
     model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
         raise ValueError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
-    with _no_progress_bars():
+    with no_progress_bars():
         model, report = model_class.from_pretrained(
             None,
             config=config,
@@ -37,7 +37,7 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    _require_all(folder, model_class.__name__, report)
+    require_all_loaded(folder, model_class.__name__, report)
     return model
 
 
@@ -60,7 +60,7 @@ def dtype_of_model(model: PreTrainedModel) -> torch.dtype:
     return dtype
 
 
-def _require_all(folder: Path, model_class: str, report: Mapping[str, Any]) -> None:
+def require_all_loaded(folder: Path, model_class: str, report: Mapping[str, Any]) -> None:
     for key, complaint in (
         ("missing_keys", "lacks the tensor {} of"),
         ("unexpected_keys", "holds the tensor {}, which is unknown to"),
@@ -75,7 +75,7 @@ def _require_all(folder: Path, model_class: str, report: Mapping[str, Any]) -> N
             )
 
 
-class _no_progress_bars:
+class no_progress_bars:
     """transformers draws a bar per loaded model, which would tear the stage's own."""
 
     def __enter__(self) -> None:

@@ -5,15 +5,19 @@ What a step produced (its rollouts and its metrics) lies beside, one file per st
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
 from dagrpo.files import atomic_folder, read_json, write_json
 
 KEPT_STATES = 2
+SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,19 @@ class Saved:
 
     folder: Path
     step: int
+
+
+@contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Hold the state for one trainer; ValueError when another process has it for longer than a minute."""
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(root / "lock", timeout=SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER):
+            yield
+    except Timeout:
+        raise ValueError(
+            f"{root} is in use by another trainer of the same configuration: wait for it, or stop it."
+        ) from None
 
 
 def latest(root: Path) -> Saved | None:

@@ -56,6 +56,11 @@ def train(run: TrainingRun, report: Report) -> None:
     `report(step, metrics)` is called once per step executed here, timings included. ValueError when the data, the
     checkpoint, the engine or a saved state cannot be used.
     """
+    with state.exclusive(run.state):
+        _train(run, report)
+
+
+def _train(run: TrainingRun, report: Report) -> None:
     torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
     model, tokenizer = _load(run)
     optimizer = adamw(model.parameters(), run.training.learning_rate, run.training.weight_decay)

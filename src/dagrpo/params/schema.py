@@ -103,7 +103,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes one.") from None
+        raise ValueError(
+            f"{path} is missing: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes one."
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = " ".join(str(error).split())
         raise ValueError(

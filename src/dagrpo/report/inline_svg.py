@@ -7,7 +7,7 @@ from dagrpo.report.style import INK, PAPER, SERIES
 
 _OPENING = re.compile(r"<svg [^>]*>")
 _ID = re.compile(r'(id="|url\(#|href="#)')
-_FACE = re.compile(r"(font:[^;\"]*?\d+(?:\.\d+)?px) [^;\"]+")
+_FACE = re.compile(r"font-family: [^;\"]+")
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
@@ -19,7 +19,7 @@ def inline(svg: str, name: str, title: str, description: str) -> str:
     assert view_box is not None, "matplotlib wrote a viewBox"
     body = _METADATA.sub("", svg[opening.end() :]).replace("xlink:href=", "href=")
     body = _ID.sub(rf"\1{name}-", body)
-    body = _FACE.sub(r"\1 var(--sans)", _themed(body))
+    body = _FACE.sub("font-family: var(--sans)", _themed(body))
     head = (
         f'<svg viewBox="{view_box.group(1)}" role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'

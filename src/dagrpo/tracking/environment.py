@@ -44,10 +44,11 @@ class Process:
             return False
         try:
             process = psutil.Process(self.pid)
-            started, status = process.create_time(), process.status()
+            started, status = float(process.create_time()), process.status()
         except psutil.NoSuchProcess:
             return True
-        return abs(started - self.started) > _START_TOLERANCE_SECONDS or status == psutil.STATUS_ZOMBIE
+        is_another = abs(started - self.started) > _START_TOLERANCE_SECONDS
+        return is_another or bool(status == psutil.STATUS_ZOMBIE)
 
 
 def environment_tags(root: Path) -> dict[str, str]:

@@ -5,7 +5,9 @@ in `.state/tracking/<execution>/`, and the shipper brings journals into MLflow. 
 until then is kept, and a journal without an end whose process is gone is a run that was killed.
 """
 
+import errno
 import json
+import logging
 import os
 import shutil
 import time
@@ -20,8 +22,10 @@ from dagrpo.tracking.environment import Process
 
 FOLDER = Path(".state/tracking")
 EVENTS = "events.jsonl"
+LONGEST_END = 200  # bytes of an end event, generously
 FILES = "files"  # snapshots of artifacts and tables
 Event = Mapping[str, Any]  # {"event": kind, "time": milliseconds since 1970, ...}
+logger = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
@@ -45,14 +49,17 @@ class Journal:
         temporary.mkdir(parents=True)
         journal = cls(temporary)
         journal.write("start", process=asdict(Process.current()), **start)
+        os.fsync(journal._file)  # a power cut must not leave a journal that cannot be read
         temporary.rename(folder)
         journal.folder = folder
         return journal
 
-    def write(self, event: str, **content: Any) -> None:
+    def write(self, event: str, **content: object) -> None:
         """Append one event, whole, in one system call."""
-        line = json.dumps({"event": event, "time": now_ms(), **content}, separators=(",", ":"), allow_nan=False)
-        os.write(self._file, line.encode() + b"\n")
+        text = json.dumps({"event": event, "time": now_ms(), **content}, separators=(",", ":"), allow_nan=False)
+        line = text.encode() + b"\n"
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder / EVENTS))
 
     def new_snapshot(self, suffix: str) -> Path:
         """A name in the journal's folder for a file that the event to come refers to."""
@@ -65,20 +72,30 @@ class Journal:
         os.close(self._file)
 
 
+def has_end(folder: Path) -> bool:
+    """True when the stage has said how it ended."""
+    with (folder / EVENTS).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_END))
+        return file.read().rstrip().rpartition(b"\n")[2].startswith(b'{"event":"end"')
+
+
+def last_sign_of_life(folder: Path) -> int:
+    """When the journal was last written to, in milliseconds since 1970."""
+    return (folder / EVENTS).stat().st_mtime_ns // 1_000_000
+
+
 def journals(root: Path) -> list[Path]:
     """The folders of all journals that are not yet in MLflow as a whole."""
     return sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}"))
 
 
 def read_events(folder: Path, offset: int = 0) -> tuple[list[Event], int]:
-    """The events from byte `offset` on, and where to read on. A line that is not whole yet is left for later.
-
-    ValueError when a whole line is not an event.
-    """
+    """The events from byte `offset` on, and where to read on. A line that is not whole yet is left for later."""
     with (folder / EVENTS).open("rb") as file:
         file.seek(offset)
         whole, newline, _ = file.read().rpartition(b"\n")
-    return [json.loads(line) for line in whole.splitlines()], offset + len(whole) + len(newline)
+    events = [event for line in whole.splitlines() if (event := _parse(line)) is not None]
+    return events, offset + len(whole) + len(newline)
 
 
 def start_of(folder: Path) -> Event:
@@ -98,3 +115,12 @@ def discard(folder: Path) -> None:
     hidden = folder.with_name(f".{folder.name}")
     folder.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event: Event = json.loads(line)
+    except json.JSONDecodeError:  # cut off by a full disk; what follows it is good again
+        logger.warning("an unreadable line of %d bytes is left out of the record", len(line))
+        return None
+    return event

@@ -60,7 +60,6 @@ def require_usable(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.tracking import MlflowClient
 
     database = database_path(uri)
@@ -92,7 +91,9 @@ def _require_database(database: Path) -> None:
     folder = next(parent for parent in database.parents if parent.exists())
     if not database.exists():
         if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise ValueError(f"{folder} is not a folder to write {database.name} in: correct its permissions, {_REMEDY}.")
+            raise ValueError(
+                f"{folder} is not a folder to write {database.name} in: correct its permissions, {_REMEDY}."
+            )
         return
     try:
         with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:

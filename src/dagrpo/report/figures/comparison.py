@@ -2,52 +2,58 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
-from dagrpo.report.figures.parts import Drawn, legend
+from dagrpo.report.figures.parts import ROUND_STEPS, Drawn, legend
 from dagrpo.report.wording import metric_label
 
 
 def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
     """Dots with intervals: both policies on the left, the paired difference on the right."""
-    rows = [(comparison, metric) for comparison in comparisons for metric in comparison.metrics]
-    figure = style.new_figure(0.34 * len(rows) + 1.15)
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    positions = np.arange(len(rows), dtype=np.float64)[::-1]
-    for position, (_, metric) in zip(positions, rows, strict=True):
-        _dot(left, metric.base, position + 0.13, style.BASE, "o")
-        _dot(left, metric.trained, position - 0.13, style.TRAINED, "D")
-        _dot(right, metric.difference, position, style.INK, "o")
-    left.set_yticks(positions, [_row_label(comparison, metric, len(comparisons)) for comparison, metric in rows])
-    _finish(left, right, len(rows))
+    rows = _rows(comparisons)
+    figure = style.new_figure(0.33 * len(rows) + 1.15)
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2), gridspec_kw={"wspace": 0.08})
+    for position, (_, metric) in enumerate(rows):
+        if metric is not None:
+            _dot(left, metric.base, position - 0.13, style.BASE, "o")
+            _dot(left, metric.trained, position + 0.13, style.TRAINED, "D")
+            _dot(right, metric.difference, position, style.INK, "o")
+    _finish(left, right, rows)
     legend(figure, [("base", style.BASE, "o"), ("trained", style.TRAINED, "D")])
     return Drawn(
         name="base_vs_trained",
         figure=figure,
         title="Base against trained policy",
-        description="; ".join(_in_words(comparison, metric) for comparison, metric in rows) + ".",
+        description="; ".join(_in_words(each, metric) for each in comparisons for metric in each.metrics) + ".",
         caption=f"Left: the score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
         "minus base on the same problems, in percentage points; an interval that crosses the line at 0 shows no "
         "difference.",
     )
 
 
+def _rows(comparisons: Sequence[TaskComparison]) -> list[tuple[str, MetricComparison | None]]:
+    """What stands on each line, from the top: metrics, under the name of their task when there are several."""
+    rows: list[tuple[str, MetricComparison | None]] = []
+    for comparison in comparisons:
+        if len(comparisons) > 1:
+            rows.append((comparison.task, None))
+        rows += [(metric_label(metric.metric), metric) for metric in comparison.metrics]
+    return rows
+
+
 def _dot(axes: Axes, estimate: Estimate, position: float, colour: str, marker: str) -> None:
     axes.plot([estimate.low, estimate.high], [position, position], color=colour, linewidth=1.6)
-    axes.plot(estimate.value, position, marker=marker, color=colour, markersize=5.5, markeredgecolor=style.PAPER)
+    axes.plot(estimate.value, position, marker=marker, color=colour, markersize=5, markeredgewidth=0)
 
 
-def _row_label(comparison: TaskComparison, metric: MetricComparison, tasks: int) -> str:
-    label = metric_label(metric.metric)
-    return label if tasks == 1 else f"{comparison.task}, {label[0].lower()}{label[1:]}"
-
-
-def _finish(left: Axes, right: Axes, rows: int) -> None:
+def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison | None]]) -> None:
+    left.set_yticks(range(len(rows)), [label for label, _ in rows])
+    for label, (_, metric) in zip(left.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if metric is None else "normal")
     left.set_title("Score")
     right.set_title("Trained minus base, points")
     left.xaxis.set_major_formatter(PercentFormatter(1))
@@ -57,8 +63,8 @@ def _finish(left: Axes, right: Axes, rows: int) -> None:
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
-        axes.set_ylim(-0.6, rows - 0.4)
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND_STEPS))
 
 
 def _in_words(comparison: TaskComparison, metric: MetricComparison) -> str:

@@ -16,6 +16,7 @@ from dagrpo.report.rollouts import Phase
 from dagrpo.report.wording import EN_DASH
 
 CURVE_CONFIDENCE = 0.95
+ROUND_STEPS = (1, 2, 2.5, 5, 10)  # between ticks, times a power of ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,7 @@ class Drawn:
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
     """Entries are (label, colour, marker); above the axes, where they hide no data."""
     handles = [
-        Line2D(
-            [], [], color=colour, marker=marker, label=label, linestyle="" if marker == "s" else "-", markersize=5.5
-        )
+        Line2D([], [], color=colour, marker=marker, label=label, linestyle="" if marker == "s" else "-", markersize=5.5)
         for label, colour, marker in entries
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(entries), 7))
@@ -72,14 +71,15 @@ def series(row: int) -> str:
 
 
 def step_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=ROUND_STEPS))
     axes.set_xlabel("step")
     axes.margins(x=0.01)
 
 
 def seed_legend(figure: Figure, found: Curves) -> None:
     if len(found.seeds) > 1:
-        legend(figure, [(f"seed {seed}", series(row), "") for row, seed in enumerate(found.seeds)])
+        seeds = [(f"seed {seed}", series(row), "") for row, seed in enumerate(found.seeds)]
+        legend(figure, [*seeds, ("mean", style.INK, "")])
 
 
 def share_axis(axes: Axes, label: str) -> None:

@@ -1,7 +1,8 @@
 """Figures over the steps of training: learning curves, completion lengths, trainer against engine."""
 
 import numpy as np
-from matplotlib.ticker import PercentFormatter
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
@@ -59,7 +60,7 @@ def completion_length(found: Curves, phases: tuple[Phase, Phase], window: int) -
     left, right = figure.subplots(1, 2)
     curve(left, found, found["completion_length_mean"], window)
     left.set_title("Mean length, tokens")
-    left.set_ylim(bottom=0)
+    left.set_ylim(0, 1.15 * found["completion_length_mean"].max())
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
     paired_steps(right, [phase.lengths.astype(np.float64) for phase in phases], np.arange(0.5, longest + width, width))
@@ -89,7 +90,7 @@ def logprob_difference(found: Curves) -> Drawn:
         for row in values:
             axes.plot(found.steps, np.where(row > 0, row, np.nan) if logarithmic else row, color=colour, linewidth=1.0)
     if logarithmic:
-        axes.set_yscale("log")
+        _whole_decades(axes, float(mean[mean > 0].min()), float(most.max()))
     axes.set_title(f"|trainer {MINUS} engine|, nats per token")
     step_axis(axes)
     legend(figure, [("largest of the step", style.TRAINED, ""), ("mean of the step", style.BASE, "")])
@@ -98,6 +99,13 @@ def logprob_difference(found: Curves) -> Drawn:
         figure=figure,
         title="Logprobs: trainer against engine",
         description=f"Largest difference of any step {most.max():.2e}, mean {mean.mean():.2e} nats per token.",
-        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about 1e-5; "
+        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about 10\N{SUPERSCRIPT MINUS}\N{SUPERSCRIPT FIVE}; "
         "more means stale weights, another precision, or another tokenization.",
     )
+
+
+def _whole_decades(axes: Axes, least: float, most: float) -> None:
+    """A logarithmic axis with room for its labels: whole powers of ten, at least two of them."""
+    axes.set_yscale("log")
+    axes.set_ylim(10.0 ** np.floor(np.log10(least)), 10.0 ** np.ceil(np.log10(most) + 1e-9))
+    axes.yaxis.set_minor_formatter(NullFormatter())

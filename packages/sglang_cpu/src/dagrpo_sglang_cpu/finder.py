@@ -1,0 +1,69 @@
+"""Offers the stubs `sgl_kernel` and `torchvision` to the import system of an SGLang server process.
+
+Runs at the start of every Python process whose environment has SGLANG_USE_CPU_ENGINE=1, before anything is imported, and
+therefore imports next to nothing itself. It stands last on sys.meta_path: an installed package always wins.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# Nothing else inside these packages can be imported: SGLang asks whether some of it can, and takes another path if not.
+STUBBED = (
+    "sgl_kernel",
+    "torchvision",
+    "torchvision.io",
+    "torchvision.ops",
+    "torchvision.transforms",
+    "torchvision.transforms.functional",
+    "torchvision.transforms.v2",
+    "torchvision.transforms.v2.functional",
+)
+
+# transformers imports scikit-learn, and with it scipy and pandas, for one option of speculative decoding: 1.2 s.
+UNNEEDED = ("sklearn",)
+
+
+class StubLoader(Loader):
+    """Fills a module with what dagrpo_sglang_cpu.stubs.<package> defines for it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        root = module.__name__.partition(".")[0]
+        importlib.import_module(f"dagrpo_sglang_cpu.stubs.{root}").fill(module)
+
+
+class StubFinder(MetaPathFinder):
+    """Finds the stubbed modules where nothing else does."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        root = fullname.partition(".")[0]
+        if fullname not in STUBBED or _has_gpu():
+            return None
+        if fullname != root and not is_stub(sys.modules[root]):
+            return None
+        return ModuleSpec(fullname, StubLoader(), origin="dagrpo_sglang_cpu", is_package=True)
+
+
+def is_stub(module: ModuleType) -> bool:
+    """Whether this module was filled by a stub."""
+    return module.__spec__ is not None and isinstance(module.__spec__.loader, StubLoader)
+
+
+def install() -> None:
+    """Append the finder, once."""
+    if any(isinstance(finder, StubFinder) for finder in sys.meta_path):
+        return
+    sys.meta_path.append(StubFinder())
+    for name in UNNEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: "is not installed", to the import system
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,74 @@
+"""SGLang's plugin for the CPU, loaded in each of its processes; does nothing where there is a GPU.
+
+1. Per-request `sampling_seed` needs --enable-deterministic-inference, which knows no attention backend for a CPU and
+   switches on kernels that need a GPU. On a CPU the native kernels are deterministic for one composition of the batch.
+2. LoRA code pins host memory unconditionally, which torch refuses without an accelerator.
+3. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
+"""
+
+import importlib
+import multiprocessing
+import sys
+from types import ModuleType
+from typing import Any
+
+LORA_MODULES = tuple(
+    f"sglang.srt.lora.{name}" for name in ("layers", "lora", "mem_pool", "backend.torch_backend")
+)
+CONSTRUCTORS = ("tensor", "empty", "zeros", "ones", "arange", "full")
+
+
+def register() -> None:
+    """Entry point of group sglang.srt.plugins."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    from sglang.srt.arg_groups.choices import add_deterministic_attention_backend_choices
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    add_deterministic_attention_backend_choices(["torch_native"])
+    runner = "sglang.srt.model_executor.model_runner.ModelRunner"
+    HookRegistry.register(f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE)
+    HookRegistry.register(f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE)
+    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER)
+
+
+def no_batch_invariant_mode(runner: Any) -> None:
+    """Stand-in for the switch to Triton kernels that need a GPU."""
+
+
+def fork_processes(result: Any, *args: Any, **kwargs: Any) -> None:
+    """Undo SGLang's choice of `spawn`, which it needs for CUDA alone."""
+    multiprocessing.set_start_method("fork", force=True)
+
+
+class UnpinnedTorch(ModuleType):
+    """`torch` as the LoRA modules see it: constructors that ignore pin_memory."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        attribute = getattr(torch, name)
+        if name not in CONSTRUCTORS:
+            return attribute
+
+        def construct(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+            return attribute(*args, **kwargs)  # type: ignore[no-any-return]
+
+        return construct
+
+
+def unpin_lora(*args: Any, **kwargs: Any) -> None:
+    """Make the four LoRA modules, and nothing else, use ordinary memory."""
+    import torch
+
+    pin = torch.Tensor.pin_memory
+
+    def pin_elsewhere(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        caller = sys._getframe(1).f_globals["__name__"]
+        return tensor if caller in LORA_MODULES else pin(tensor, *args, **kwargs)
+
+    torch.Tensor.pin_memory = pin_elsewhere  # type: ignore[method-assign, assignment]
+    for name in LORA_MODULES:
+        vars(importlib.import_module(name))["torch"] = UnpinnedTorch("torch")

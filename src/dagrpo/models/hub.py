@@ -1,0 +1,78 @@
+"""A model of the Hugging Face hub at a pinned commit: safetensors, config and tokenizer, no code and no pickles.
+
+Downloads into a folder beside the destination, not into a cache in the home folder. That folder is named by the commit
+and kept when a download breaks off, so that the next try goes on where it stopped.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
+
+from dagrpo.checkpoints.folder import CONFIG, new_checkpoint, require_config
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
+from dagrpo.files import read_json, require_space
+from dagrpo.models.folder import finish
+
+WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")
+UNWANTED = ("*/*",)  # folders hold other formats of the same weights
+
+
+def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dtype) -> Manifest:
+    """Write a hub model with its weights in `dtype`."""
+    download = destination.parent / f".{destination.name}.{revision[:12]}.download"
+    _download(repository, revision, download)
+    _require_plain(download, repository)
+    tensors = CastTensors(_without_tied_copy(download), dtype)
+    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+        for path in sorted(download.iterdir()):
+            if path.is_file() and not path.name.endswith((".safetensors", ".safetensors.index.json")):
+                shutil.copyfile(path, folder / path.name)
+        origin = {"source": "hub", "repository": repository, "revision": revision}
+        manifest = finish(folder, tensors, dtype, origin)
+    shutil.rmtree(download)
+    return manifest
+
+
+def _download(repository: str, revision: str, folder: Path) -> None:
+    request: dict[str, Any] = {
+        "repo_id": repository,
+        "revision": revision,
+        "allow_patterns": list(WANTED),
+        "ignore_patterns": list(UNWANTED),
+        "local_dir": folder,
+        "cache_dir": folder / ".cache",
+    }
+    try:
+        files = snapshot_download(**request, dry_run=True)
+        require_space(folder, sum(file.file_size for file in files if file.will_download))
+        snapshot_download(**request)
+    except (httpx.HTTPError, EntryNotFoundError, OfflineModeIsEnabled) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"{repository} at {revision} cannot be downloaded ({reason}): "
+            "check model.repository, model.revision, the network and HF_TOKEN."
+        ) from error
+
+
+def _require_plain(folder: Path, repository: str) -> None:
+    """Refuse what would need the model's own code, or has no weights to train."""
+    require_config(folder)
+    config = read_json(folder / CONFIG)
+    if "auto_map" in config:
+        raise ValueError(f"{repository} needs Python code of its own, which is never run: choose another model.")
+    if "quantization_config" in config:
+        raise ValueError(f"{repository} is quantized and cannot be trained: choose the model it was made from.")
+
+
+def _without_tied_copy(folder: Path) -> Tensors:
+    """The weights without an output layer that is a copy of the embedding: tied weights are stored once."""
+    tensors = HuggingFaceTensors(folder)
+    tied = read_json(folder / CONFIG).get("tie_word_embeddings", False)
+    return SomeTensors(tensors, [name for name in tensors.specs if not (tied and name == "lm_head.weight")])

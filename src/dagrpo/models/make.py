@@ -1,0 +1,28 @@
+"""From section `model` of params.yaml to a model folder with its manifest."""
+
+from pathlib import Path
+
+import torch
+
+from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.models.fresh import make_fresh
+from dagrpo.models.gguf import make_gguf
+from dagrpo.models.hub import make_hub
+from dagrpo.params.model import Model
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def make_model(destination: Path, params: Model) -> Manifest:
+    """Write the folder that `params` asks for, in the Hugging Face layout, whole or not at all."""
+    dtype = DTYPES[params.dtype]
+    match params.source:
+        case "fresh":
+            return make_fresh(destination, params.fresh, dtype)
+        case "gguf":
+            assert params.gguf is not None  # the schema asks for it
+            return make_gguf(destination, params.gguf, dtype)
+        case "hub":
+            assert params.repository is not None
+            assert params.revision is not None
+            return make_hub(destination, params.repository, params.revision, dtype)

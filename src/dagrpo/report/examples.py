@@ -1,0 +1,132 @@
+"""Which problems and completions the report shows: a fixed choice, made from the scores alone."""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagrpo.evaluation.statistics import Floats
+from dagrpo.evaluation.tables import GREEDY
+from dagrpo.report.inputs import Inputs, Variant
+
+LONGEST_SHOWN = 1500  # characters of one completion
+MOST_CHANGES = 10  # problems listed in each direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemChange:
+    """How one problem fared: shares of right answers over all completions and seeds."""
+
+    index: int  # row of test.parquet
+    question: str
+    ground_truth: str
+    base: float
+    trained: float
+
+    @property
+    def change(self) -> float:
+        return self.trained - self.base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One policy's greedy completion, fit to be shown."""
+
+    text: str
+    extracted: str | None
+    correct: bool
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """The greedy completions of both policies on one problem, of the first seed."""
+
+    problem: ProblemChange
+    base: Answer
+    trained: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExamples:
+    """What is shown of one task."""
+
+    gained: Sequence[ProblemChange]  # greatest gain first
+    lost: Sequence[ProblemChange]  # greatest loss first
+    best: Sequence[Example]  # the trained policy is right, base was least so
+    worst: Sequence[Example]  # the trained policy is wrong, base was most often right
+
+
+def examples(inputs: Inputs, task: str, count: int) -> TaskExamples:
+    """Choose `count` of the best and of the worst completions, and list the problems that changed most."""
+    changes = problem_changes(inputs, task)
+    falling = sorted(changes, key=lambda problem: (-problem.change, -problem.trained, problem.index))
+    rising = sorted(changes, key=lambda problem: (problem.change, problem.trained, problem.index))
+    base, trained = (_greedy_answers(inputs, task, variant) for variant in ("base", "trained"))
+    best = [problem for problem in falling if trained[problem.index].correct]
+    worst = [problem for problem in rising if not trained[problem.index].correct]
+    return TaskExamples(
+        gained=[problem for problem in falling if problem.change > 0][:MOST_CHANGES],
+        lost=[problem for problem in rising if problem.change < 0][:MOST_CHANGES],
+        best=[Example(problem=p, base=base[p.index], trained=trained[p.index]) for p in best[:count]],
+        worst=[Example(problem=p, base=base[p.index], trained=trained[p.index]) for p in worst[:count]],
+    )
+
+
+def problem_changes(inputs: Inputs, task: str) -> list[ProblemChange]:
+    """Every problem of a task, in ascending order."""
+    base, trained = (_shares(inputs, task, variant) for variant in ("base", "trained"))
+    rows = _greedy_rows(inputs, task, "base")
+    return [
+        ProblemChange(
+            index=row["problem_index"],
+            question=visible(row["question"]),
+            ground_truth=visible(row["ground_truth"]),
+            base=float(before),
+            trained=float(after),
+        )
+        for row, before, after in zip(rows, base, trained, strict=True)
+    ]
+
+
+def _shares(inputs: Inputs, task: str, variant: Variant) -> Floats:
+    found = [inputs.evaluations[task, variant, seed].outcomes for seed in inputs.seeds]
+    per_seed = [np.column_stack([each.greedy, each.sampled]).mean(axis=1) for each in found]
+    shares: Floats = np.mean(per_seed, axis=0)
+    return shares
+
+
+def _greedy_rows(inputs: Inputs, task: str, variant: Variant) -> list[dict[str, Any]]:
+    rows = inputs.evaluations[task, variant, inputs.seeds[0]].scores.to_pylist()
+    return sorted((row for row in rows if row["sample_index"] == GREEDY), key=lambda row: int(row["problem_index"]))
+
+
+def _greedy_answers(inputs: Inputs, task: str, variant: Variant) -> dict[int, Answer]:
+    return {
+        row["problem_index"]: Answer(
+            text=visible(row["completion"]),
+            extracted=row["extracted"],
+            correct=row["correct"],
+            truncated=row["truncated"],
+        )
+        for row in _greedy_rows(inputs, task, variant)
+    }
+
+
+def visible(text: str) -> str:
+    """Text from a model or a data set, cut to a length and without characters that hide or reorder what is around.
+
+    Control and format characters (bell, right-to-left override, zero-width space, ...) and lone surrogates appear as
+    \\u escapes. Not HTML-escaped: the template does that.
+    """
+    shown = "".join(_visible_character(character) for character in text[:LONGEST_SHOWN])
+    left_out = len(text) - LONGEST_SHOWN
+    return shown if left_out <= 0 else f"{shown} [... {left_out:,} more characters]"
+
+
+def _visible_character(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
+        return character
+    return f"\\u{ord(character):04x}"

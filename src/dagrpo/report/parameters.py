@@ -1,0 +1,69 @@
+"""The parameters that made the results, as the provenance files recorded them: not what params.yaml says today."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.files import canonical_json, read_json
+
+SECTIONS = (  # in the order of the pipeline
+    "data",
+    "model",
+    "warmup",
+    "checkpoint",
+    "rollout",
+    "reward",
+    "algorithm",
+    "training",
+    "evaluation",
+    "report",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One dotted key. More than one value: stages ran with different ones, so some result is out of date."""
+
+    key: str  # without its section
+    values: tuple[str, ...]  # JSON text
+    stages: tuple[str, ...]  # that read it
+
+
+def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, list[Parameter]]:
+    """Parameters by section; `own` are those of the report stage, whose provenance is not written yet."""
+    values: dict[str, set[str]] = {}
+    stages: dict[str, set[str]] = {}
+    records = [(record["stage"], record.get("params", {})) for record in map(read_json, provenance)]
+    for stage, params in [*records, ("report", own)]:
+        for key, value in _flat(params):
+            values.setdefault(key, set()).add(canonical_json(value))
+            stages.setdefault(key, set()).add(stage)
+    found: dict[str, list[Parameter]] = {}
+    for key in sorted(values, key=_position):
+        section, _, rest = key.partition(".")
+        parameter = Parameter(key=rest, values=tuple(sorted(values[key])), stages=tuple(sorted(stages[key])))
+        found.setdefault(section, []).append(parameter)
+    return found
+
+
+def _position(key: str) -> tuple[int, str]:
+    section = key.partition(".")[0]
+    return (SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), key)
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in params.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def value_of(parameters: Mapping[str, Sequence[Parameter]], dotted: str) -> str | None:
+    """The one recorded JSON text of a key such as reward.permuted; None when it is not recorded, or ambiguous."""
+    section, _, rest = dotted.partition(".")
+    for parameter in parameters.get(section, ()):
+        if parameter.key == rest and len(parameter.values) == 1:
+            return parameter.values[0]
+    return None

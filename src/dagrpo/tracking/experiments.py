@@ -1,0 +1,98 @@
+"""The runs above and beside a stage's run: its experiment, the parent run of its seed, and dead runs before it.
+
+Found by tags and never by remembered ids, so that any process may take over. Callers hold the shipper's lock.
+"""
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from mlflow.entities import LifecycleStage
+from mlflow.entities import Run as MlflowRun
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from dagrpo.tracking.environment import Process
+
+PARENT = "mlflow.parentRunId"
+SHARED = "shared"  # the seed of stages that all seeds share
+
+
+def seed_tag(record: Mapping[str, Any]) -> str:
+    """`0`, `1`, ..., or `shared`."""
+    return SHARED if record["seed"] is None else str(record["seed"])
+
+
+def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
+    """The id of the MLflow experiment of that name, made or brought back from the bin if need be."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=artifacts))
+        except MlflowException:  # made meanwhile by a project elsewhere that records on the same server
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage == LifecycleStage.DELETED:
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
+
+
+def find_execution(client: MlflowClient, experiment_id: str, execution: str) -> str | None:
+    """The id of the run of one execution."""
+    found = client.search_runs([experiment_id], f"tags.execution = '{execution}'", max_results=1)
+    return str(found[0].info.run_id) if found else None
+
+
+def find_parent(client: MlflowClient, experiment_id: str, record: Mapping[str, Any]) -> str:
+    """The id of the parent run of an experiment and seed, made if there is none."""
+    seed = seed_tag(record)
+    found = client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'", max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    tags = {"role": "parent", "experiment": record["experiment"], "seed": seed}
+    name = SHARED if seed == SHARED else f"seed {seed}"
+    return str(client.create_run(experiment_id, tags=tags, run_name=name).info.run_id)
+
+
+def settle_parent(client: MlflowClient, run_id: str, end_time: int) -> None:
+    """The parent of a run that has just ended: running while any child runs, else ended as its last child did."""
+    run = client.get_run(run_id)
+    parent = run.data.tags[PARENT]
+    living = f"tags.`{PARENT}` = '{parent}' and attributes.status = 'RUNNING'"
+    if not client.search_runs([run.info.experiment_id], living, max_results=1):
+        client.set_terminated(parent, run.info.status, end_time)
+
+
+def close_dead_runs(client: MlflowClient, experiment_id: str, identity: str) -> None:
+    """Close as KILLED what an earlier execution left RUNNING, when its process is known to be gone.
+
+    For runs whose journal is gone too (a deleted .state folder); those with a journal are closed from it.
+    """
+    left = f"tags.identity = '{identity}' and attributes.status = 'RUNNING'"
+    for run in client.search_runs([experiment_id], left):
+        if _process_of(run).is_gone:
+            client.set_terminated(run.info.run_id, "KILLED")
+
+
+def run_name(record: Mapping[str, Any]) -> str:
+    """The stage and what tells its executions apart, such as `score gsm8k/trained`."""
+    if not record["outputs"]:
+        return str(record["stage"])
+    place = posixpath.commonpath([posixpath.dirname(path) for path in record["outputs"]])
+    run_folder = f"results/{record['experiment']}/runs/seed_{record['seed']}"
+    for prefix in (f"{run_folder}/eval/", run_folder, f"results/{record['experiment']}"):
+        if place.startswith(prefix):
+            place = place.removeprefix(prefix)
+            break
+    return f"{record['stage']} {place.strip('/')}".strip()
+
+
+def process_tags(process: Process) -> dict[str, str]:
+    """The process as tags of its run."""
+    return {"process.pid": str(process.pid), "process.started": repr(process.started), "process.host": process.host}
+
+
+def _process_of(run: MlflowRun) -> Process:
+    tags = run.data.tags
+    return Process(pid=int(tags["process.pid"]), started=float(tags["process.started"]), host=tags["process.host"])

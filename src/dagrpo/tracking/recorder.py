@@ -1,0 +1,174 @@
+"""Brings one journal into MLflow. Importing this module imports MLflow, which takes seconds: only the shipper does."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
+
+from dagrpo.files import read_json, write_json
+from dagrpo.tracking.environment import Process
+from dagrpo.tracking.experiments import (
+    PARENT,
+    close_dead_runs,
+    find_execution,
+    find_experiment,
+    find_parent,
+    process_tags,
+    run_name,
+    seed_tag,
+    settle_parent,
+)
+from dagrpo.tracking.journal import Event, identity, last_sign_of_life, read_events, start_of
+from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
+
+# What a database, a server, the network or a damaged journal may raise.
+TROUBLE = (MlflowException, SQLAlchemyError, OSError, ValueError, KeyError, TypeError)
+METRICS_PER_BATCH = 500
+ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
+MAX_DATASET_DIGEST = 36
+SYSTEM_SAMPLING_SECONDS = 10.0
+PROGRESS = "progress.json"
+
+
+class Recorder:
+    """One journal and its run. May be stopped anywhere: another process takes up where this one saved its progress.
+
+    What is brought over twice after a crash changes nothing: MLflow ignores a point, param or tag that it has.
+    """
+
+    def __init__(self, folder: Path, client: MlflowClient) -> None:
+        self._folder = folder
+        self._client = client
+        self._start = start_of(folder)
+        self._process = Process(**self._start["process"])
+        self._run_id = ""
+        progress = folder / PROGRESS
+        self._offset = int(read_json(progress)["offset"]) if progress.exists() else 0
+        self._monitor: SystemMetricsMonitor | None = None
+
+    def advance(self, superseded: bool) -> bool:
+        """Bring over what is new; True when the run is closed. `superseded`: the same outputs are being made anew."""
+        if not self._run_id:
+            self._run_id = self._open()
+        gone = superseded or self._process.is_gone  # asked first: what it wrote before it ended is read below
+        events, offset = read_events(self._folder, self._offset)
+        self._bring(events)
+        end = next((event for event in events if event["event"] == "end"), None)
+        if end is not None:
+            self._close(end["status"], end["time"])
+        elif gone:
+            self._close("KILLED", last_sign_of_life(self._folder))
+        else:
+            self._remember(offset)
+            self._watch_system()
+        return end is not None or gone
+
+    def stop(self) -> None:
+        """Stop sampling the system; the run stays as it is."""
+        if self._monitor is not None:
+            self._monitor.finish()
+            self._monitor = None
+
+    def _open(self) -> str:
+        record = self._start["record"]
+        experiment = find_experiment(self._client, record["experiment"], self._start["artifacts"])
+        run_id = find_execution(self._client, experiment, self._folder.name)
+        if run_id is None:
+            close_dead_runs(self._client, experiment, identity(record))
+            parent = find_parent(self._client, experiment, record)
+            self._client.update_run(parent, "RUNNING")
+            tags = self._tags(record) | {PARENT: parent}
+            run = self._client.create_run(experiment, self._start["time"], tags, run_name(record))
+            run_id = str(run.info.run_id)
+        params = [Param(name, value) for name, value in flatten(record["params"]).items()]
+        for part in _batches(params, ENTRIES_PER_BATCH):
+            self._client.log_batch(run_id, params=part)
+        self._log_digests(run_id, "input", record["inputs"])
+        return run_id
+
+    def _tags(self, record: Mapping[str, Any]) -> dict[str, str]:
+        tags = {name: record[name] for name in ("stage", "experiment", "key", "code")}
+        tags |= {"role": "stage", "seed": seed_tag(record), "execution": self._folder.name}
+        tags |= {"identity": identity(record), "mlflow.source.name": f"workflow/scripts/{record['stage']}.py"}
+        tags |= {"mlflow.source.type": "LOCAL"} | self._start["tags"] | process_tags(self._process)
+        return {name: tag_value(value) for name, value in tags.items()}
+
+    def _bring(self, events: Sequence[Event]) -> None:
+        points = [point for event in events if event["event"] == "metrics" for point in _points(event)]
+        for part in _batches(points, METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=part)
+        handlers: dict[str, Callable[[Event], None]] = {
+            "artifact": self._artifact,
+            "table": self._table,
+            "dataset": self._dataset,
+            "outputs": lambda event: self._log_digests(self._run_id, "output", event["digests"]),
+        }
+        for event in events:
+            if event["event"] in handlers:
+                handlers[event["event"]](event)
+
+    def _artifact(self, event: Event) -> None:
+        self._client.log_artifact(self._run_id, str(self._folder / event["file"]), event["folder"] or None)
+
+    def _table(self, event: Event) -> None:
+        table = pq.read_table(self._folder / event["file"])
+        self._client.log_table(self._run_id, table.to_pydict(), f"{event['name']}.json")
+
+    def _dataset(self, event: Event) -> None:
+        columns = [{"name": name, "type": kind, "required": True} for name, kind in event.get("columns", {}).items()]
+        profile = {"num_rows": event.get("rows"), "bytes": event["bytes"], "sha256": event["digest"]}
+        dataset = Dataset(
+            name=event["name"],
+            digest=event["digest"][:MAX_DATASET_DIGEST],
+            source_type="local",
+            source=json.dumps({"uri": event["path"]}),
+            schema=json.dumps({"mlflow_colspec": columns}),
+            profile=json.dumps(profile),
+        )
+        context = InputTag("mlflow.data.context", event["context"])
+        self._client.log_inputs(self._run_id, [DatasetInput(dataset, [context])])
+
+    def _log_digests(self, run_id: str, kind: str, digests: Mapping[str, str]) -> None:
+        tags = [RunTag(file_tag(kind, path), digest) for path, digest in sorted(digests.items())]
+        tags.append(RunTag(f"{kind}s", digest_list(digests)))
+        for part in _batches(tags, ENTRIES_PER_BATCH):
+            self._client.log_batch(run_id, tags=part)
+
+    def _watch_system(self) -> None:
+        if self._monitor is None and self._process.is_here:
+            self._monitor = SystemMetricsMonitor(
+                self._run_id,
+                sampling_interval=SYSTEM_SAMPLING_SECONDS,
+                resume_logging=True,
+                tracking_uri=self._start["uri"],
+            )
+            self._monitor.start()
+
+    def _remember(self, offset: int) -> None:
+        if offset != self._offset:
+            self._offset = offset
+            write_json(self._folder / PROGRESS, {"offset": offset})
+
+    def _close(self, status: str, time_ms: int) -> None:
+        self.stop()
+        self._client.set_terminated(self._run_id, status, time_ms)
+        settle_parent(self._client, self._run_id, time_ms)
+
+
+def _points(event: Event) -> list[Metric]:
+    return [
+        Metric(metric_name(name), math.nan if value is None else value, event["time"], event["step"])
+        for name, value in event["values"].items()
+    ]
+
+
+def _batches(entries: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [entries[start : start + size] for start in range(0, len(entries), size)]

@@ -1,0 +1,160 @@
+"""What a stage may record about itself: the StageRun that the stage frame hands to it.
+
+Recording costs a stage milliseconds: it writes a journal, which a background process brings into MLflow (see
+`dagrpo.tracking.journal` and `dagrpo.tracking.shipper`). The environment variable DAGRPO_TRACKING says how:
+`on` (the default), `off`: nothing is recorded, `later`: only the journal is written, and the next shipper sends it.
+"""
+
+import logging
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagrpo.files import write_parquet
+from dagrpo.tracking.environment import environment_tags
+from dagrpo.tracking.journal import Journal
+from dagrpo.tracking.shipper import ensure_shipper, last_trouble
+from dagrpo.tracking.store import artifact_location, require_usable, tracking_uri
+
+MODE = "DAGRPO_TRACKING"
+MODES = ("on", "off", "later")
+MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
+logger = logging.getLogger(__name__)
+
+
+class StageRun:
+    """The record of one execution of a stage. Nothing here raises OSError: a full disk costs the record, not the stage.
+
+    Without a journal it records nothing.
+    """
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self._warned: set[str] = set()
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Points of learning curves. MLflow has no infinity; it is recorded as NaN, which a curve leaves out."""
+        self._warn_of_infinities(values, step)
+        finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
+        self._record(lambda journal: journal.write("metrics", step=step, values=finite))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """A file to look at beside the run (a figure, a report), as it is now."""
+
+        def copy(journal: Journal) -> None:
+            snapshot = journal.new_snapshot("") / path.name
+            snapshot.parent.mkdir()
+            shutil.copy2(path, snapshot)
+            journal.write("artifact", file=str(snapshot.relative_to(journal.folder)), folder=folder)
+
+        self._record(copy)
+
+    def log_table(self, name: str, table: pa.Table) -> None:
+        """A table to read in the UI, such as completions with their rewards; its first 1,000 rows."""
+
+        def copy(journal: Journal) -> None:
+            snapshot = journal.new_snapshot(".parquet")
+            write_parquet(snapshot, table.slice(0, MAX_TABLE_ROWS))
+            journal.write("table", file=str(snapshot.relative_to(journal.folder)), name=name)
+
+        self._record(copy)
+
+    def log_dataset(self, path: Path, name: str, digest: str, context: str) -> None:
+        """Data that the stage reads, named by its sha256; of a parquet file only the footer is read."""
+        self._record(
+            lambda journal: journal.write("dataset", name=name, digest=digest, context=context, **_shape(path))
+        )
+
+    def log_outputs(self, digests: Mapping[str, str]) -> None:
+        """{path: sha256} of what the stage has written."""
+        self._record(lambda journal: journal.write("outputs", digests=dict(digests)))
+
+    def end(self, status: str) -> None:
+        """Close the record; `status` is one of MLflow's: FINISHED, FAILED, KILLED."""
+        self._record(lambda journal: journal.write("end", status=status))
+        if self._journal is not None:
+            self._journal.close()
+
+    def _record(self, action: Callable[[Journal], None]) -> None:
+        if self._journal is None:
+            return
+        try:
+            action(self._journal)
+        except OSError as error:
+            logger.warning("the record of this run is incomplete: %s", error)
+
+    def _warn_of_infinities(self, values: Mapping[str, float], step: int) -> None:
+        infinite = {name for name, value in values.items() if math.isinf(value)} - self._warned
+        self._warned |= infinite
+        for name in sorted(infinite):
+            logger.warning("the metric %s is infinite at step %d; recorded as NaN", name, step)
+
+
+@contextmanager
+def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
+    """Record one execution of a stage and how it ends: FINISHED, FAILED on an exception, KILLED when told to stop.
+
+    `record` has stage, experiment, seed, params, code, key, inputs {path: sha256} and outputs [path]; the working
+    directory is the project's root. ValueError, before any work, when runs cannot be recorded.
+    """
+    mode = _mode()
+    if mode == "off":
+        yield StageRun(None)
+        return
+    root = Path.cwd()
+    run = StageRun(_begin(root, record))
+    _attend(root, mode)
+    try:
+        yield run
+    except BaseException as error:
+        run.end("KILLED" if _was_told_to_stop(error) else "FAILED")
+        raise
+    else:
+        run.end("FINISHED")
+    finally:
+        _attend(root, mode)
+
+
+def _mode() -> str:
+    mode = os.environ.get(MODE) or "on"
+    if mode not in MODES:
+        raise ValueError(f"{MODE}={mode} is not known: set it to one of {', '.join(MODES)}.")
+    return mode
+
+
+def _begin(root: Path, record: Mapping[str, Any]) -> Journal:
+    uri = tracking_uri(root)
+    require_usable(uri)
+    trouble = last_trouble(root)
+    if trouble:
+        logger.warning("earlier runs are not in MLflow yet: %s", trouble)
+    start = {"uri": uri, "artifacts": artifact_location(uri, root), "tags": environment_tags(root)}
+    return Journal.begin(root, record["stage"], {"record": dict(record), **start})
+
+
+def _attend(root: Path, mode: str) -> None:
+    """Make sure that someone brings the journal into MLflow."""
+    if mode == "on":
+        ensure_shipper(root)
+
+
+def _was_told_to_stop(error: BaseException) -> bool:
+    terminated = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
+    return terminated or isinstance(error, KeyboardInterrupt)
+
+
+def _shape(path: Path) -> dict[str, Any]:
+    shape: dict[str, Any] = {"path": str(path), "bytes": path.stat().st_size}
+    if path.suffix == ".parquet":
+        footer = pq.read_metadata(path)
+        schema = footer.schema.to_arrow_schema()
+        shape |= {"rows": footer.num_rows, "columns": {field.name: str(field.type) for field in schema}}
+    return shape

@@ -1,0 +1,96 @@
+"""The generated problems: right, distinct, reproducible, and shared out over the levels."""
+
+from collections import Counter
+
+import pytest
+
+from dagrpo.params.data import Arithmetic, Data, Level
+from dagrpo.records import Example
+from dagrpo.rewards.gsm8k import extract
+from dagrpo.tasks.arithmetic import KINDS, load
+from dagrpo.tasks.task import Problems
+
+
+def _load(train: int, test: int, *levels: Level, seed: int = 0) -> Problems:
+    return load(Data(arithmetic=Arithmetic(train=train, test=test, levels=list(levels), seed=seed)))
+
+
+def _identity(example: Example) -> tuple[int, ...]:
+    """The signed terms without their order: 12 + 34 and 34 + 12 are the same problem."""
+    signed = example.question.removesuffix(" = ?").replace(" - ", " + -").split(" + ")
+    return tuple(sorted(int(term) for term in signed))
+
+
+@pytest.fixture(scope="module")
+def default() -> Problems:
+    return load(Data())
+
+
+def test_every_answer_is_the_value_of_its_expression(default: Problems) -> None:
+    for example in (*default.splits["train"], *default.splits["test"]):
+        assert int(example.ground_truth) == sum(_identity(example))
+        assert extract(example.answer, "strict") == example.ground_truth
+
+
+def test_no_problem_occurs_twice_in_any_order_of_its_terms(default: Problems) -> None:
+    train, test = ([_identity(e) for e in default.splits[split]] for split in ("train", "test"))
+    assert len(set(train) | set(test)) == len(train) + len(test) == 4500
+    assert not set(train) & set(test)
+
+
+def test_the_levels_are_equal_as_far_as_they_have_problems(default: Problems) -> None:
+    train, test = (Counter(e.ability for e in default.splits[split]) for split in ("train", "test"))
+    # 55 sums of one digit; (4500 - 55) / 3 of every other level; a ninth of each level is for test
+    assert train == {"sum_1_digit": 49, "sum_2_digit": 1317, "difference_2_digit": 1317, "sum_3_terms": 1317}
+    assert test == {"sum_1_digit": 6, "sum_2_digit": 164, "difference_2_digit": 165, "sum_3_terms": 165}
+
+
+def test_the_levels_are_mixed_so_that_a_limit_leaves_some_of_each(default: Problems) -> None:
+    assert {e.ability for e in default.splits["test"][:50]} >= {"sum_2_digit", "difference_2_digit", "sum_3_terms"}
+
+
+def test_each_level_looks_as_its_name_says(default: Problems) -> None:
+    for example in default.splits["train"]:
+        kind = KINDS[example.ability]  # type: ignore[index]
+        terms = _identity(example)
+        assert len(terms) == kind.terms
+        assert all(len(str(abs(term))) == kind.digits for term in terms)
+        assert sum(term < 0 for term in terms) == (1 if kind.operator == "-" else 0)
+
+
+def test_prompts_are_short_and_hold_few_characters(default: Problems) -> None:
+    examples = default.splits["train"]
+    assert all(len(e.prompt) == 1 and e.prompt[0] == {"role": "user", "content": e.question} for e in examples)
+    assert max(len(e.question) for e in examples) == len("12 + 34 + 56 = ?")
+    assert max(len(e.answer) for e in examples) == len("#### 123")
+    assert set("".join(e.question + e.answer for e in examples)) == set("0123456789+-=?# ")
+
+
+@pytest.mark.parametrize(("level", "distinct"), [("sum_1_digit", 55), ("sum_2_digit", 4095)])
+def test_a_level_can_be_used_to_its_last_problem(level: Level, distinct: int) -> None:
+    assert KINDS[level].distinct() == distinct
+    problems = _load(distinct - 5, 5, level)
+    assert len({_identity(e) for split in problems.splits.values() for e in split}) == distinct
+
+
+def test_counts_of_distinct_problems_are_those_of_combinatorics() -> None:
+    # multisets of 3 out of 90 two-digit numbers: C(92, 3); ordered pairs: 90 * 90
+    assert KINDS["sum_3_terms"].distinct() == 125_580
+    assert KINDS["difference_2_digit"].distinct() == 8_100
+
+
+def test_more_problems_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="asks for 60 problems .* hold only 55 distinct ones: lower train or test, or add a level"):
+        _load(50, 10, "sum_1_digit")
+
+
+def test_the_same_seed_gives_the_same_problems_and_another_seed_others() -> None:
+    assert _load(20, 5, "sum_2_digit") == _load(20, 5, "sum_2_digit")
+    assert _load(20, 5, "sum_2_digit") != _load(20, 5, "sum_2_digit", seed=1)
+
+
+def test_the_first_problems_stay_what_they_are() -> None:
+    assert [(e.question, e.answer) for e in _load(2, 1, "sum_2_digit").splits["train"]] == FIRST
+
+
+FIRST: list[tuple[str, str]] = []

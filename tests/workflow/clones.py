@@ -1,0 +1,90 @@
+"""Clones of the project to run the real DAG in, on a tiny experiment."""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from dagrpo.params.documents import params_yaml
+from dagrpo.params.schema import parse
+
+ROOT = Path(__file__).parents[2]
+NAME = "tiny"
+RUN = Path(f"results/{NAME}/runs/seed_3")
+STEPS = 8
+TINY = {
+    "experiment": {"name": NAME, "seeds": [3]},
+    "data": {"arithmetic": {"train": 60, "test": 12}},
+    "model": {"fresh": {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}},
+    "warmup": {"steps": 30, "batch_size": 16},
+    "training": {"steps": STEPS, "prompts_per_step": 4, "samples_per_prompt": 4, "save_every": 2},
+    "rollout": {"engine": {"max_total_tokens": 8192, "max_running_requests": 64}},
+    "evaluation": {"sampling": {"samples": 2}, "scoring": {"bootstrap_draws": 100}},
+}
+
+
+def clone(destination: Path) -> Path:
+    """A git repository with the project's files as they are now, and the tiny experiment in params.yaml."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            (destination / name).write_bytes((ROOT / name).read_bytes())
+    (destination / "params.yaml").write_text(params_yaml(parse(TINY)))
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "clone"]):
+        subprocess.run([*git, *command], cwd=destination, check=True)
+    return destination
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Only .venv/bin on PATH is needed; PYTHONPATH makes the clone's own package the one that runs."""
+    venv = Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv"))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "MLFLOW_", "OMP_"))}
+    return kept | {"PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(folder / "src")}
+
+
+def start(folder: Path, *command: str) -> subprocess.Popen[str]:
+    """Start a command in a clone; its output is kept in <clone>/output.txt."""
+    with (folder / "output.txt").open("a") as output:
+        return subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=output, stderr=output, text=True)
+
+
+def run(folder: Path, *command: str, timeout: float = 600) -> str:
+    """Run a command in a clone to its end; its whole output, or AssertionError with it."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=timeout, check=False
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-6000:]
+    return output
+
+
+def outputs(folder: Path) -> dict[str, str]:
+    """The sha256 of every versioned file below data, models and results."""
+    return dict(sorted(_digests(folder)))
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, str]]:
+    for top in ("data", "models", "results"):
+        for path in (folder / top).rglob("*"):
+            if path.is_file() and path.name not in {".gitignore", ".snakemake_timestamp", "README.md"}:
+                yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def processes(folder: Path, *words: str) -> list[psutil.Process]:
+    """Live processes of a clone whose command line has all of `words`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+            if Path(process.cwd()) == folder and all(word in line for word in words):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

@@ -1,0 +1,138 @@
+"""The real DAG, with the real SGLang server, on a tiny model: both engines, exactness, interruption."""
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import clones
+import psutil
+import pytest
+from clones import NAME, RUN, STEPS
+
+from dagrpo.files import read_json
+
+pytestmark = pytest.mark.dag
+
+
+def _is_up_to_date(folder: Path) -> None:
+    assert "Nothing to be done" in clones.run(folder, "snakemake", "-n", "target")
+    assert "up to date" in clones.run(folder, "dvc", "status")
+
+
+def test_snakemake_in_one_clone_and_dvc_in_another_give_the_same_bytes(finished: tuple[Path, Path]) -> None:
+    by_snakemake, by_dvc = (clones.outputs(folder) for folder in finished)
+    assert by_snakemake == by_dvc
+    assert len(by_snakemake) > 40
+
+
+def test_each_engine_takes_what_the_other_has_done_for_done(finished: tuple[Path, Path]) -> None:
+    for folder in finished:
+        _is_up_to_date(folder)
+
+
+def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[Path, Path]) -> None:
+    folder = finished[1]
+    before = (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("bootstrap_draws: 100", "bootstrap_draws: 101"))
+    plan = clones.run(folder, "snakemake", "-n", "target")
+    assert "score" in plan
+    assert "report" in plan
+    assert not any(f"{rule} " in plan for rule in ("prepare", "warmup", "train", "sample"))
+    clones.run(folder, "dvc", "repro")
+    assert (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns == before
+    _is_up_to_date(folder)
+    params.write_text(params.read_text().replace("bootstrap_draws: 101", "bootstrap_draws: 102"))
+    clones.run(folder, "snakemake", "--cores", "all", "target")
+    _is_up_to_date(folder)
+
+
+def test_overrides_run_but_are_not_recorded_under_the_parameters_of_the_file(finished: tuple[Path, Path]) -> None:
+    folder = finished[1]
+    plan = clones.run(folder, "snakemake", "-n", "target", "--config", "training.steps=3")
+    assert "train" in plan
+    lock = (folder / "dvc.lock").read_text()
+    output = clones.run(folder, "snakemake", "--cores", "all", "target", "--config", "report.completions=1")
+    assert "Not recorded in DVC" in output
+    assert (folder / "dvc.lock").read_text() == lock
+
+
+def _wait_for_step(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 300
+    while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
+        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
+        time.sleep(0.02)
+
+
+def _kill(folder: Path, *words: str) -> None:
+    victims = clones.processes(folder, *words)
+    assert victims, f"no process with {words}"
+    for victim in victims:
+        victim.kill()
+
+
+KILLS: list[tuple[str, Callable[[Path], None]]] = [
+    ("the trainer", lambda folder: _kill(folder, "workflow/scripts/train.py", "python ")),
+    ("the SGLang server", lambda folder: _kill(folder, "sglang.launch_server")),
+    ("Snakemake", lambda folder: _kill(folder, "bin/snakemake")),
+]
+
+
+def test_a_run_that_is_killed_three_ways_and_started_again_gives_the_same_bytes(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """SIGKILL of the trainer, of its server and of Snakemake, each once and each at a random step."""
+    folder = clones.clone(tmp_path / "killed")
+    for top in ("data", "models"):
+        shutil.copytree(finished[0] / top, folder / top, dirs_exist_ok=True)
+    for name in ("warmup", "initial"):
+        shutil.copytree(finished[0] / RUN / name, folder / RUN / name)
+    target = f"{RUN}/policy/manifest.json"
+    clones.run(folder, "snakemake", "--touch", "--cores", "all", f"{RUN}/initial/manifest.json")
+    steps = sorted(random.SystemRandom().sample(range(1, STEPS), len(KILLS)))
+    print("killed after steps", steps)
+    process = clones.start(folder, "snakemake", "--cores", "all", target)
+    for step, (_, kill) in zip(steps, KILLS, strict=True):
+        _wait_for_step(folder, step)
+        kill(folder)
+    process.wait(timeout=60)
+    _no_process_is_left(folder)
+    clones.run(folder, "snakemake", "--cores", "all", target)
+    killed, whole = clones.outputs(folder), clones.outputs(finished[0])
+    trained = [name for name in killed if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics"))]
+    assert len(trained) > STEPS
+    assert {name: killed[name] for name in trained} == {name: whole[name] for name in trained}
+
+
+def _no_process_is_left(folder: Path) -> None:
+    """What Snakemake started ends by itself when Snakemake is gone, the server included."""
+    deadline = time.monotonic() + 60
+    while left := clones.processes(folder, "python"):
+        assert time.monotonic() < deadline, [p.cmdline() for p in left if psutil.pid_exists(p.pid)]
+        time.sleep(0.2)
+
+
+def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finished: tuple[Path, Path]) -> None:
+    import pyarrow.parquet as pq
+
+    metrics = pq.read_table(finished[0] / RUN / "metrics.parquet").to_pylist()
+    assert [row["step"] for row in metrics] == list(range(1, STEPS + 1))
+    assert max(row["logprob_difference_max"] for row in metrics) < 1e-4
+    rollouts = read_json(finished[0] / RUN / "rollouts/manifest.json")["files"]
+    assert len(rollouts) == STEPS
+
+
+def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:
+    score = f"{RUN}/eval/arithmetic/trained/scores.json"
+    output = clones.run(finished[0], "python", "-m", "dagrpo", "lineage", score)
+    for stage in ("prepare", "model", "warmup", "convert", "train", "export", "sample", "score"):
+        assert stage in output
+
+
+def test_the_report_of_snakemake_is_written_with_captions(finished: tuple[Path, Path]) -> None:
+    clones.run(finished[0], "snakemake", "--report", "workflow_report.html", "target")
+    page = (finished[0] / "workflow_report.html").read_text()
+    assert NAME in page
+    (finished[0] / "workflow_report.html").unlink()
