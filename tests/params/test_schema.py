@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.params.overlay import merged, undotted
+from dagrpo.params.overlay import merged, with_overrides
 from dagrpo.params.schema import Params, all_keys, parse, read_params
 
 
@@ -96,9 +96,10 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         read_params(tmp_path / "params.yaml")
 
 
-def test_dotted_overrides_are_laid_over_sections() -> None:
-    config = {"training": {"steps": 9, "learning_rate": 0.1}, "training.steps": 3}
-    assert undotted(config) == {"training": {"steps": 3, "learning_rate": 0.1}}
+def test_overrides_are_laid_over_their_section_wherever_they_stand() -> None:
+    config = {"training__steps": 3, "experiment__seeds": ["1", "2"], "data__mirror": "null", "training": {"steps": 9}}
+    expected = {"training": {"steps": 3}, "experiment": {"seeds": [1, 2]}, "data": {"mirror": None}}
+    assert with_overrides(config) == expected
 
 
 @given(st.sampled_from(all_keys()))

@@ -153,7 +153,9 @@ def _written(number: Decimal, thousands: bool, minus: str, zeros: int) -> str:
 NUMBERS = st.decimals(min_value=-(10**12), max_value=10**12, places=3)
 
 
-@given(NUMBERS, st.booleans(), st.sampled_from(["-", MINUS, "\uff0d"]), st.integers(0, 3), st.sampled_from(["", "$", "**"]))
+@given(
+    NUMBERS, st.booleans(), st.sampled_from(["-", MINUS, "\uff0d"]), st.integers(0, 3), st.sampled_from(["", "$", "**"])
+)
 def test_every_way_to_write_a_number_reads_as_that_number(
     number: Decimal, thousands: bool, minus: str, zeros: int, before: str
 ) -> None:

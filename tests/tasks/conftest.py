@@ -40,7 +40,9 @@ class Hub(ThreadingHTTPServer):
         """The files and folders under a folder, as the hub lists them."""
         names = [name for name in self.files if name.startswith(folder)]
         folders = {str(parent) for name in names for parent in Path(name).parents if str(parent) not in (".", folder)}
-        listed: list[dict[str, object]] = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": f} for f in sorted(folders)]
+        listed: list[dict[str, object]] = [
+            {"type": "directory", "oid": "0" * 40, "size": 0, "path": f} for f in sorted(folders)
+        ]
         return listed + [{"type": "file", "oid": "0" * 40, "size": len(self.files[n]), "path": n} for n in names]
 
 
@@ -66,7 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
         api, raw = f"/api/datasets/{hub.repository}", f"/datasets/{hub.repository}/resolve/"
         if path in (f"{api}/revision/{hub.commit}", api):
             siblings = [{"rfilename": name} for name in hub.files]
-            return self._send(json.dumps({"id": hub.repository, "sha": hub.commit, "siblings": siblings}).encode(), body=body)
+            return self._send(
+                json.dumps({"id": hub.repository, "sha": hub.commit, "siblings": siblings}).encode(), body=body
+            )
         if path.startswith(f"{api}/tree/{hub.commit}"):
             folder = path.removeprefix(f"{api}/tree/{hub.commit}").strip("/")
             return self._send(json.dumps(hub.entries(folder)).encode(), body=body)

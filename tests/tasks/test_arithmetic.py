@@ -1,5 +1,6 @@
 """The generated problems: right, distinct, reproducible, and shared out over the levels."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -16,8 +17,8 @@ def _load(train: int, test: int, *levels: Level, seed: int = 0) -> Problems:
 
 
 def _identity(example: Example) -> tuple[int, ...]:
-    """The signed terms without their order: 12 + 34 and 34 + 12 are the same problem."""
-    signed = example.question.removesuffix(" = ?").replace(" - ", " + -").split(" + ")
+    """The signed terms without their order: 12+34 and 34+12 are the same problem."""
+    signed = example.question.removesuffix("=?").replace("-", "+-").split("+")
     return tuple(sorted(int(term) for term in signed))
 
 
@@ -29,7 +30,9 @@ def default() -> Problems:
 def test_every_answer_is_the_value_of_its_expression(default: Problems) -> None:
     for example in (*default.splits["train"], *default.splits["test"]):
         assert int(example.ground_truth) == sum(_identity(example))
-        assert extract(example.answer, "strict") == example.ground_truth
+        assert extract(example.answer, "strict") == extract(example.answer, "flexible") == example.ground_truth
+        worked = example.answer.partition("\n")[0]  # such as 80+12 or -10-1
+        assert sum(int(part) for part in re.findall(r"[+-]?\d+", worked)) == int(example.ground_truth)
 
 
 def test_no_problem_occurs_twice_in_any_order_of_its_terms(default: Problems) -> None:
@@ -40,9 +43,9 @@ def test_no_problem_occurs_twice_in_any_order_of_its_terms(default: Problems) ->
 
 def test_the_levels_are_equal_as_far_as_they_have_problems(default: Problems) -> None:
     train, test = (Counter(e.ability for e in default.splits[split]) for split in ("train", "test"))
-    # 55 sums of one digit; (4500 - 55) / 3 of every other level; a ninth of each level is for test
-    assert train == {"sum_1_digit": 49, "sum_2_digit": 1317, "difference_2_digit": 1317, "sum_3_terms": 1317}
-    assert test == {"sum_1_digit": 6, "sum_2_digit": 164, "difference_2_digit": 165, "sum_3_terms": 165}
+    # all 55 and all 220 there are, (4500 - 275) / 2 of the other levels; a ninth of each level is for test
+    assert train == {"sum_1_digit": 49, "sum_3_terms": 196, "sum_2_digit": 1877, "difference_2_digit": 1878}
+    assert test == {"sum_1_digit": 6, "sum_3_terms": 24, "sum_2_digit": 235, "difference_2_digit": 235}
 
 
 def test_the_levels_are_mixed_so_that_a_limit_leaves_some_of_each(default: Problems) -> None:
@@ -61,9 +64,9 @@ def test_each_level_looks_as_its_name_says(default: Problems) -> None:
 def test_prompts_are_short_and_hold_few_characters(default: Problems) -> None:
     examples = default.splits["train"]
     assert all(len(e.prompt) == 1 and e.prompt[0] == {"role": "user", "content": e.question} for e in examples)
-    assert max(len(e.question) for e in examples) == len("12 + 34 + 56 = ?")
-    assert max(len(e.answer) for e in examples) == len("#### 123")
-    assert set("".join(e.question + e.answer for e in examples)) == set("0123456789+-=?# ")
+    assert max(len(e.question) for e in examples) == len("12+34=?")
+    assert max(len(e.answer) for e in examples) == len("180+18\n#### 198") == 15
+    assert set("".join(e.question + e.answer for e in examples)) == set("0123456789+-=?# \n")
 
 
 @pytest.mark.parametrize(("level", "distinct"), [("sum_1_digit", 55), ("sum_2_digit", 4095)])
@@ -74,13 +77,15 @@ def test_a_level_can_be_used_to_its_last_problem(level: Level, distinct: int) ->
 
 
 def test_counts_of_distinct_problems_are_those_of_combinatorics() -> None:
-    # multisets of 3 out of 90 two-digit numbers: C(92, 3); ordered pairs: 90 * 90
-    assert KINDS["sum_3_terms"].distinct() == 125_580
+    # multisets of 3 out of 10 digits: C(12, 3); ordered pairs of 90 two-digit numbers: 90 * 90
+    assert KINDS["sum_3_terms"].distinct() == 220
     assert KINDS["difference_2_digit"].distinct() == 8_100
 
 
 def test_more_problems_than_there_are_is_refused() -> None:
-    with pytest.raises(ValueError, match="asks for 60 problems .* hold only 55 distinct ones: lower train or test, or add a level"):
+    with pytest.raises(
+        ValueError, match="asks for 60 problems .* hold only 55 distinct ones: lower train or test, or add a level"
+    ):
         _load(50, 10, "sum_1_digit")
 
 
@@ -90,7 +95,7 @@ def test_the_same_seed_gives_the_same_problems_and_another_seed_others() -> None
 
 
 def test_the_first_problems_stay_what_they_are() -> None:
-    assert [(e.question, e.answer) for e in _load(2, 1, "sum_2_digit").splits["train"]] == FIRST
-
-
-FIRST: list[tuple[str, str]] = []
+    assert [(e.question, e.answer) for e in _load(2, 1, "sum_2_digit").splits["train"]] == [
+        ("13+62=?", "70+5\n#### 75"),
+        ("48+44=?", "80+12\n#### 92"),
+    ]

@@ -63,14 +63,20 @@ def test_a_line_may_hold_other_line_separators_and_the_last_may_have_no_end(tmp_
         (b"\xff\xfe{}\n", r"train\.jsonl, line 1 is not valid JSON"),
         (b"[" * 100_000 + b"\n", r"train\.jsonl, line 1 is not valid JSON"),
         (b"[1]\n", r"train\.jsonl, line 1 is list, not an object"),
-        (_lines([ROWS[0], {"question": "1 + 2"}]), r"train\.jsonl, row 2, field `answer` is missing \(the columns are: question\)"),
+        (
+            _lines([ROWS[0], {"question": "1 + 2"}]),
+            r"train\.jsonl, row 2, field `answer` is missing \(the columns are: question\)",
+        ),
         (_lines([{"frage": "1", "answer": "2"}]), r"train\.jsonl, row 1, field `Question` is missing"),
         (_lines([{"question": None, "answer": "2"}]), r"train\.jsonl, row 1, field `question` is NoneType, not text"),
         (_lines([{"question": "1", "answer": 2.5}]), r"row 1, field `answer` is float, not text"),
         (_lines([{"question": "1", "answer": True}]), r"row 1, field `answer` is bool, not text"),
         (_lines([{"question": " ", "answer": "2"}]), r"row 1, field `question` is empty"),
         (_lines([{"question": "\ud83e", "answer": "2"}]), r"row 1, field `question` holds half of a surrogate pair"),
-        (_lines([*ROWS[:1]]), r"train\.jsonl holds 1 rows, but the train split of someone/sums has 2: .* set data\.max_train"),
+        (
+            _lines([*ROWS[:1]]),
+            r"train\.jsonl holds 1 rows, but the train split of someone/sums has 2: .* set data\.max_train",
+        ),
     ],
 )
 def test_a_fault_is_named_by_file_and_row(tmp_path: Path, train: bytes, sentence: str) -> None:

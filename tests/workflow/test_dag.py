@@ -51,10 +51,10 @@ def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[
 
 def test_overrides_run_but_are_not_recorded_under_the_parameters_of_the_file(finished: tuple[Path, Path]) -> None:
     folder = finished[1]
-    plan = clones.run(folder, "snakemake", "-n", "target", "--config", "training.steps=3")
+    plan = clones.run(folder, "snakemake", "-n", "target", "--config", "training__steps=3")
     assert "train" in plan
     lock = (folder / "dvc.lock").read_text()
-    output = clones.run(folder, "snakemake", "--cores", "all", "target", "--config", "report.completions=1")
+    output = clones.run(folder, "snakemake", "--cores", "all", "target", "--config", "report__completions=1")
     assert "Not recorded in DVC" in output
     assert (folder / "dvc.lock").read_text() == lock
 

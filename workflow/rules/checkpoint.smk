@@ -13,12 +13,12 @@ rule convert:
         "logs/{experiment}/seed_{seed}/convert.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/convert.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=2000,
-    retries: 0
     params:
         sections=own("convert"),
     message:
@@ -41,12 +41,12 @@ rule export:
         "logs/{experiment}/seed_{seed}/export.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/export.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=2000,
-    retries: 0
     params:
         sections=own("export"),
     message:

@@ -1,5 +1,6 @@
 """What the rules share: the checked parameters, and which files a stage reads. No rules here."""
 
+import os
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -10,6 +11,8 @@ from dagrpo.workflow.finish import begin, commit, show_results
 from dagrpo.workflow.locks import release_stale_lock
 from dagrpo.workflow.stages import sections
 
+# Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 release_stale_lock(Path.cwd())
 
 try:
@@ -35,18 +38,25 @@ def checkpoint_to_evaluate(wildcards):
 def of_every_seed(*patterns):
     """The paths of patterns below each seed's folder."""
     folder = f"results/{experiment.name}/runs/seed_{{seed}}"
-    return [f"{folder}/{p}".format(seed=seed) for seed in experiment.seeds for p in patterns]
+    return [
+        f"{folder}/{p}".format(seed=seed) for seed in experiment.seeds for p in patterns
+    ]
 
 
 def of_every_evaluation(name):
     """One file of each evaluation: every seed, task and policy."""
-    folders = expand("eval/{task}/{policy}", task=experiment.evaluate, policy=CHECKPOINT_OF)
+    folders = expand(
+        "eval/{task}/{policy}", task=experiment.evaluate, policy=CHECKPOINT_OF
+    )
     return of_every_seed(*(f"{folder}/{name}" for folder in folders))
 
 
 def every_provenance():
     """What the lineage table of the report is made of."""
-    checkpoints = [f"{folder}/provenance.json" for folder in ("warmup", "initial", "policy", "exported")]
+    checkpoints = [
+        f"{folder}/provenance.json"
+        for folder in ("warmup", "initial", "policy", "exported")
+    ]
     return [
         *(f"data/{task}/provenance.json" for task in experiment.tasks),
         f"models/{params.model.name}/provenance.json",

@@ -14,12 +14,12 @@ rule prepare:
         "logs/prepare/{task}.log",
     benchmark:
         "logs/prepare/{task}.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=2000,
-    retries: 0
     params:
         experiment=experiment.name,
         sections=own("prepare"),

@@ -14,12 +14,12 @@ rule sample:
         "logs/{experiment}/seed_{seed}/sample_{task}_{policy}.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/sample_{task}_{policy}.benchmark.tsv"
+    retries: 1
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=4000,
-    retries: 1
     params:
         sections=own("sample"),
     message:
@@ -43,12 +43,12 @@ rule score:
         "logs/{experiment}/seed_{seed}/score_{task}_{policy}.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/score_{task}_{policy}.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=2000,
-    retries: 0
     params:
         sections=own("score"),
     message:

@@ -12,12 +12,12 @@ rule model:
         "logs/model/{model}.log",
     benchmark:
         "logs/model/{model}.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=4000,
-    retries: 0
     params:
         experiment=experiment.name,
         sections=own("model"),
@@ -41,12 +41,12 @@ rule warmup:
         "logs/{experiment}/seed_{seed}/warmup.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/warmup.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 2
     resources:
         mem_mb=4000,
-    retries: 0
     params:
         sections=own("warmup"),
     message:

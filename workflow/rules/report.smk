@@ -34,12 +34,12 @@ rule report:
         "logs/{experiment}/report.log",
     benchmark:
         "logs/{experiment}/report.benchmark.tsv"
+    retries: 0
     conda:
         "../envs/project.yaml"
     threads: 1
     resources:
         mem_mb=2000,
-    retries: 0
     params:
         sections=own("report"),
         inputs=lambda wildcards, input: " ".join(

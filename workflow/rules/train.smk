@@ -16,12 +16,12 @@ rule train:
         "logs/{experiment}/seed_{seed}/train.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/train.benchmark.tsv"
+    retries: 3
     conda:
         "../envs/project.yaml"
     threads: 2
     resources:
         mem_mb=8000,
-    retries: 3
     params:
         sections=own("train"),
     message:

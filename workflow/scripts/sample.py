@@ -2,7 +2,7 @@
 
 from dagrpo.console import summary
 from dagrpo.evaluation.sampling import SamplingRun, sample
-from dagrpo.files import write_parquet
+from dagrpo.files import sha256_of, write_parquet
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.rollout import Engine
 from dagrpo.stage import Stage, main
@@ -18,6 +18,7 @@ def work(stage: Stage) -> None:
         deterministic=stage.params["rollout"]["deterministic"],
         server_log=stage.log.with_suffix(".server.log"),
     )
+    stage.run.log_dataset(run.test_split, run.test_split.parent.name, sha256_of(run.test_split), "evaluation")
     completions = sample(run)
     write_parquet(stage.output("completions"), completions)
     stage.run.log_metrics({"completions": completions.num_rows})

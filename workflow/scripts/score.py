@@ -6,8 +6,6 @@ from dagrpo.files import write_json, write_parquet
 from dagrpo.params.evaluation import Scoring
 from dagrpo.stage import Stage, main
 
-ROWS_TO_LOG = 200
-
 
 def work(stage: Stage) -> None:
     scores, result = score(stage.input("completions"), stage.section(Scoring, "evaluation.scoring"))
@@ -15,7 +13,7 @@ def work(stage: Stage) -> None:
     write_json(stage.output("summary"), result)
     metrics = metrics_to_log(result)
     stage.run.log_metrics(metrics)
-    stage.run.log_table("completions", scores.slice(0, ROWS_TO_LOG))
+    stage.run.log_table("completions", scores)
     summary(f"score {result['task']}", [(name, f"{value:.4f}") for name, value in metrics.items()])
 
 

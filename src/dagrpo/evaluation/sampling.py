@@ -6,12 +6,14 @@ Grades nothing: `score` does that from what is written here, as often as one lik
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from dagrpo.checkpoints.folder import require_chat_template, require_format, require_tokenizer
 from dagrpo.checkpoints.manifest import verify
+from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.evaluation.tables import COMPLETIONS, GREEDY
 from dagrpo.files import read_json, read_parquet
@@ -19,12 +21,17 @@ from dagrpo.params.evaluation import Sampling
 from dagrpo.params.rollout import Engine
 from dagrpo.records import Completion, Example, SamplingRequest
 from dagrpo.rendering import completion_text, render
-from dagrpo.rollout.client import RolloutClient
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.server import serving
 from dagrpo.tasks.schema import from_table
 
 CHUNKS_IN_FLIGHT = 4  # when nothing is in lockstep, a long chunk keeps the engine full while its last requests finish
+
+
+class Client(Protocol):
+    """The one thing this stage asks of an engine."""
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +71,18 @@ def sample(run: SamplingRun) -> pa.Table:
 
     ValueError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
     """
-    verify(run.model)
-    tokenizer = load_tokenizer(run.model)
+    tokenizer = open_checkpoint(run.model)
     problems = read_problems(run, tokenizer)
-    draws = [draw for problem in problems for draw in draws_of(problem, run.sampling, run.seed)]
     with serving(run.model, run.engine, run.server_log, deterministic=run.deterministic) as client:
-        completions = complete(client, draws, run)
-    rows = [_row(draw, completion, tokenizer) for draw, completion in zip(draws, completions, strict=True)]
-    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
+        return complete(client, problems, tokenizer, run)
 
 
-def load_tokenizer(model: Path) -> PreTrainedTokenizerBase:
-    """The checkpoint's tokenizer; ValueError in one sentence when the folder has none that can be read."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:  # what transformers raises for a missing or damaged tokenizer
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{model} has no tokenizer that can be read ({reason}): make the checkpoint again.") from error
-    return tokenizer
+def open_checkpoint(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint that is what its manifest says; ValueError when it cannot be sampled from."""
+    require_format(folder, verify(folder), "huggingface")
+    require_tokenizer(folder)
+    require_chat_template(folder)
+    return load_tokenizer(folder)
 
 
 def read_problems(run: SamplingRun, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
@@ -127,15 +128,19 @@ def draws_of(problem: Problem, sampling: Sampling, seed: int) -> list[Draw]:
     ]
 
 
-def complete(client: RolloutClient, draws: Sequence[Draw], run: SamplingRun) -> list[Completion]:
-    """Every draw's completion, in order. In lockstep a chunk is one batch, so its size is part of the result."""
+def complete(
+    client: Client, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, run: SamplingRun
+) -> pa.Table:
+    """Ask for every draw of every problem. In lockstep a chunk is one batch, so its size is part of the result."""
+    draws = [draw for problem in problems for draw in draws_of(problem, run.sampling, run.seed)]
     size = run.engine.max_running_requests * (1 if run.deterministic else CHUNKS_IN_FLIGHT)
     completions: list[Completion] = []
-    with progress(f"sample {draws[0].problem.example.task} (seed {run.seed})", len(draws)) as bar:
+    with progress(f"sample {problems[0].example.task} (seed {run.seed})", len(draws)) as bar:
         for chunk in _chunks(draws, size):
             completions += client.generate([draw.request for draw in chunk], lockstep=run.deterministic)
             bar.advance(len(chunk), note=f"{sum(len(c.token_ids) for c in completions):,} tokens")
-    return completions
+    rows = [_row(draw, completion, tokenizer) for draw, completion in zip(draws, completions, strict=True)]
+    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
 
 
 def _chunks(draws: Sequence[Draw], size: int) -> Iterator[Sequence[Draw]]:

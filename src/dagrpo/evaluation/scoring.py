@@ -25,16 +25,18 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     tasks = pc.unique(table.column("task")).to_pylist()
     if len(tasks) != 1:
         raise ValueError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
-    scores = grade_all(table, scoring.extractor)
+    try:
+        scores = grade_all(table, scoring.extractor)
+    except ValueError as error:
+        raise ValueError(f"{completions}, {error}") from None
     return scores, summarise(scores, table, scoring, completions)
 
 
 def grade_all(completions: pa.Table, extractor: Extractor) -> pa.Table:
-    """Read and compare every answer; columns as in SCORES."""
-    texts = completions.column("completion").to_pylist()
+    """Read and compare every answer; columns as in SCORES. ValueError names a row whose ground truth is no number."""
+    extracted = [extract(text, extractor) for text in completions.column("completion").to_pylist()]
     truths = completions.column("ground_truth").to_pylist()
-    extracted = [extract(text, extractor) for text in texts]
-    correct = [answer is not None and equal(answer, truth) for answer, truth in zip(extracted, truths, strict=True)]
+    correct = [_is_right(row, *pair) for row, pair in enumerate(zip(extracted, truths, strict=True))]
     columns = {
         "extracted": extracted,
         "correct": correct,
@@ -42,6 +44,13 @@ def grade_all(completions: pa.Table, extractor: Extractor) -> pa.Table:
         "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
     }
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
+
+
+def _is_right(row: int, answer: str | None, truth: str) -> bool:
+    try:
+        return answer is not None and equal(answer, truth)
+    except ValueError as error:
+        raise ValueError(f"row {row}: {error}") from None
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
@@ -111,7 +120,7 @@ def metrics_to_log(summary: dict[str, Any]) -> dict[str, float]:
         estimates[f"mean_at_{summary['mean_at_k']['k']}"] = summary["mean_at_k"]
         estimates[f"maj_at_{summary['maj_at_k']['k']}"] = summary["maj_at_k"]
         estimates |= {f"pass_at_{k}": estimate for k, estimate in summary["pass_at_k"].items()}
-    flat = {}
+    flat: dict[str, float] = {}
     for name, estimate in estimates.items():
         flat |= {name: estimate["value"], f"{name}_low": estimate["low"], f"{name}_high": estimate["high"]}
     for rate in ("truncation_rate", "missing_answer_rate", "mean_completion_tokens"):

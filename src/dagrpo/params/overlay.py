@@ -5,8 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.schema import Params, parse, read_yaml
+
+OVERRIDE = "__"
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,16 +22,26 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def undotted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn `--config training.steps=3`, which arrives as one dotted key, into nested mappings."""
+def with_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Snakemake's config with `--config training__steps=3` laid over its section.
+
+    Two underscores stand for the dot, which Snakemake refuses in a key.
+    """
     result: dict[str, Any] = {}
-    for key, value in values.items():
-        *sections, last = key.split(".")
-        nested: dict[str, Any] = {last: value}
+    for key, value in sorted(config.items(), key=lambda item: OVERRIDE in item[0]):
+        *sections, last = key.split(OVERRIDE)
+        nested: dict[str, Any] = {last: _typed(value) if sections else value}
         for section in reversed(sections):
             nested = {section: nested}
         result = merged(result, nested)
     return result
+
+
+def _typed(value: Any) -> Any:
+    """Snakemake reads lists and null on the command line as texts."""
+    if isinstance(value, list):
+        return [_typed(item) for item in value]
+    return yaml.safe_load(value) if isinstance(value, str) else value
 
 
 def read_preset(path: Path) -> Params:

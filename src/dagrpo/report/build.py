@@ -1,6 +1,6 @@
 """Stage `report`: from scores, metrics, rollouts and provenance to a page, its figures, and numbers for DVC."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def _write_figure(drawn: Drawn, folder: Path) -> None:
     write_text(folder / f"{drawn.name}.svg", style.to_svg(drawn.figure, drawn.name))
 
 
-def metrics_to_log(comparisons: list[TaskComparison]) -> dict[str, float]:
+def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     """The headline numbers under flat names, for the run's record."""
     return {
         f"{comparison.task}_{metric.metric}_difference": metric.difference.value

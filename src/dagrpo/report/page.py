@@ -75,7 +75,9 @@ class _Figure:
         self.title = drawn.title
         self.caption = drawn.caption
         svg = to_svg(drawn.figure, drawn.name, transparent=True)
-        self.svg = Markup(inline(svg, drawn.name, drawn.title, drawn.description))  # noqa: S704 our own figure, escaped
+        self.svg = Markup(
+            inline(svg, drawn.name, drawn.title, drawn.description)
+        )  # our own drawing; its words are escaped there
 
 
 def facts(page: Page) -> list[tuple[str, str]]:

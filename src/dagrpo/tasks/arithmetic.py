@@ -1,7 +1,9 @@
 """Sums and differences made by a seeded generator, in GSM8K's `#### n` form: something a tiny model can learn in minutes.
 
-The problems are those of reasoning-gym's chain_sum. Every level gives distinct problems only, and 12 + 34 counts as the
-same problem as 34 + 12: neither both in train, nor one in train and the other in test.
+The problems are those of reasoning-gym's chain_sum. Every level gives distinct problems only, and 12+34 counts as the
+same problem as 34+12: neither both in train, nor one in train and the other in test. The worked answer adds tens and ones
+apart (48+44: `80+12`, then `#### 92`): a character-level model of a million parameters learns that in a few hundred
+steps, and the bare result not in a thousand.
 """
 
 import hashlib
@@ -33,11 +35,20 @@ class Kind:
         return math.comb(numbers + self.terms - 1, self.terms) if self.operator == "+" else numbers**self.terms
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem of a level: its terms in the order in which they are written, and its value."""
+
+    level: Level
+    terms: tuple[int, ...]
+    result: str
+
+
 KINDS: Mapping[Level, Kind] = {
     "sum_1_digit": Kind(operator="+", terms=2, digits=1),
     "sum_2_digit": Kind(operator="+", terms=2, digits=2),
     "difference_2_digit": Kind(operator="-", terms=2, digits=2),
-    "sum_3_terms": Kind(operator="+", terms=3, digits=2),
+    "sum_3_terms": Kind(operator="+", terms=3, digits=1),
 }
 
 
@@ -45,7 +56,7 @@ def load(params: Data) -> Problems:
     """The problems of `params.arithmetic`. ValueError when its levels do not hold as many distinct ones."""
     wanted = params.arithmetic
     counts = _problems_per_level(wanted)
-    splits: dict[str, list[tuple[Level, str, str]]] = {split: [] for split in SPLITS}
+    splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
     taken = 0
     for level, count in counts.items():
         problems = list(itertools.islice(_distinct_problems(level, wanted.seed), count))
@@ -56,7 +67,7 @@ def load(params: Data) -> Problems:
     for split in SPLITS:
         random.Random(f"{wanted.seed}/{split}").shuffle(splits[split])
     return Problems(
-        splits={split: [_example(split, i, *problem) for i, problem in enumerate(splits[split])] for split in SPLITS},
+        splits={split: [_example(split, i, problem) for i, problem in enumerate(splits[split])] for split in SPLITS},
         source=f"reasoning-gym {version('reasoning-gym')} chain_sum",
         origin="generator",
         revision=None,
@@ -87,17 +98,18 @@ def _test_problems(wanted: Arithmetic, taken: int) -> int:
     return taken * wanted.test // (wanted.train + wanted.test)
 
 
-def _distinct_problems(level: Level, seed: int) -> Iterator[tuple[Level, str, str]]:
-    """Problems of a level in random order, as (level, expression, result), each once."""
+def _distinct_problems(level: Level, seed: int) -> Iterator[Problem]:
+    """Problems of a level in random order, each once."""
+    kind = KINDS[level]
     seen = set()
-    for expression, result in _chain_sums(KINDS[level], f"{seed}/{level}"):
-        terms = expression.split(f" {KINDS[level].operator} ")
-        if len(terms) != KINDS[level].terms:
+    for expression, result in _chain_sums(kind, f"{seed}/{level}"):
+        terms = tuple(int(term) for term in expression.split(f" {kind.operator} ") if term.isdecimal())
+        if len(terms) != kind.terms:
             continue  # chain_sum mixes + and -
-        identity = tuple(sorted(terms)) if KINDS[level].operator == "+" else tuple(terms)
+        identity = tuple(sorted(terms)) if kind.operator == "+" else terms
         if identity not in seen:
             seen.add(identity)
-            yield level, expression, result
+            yield Problem(level=level, terms=terms, result=result)
 
 
 def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
@@ -116,19 +128,28 @@ def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
         yield entry["metadata"]["expression"], entry["answer"]
 
 
-def _example(split: str, index: int, level: Level, expression: str, result: str) -> Example:
-    question = f"{expression} = ?"
+def _example(split: str, index: int, problem: Problem) -> Example:
+    question = f"{KINDS[problem.level].operator.join(str(term) for term in problem.terms)}=?"
     return Example(
         task="arithmetic",
         split=split,
         index=index,
         prompt=({"role": "user", "content": question},),
         question=question,
-        answer=f"#### {result}",
-        ground_truth=result,
+        answer=f"{_tens_and_ones(problem)}\n#### {problem.result}",
+        ground_truth=problem.result,
         data_source="arithmetic",
-        ability=level,
+        ability=problem.level,
     )
+
+
+def _tens_and_ones(problem: Problem) -> str:
+    """The worked step: 48+44 -> 80+12, 52-38 -> 20-6, 3+4+5 -> 0+12."""
+    sign = 1 if KINDS[problem.level].operator == "+" else -1
+    first, *others = problem.terms
+    tens = first // 10 + sign * sum(term // 10 for term in others)
+    ones = first % 10 + sign * sum(term % 10 for term in others)
+    return f"{10 * tens}{ones:+d}"
 
 
 TASK = Task(name="arithmetic", load=load)

@@ -44,24 +44,25 @@ def find_execution(client: MlflowClient, experiment_id: str, execution: str) -> 
     return str(found[0].info.run_id) if found else None
 
 
-def find_parent(client: MlflowClient, experiment_id: str, record: Mapping[str, Any]) -> str:
-    """The id of the parent run of an experiment and seed, made if there is none."""
+def find_parent(client: MlflowClient, experiment_id: str, record: Mapping[str, Any], start_time: int) -> str:
+    """The id of the parent run of an experiment and seed, made if there is none. `start_time` is in milliseconds."""
     seed = seed_tag(record)
     found = client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'", max_results=1)
     if found:
         return str(found[0].info.run_id)
     tags = {"role": "parent", "experiment": record["experiment"], "seed": seed}
     name = SHARED if seed == SHARED else f"seed {seed}"
-    return str(client.create_run(experiment_id, tags=tags, run_name=name).info.run_id)
+    return str(client.create_run(experiment_id, start_time, tags, name).info.run_id)
 
 
-def settle_parent(client: MlflowClient, run_id: str, end_time: int) -> None:
+def settle_parent(client: MlflowClient, run_id: str) -> None:
     """The parent of a run that has just ended: running while any child runs, else ended as its last child did."""
     run = client.get_run(run_id)
-    parent = run.data.tags[PARENT]
-    living = f"tags.`{PARENT}` = '{parent}' and attributes.status = 'RUNNING'"
-    if not client.search_runs([run.info.experiment_id], living, max_results=1):
-        client.set_terminated(parent, run.info.status, end_time)
+    experiments, parent = [run.info.experiment_id], run.data.tags[PARENT]
+    children = f"tags.`{PARENT}` = '{parent}'"
+    if not client.search_runs(experiments, f"{children} and attributes.status = 'RUNNING'", max_results=1):
+        (last,) = client.search_runs(experiments, children, order_by=["attributes.end_time DESC"], max_results=1)
+        client.set_terminated(parent, last.info.status, last.info.end_time)
 
 
 def close_dead_runs(client: MlflowClient, experiment_id: str, identity: str) -> None:

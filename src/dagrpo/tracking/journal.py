@@ -44,7 +44,7 @@ class Journal:
     @classmethod
     def begin(cls, root: Path, stage: str, start: Mapping[str, Any]) -> "Journal":
         """A new journal that a reader either sees with its start event or not at all."""
-        folder = root.resolve() / FOLDER / f"{stage}-{uuid.uuid4().hex[:16]}"
+        folder = root.resolve() / FOLDER / f"{now_ms()}-{stage}-{uuid.uuid4().hex[:8]}"
         temporary = folder.with_name(f".{folder.name}")
         temporary.mkdir(parents=True)
         journal = cls(temporary)
@@ -85,7 +85,7 @@ def last_sign_of_life(folder: Path) -> int:
 
 
 def journals(root: Path) -> list[Path]:
-    """The folders of all journals that are not yet in MLflow as a whole."""
+    """The folders of all journals that are not yet in MLflow as a whole, oldest first."""
     return sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from dagrpo.tracking.journal import Event, identity, last_sign_of_life, read_eve
 from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
 
 # What a database, a server, the network or a damaged journal may raise.
-TROUBLE = (MlflowException, SQLAlchemyError, OSError, ValueError, KeyError, TypeError)
+TROUBLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ValueError, KeyError, TypeError)
 METRICS_PER_BATCH = 500
 ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
 MAX_DATASET_DIGEST = 36
@@ -83,7 +84,7 @@ class Recorder:
         run_id = find_execution(self._client, experiment, self._folder.name)
         if run_id is None:
             close_dead_runs(self._client, experiment, identity(record))
-            parent = find_parent(self._client, experiment, record)
+            parent = find_parent(self._client, experiment, record, self._start["time"])
             self._client.update_run(parent, "RUNNING")
             tags = self._tags(record) | {PARENT: parent}
             run = self._client.create_run(experiment, self._start["time"], tags, run_name(record))
@@ -160,7 +161,7 @@ class Recorder:
     def _close(self, status: str, time_ms: int) -> None:
         self.stop()
         self._client.set_terminated(self._run_id, status, time_ms)
-        settle_parent(self._client, self._run_id, time_ms)
+        settle_parent(self._client, self._run_id)
 
 
 def _points(event: Event) -> list[Metric]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LINGER_SECONDS = 30.0  # a workflow starts its next stage sooner than this
 POLL_SECONDS = 1.0
 ASK_AGAIN_SECONDS = 0.1
-PATIENCE_SECONDS = (1.0, 2.0, 4.0, 8.0)  # pauses after failures; after one more a journal is left to the next shipper
+PATIENCE_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # pauses after failures; then an ended run is left to the next one
 ABANDONED_SECONDS = 3600.0
 MAX_LOG_BYTES = 1 << 20
 LOG = "shipper.log"
@@ -42,10 +42,9 @@ def ensure_shipper(root: Path) -> None:
     try:
         with _lock(root).acquire(timeout=0):
             pass
+        _start(root)
     except Timeout:
         return
-    try:
-        _start(root)
     except OSError as error:
         logger.warning("runs are not sent to MLflow yet: %s", error)
 
@@ -117,7 +116,10 @@ class Shipper:
         return bool(self._accepted(journals(self._root)))
 
     def _accepted(self, folders: Sequence[Path]) -> list[Path]:
-        return [f for f in folders if f.exists() and self._failures.get(f, 0) <= len(PATIENCE_SECONDS)]
+        return [folder for folder in folders if folder.exists() and not self._is_given_up(folder)]
+
+    def _is_given_up(self, folder: Path) -> bool:
+        return self._failures.get(folder, 0) > len(PATIENCE_SECONDS) and _has_ended(folder)
 
     def _recorder(self, folder: Path) -> "Recorder":
         from dagrpo.tracking.recorder import Recorder

@@ -7,9 +7,10 @@ import os
 import sqlite3
 import urllib.error
 import urllib.request
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from filelock import FileLock
@@ -60,31 +61,40 @@ def require_usable(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # of 7, which take minutes: the shipper tries again
     from mlflow.tracking import MlflowClient
 
-    database = database_path(uri)
-    lock: Any = nullcontext()
-    if database is not None:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{database}.lock")
-    with lock:
-        if database is not None:
-            _use_write_ahead_log(database)
+    with _alone(uri):
+        _use_write_ahead_log(uri)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)  # makes the tables
     return client
 
 
 def is_initialised(uri: str) -> bool:
-    """False for an embedded database that no one has recorded in."""
+    """False for an embedded database that no one has opened yet. Waits for whoever is opening it the first time."""
     database = database_path(uri)
-    return database is None or (database.is_file() and database.stat().st_size > 0)
+    with _alone(uri):
+        return database is None or (database.is_file() and database.stat().st_size > 0)
 
 
-def _use_write_ahead_log(database: Path) -> None:
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    database = database_path(uri)
+    if database is None:
+        yield
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{database}.lock"):
+        yield
+
+
+def _use_write_ahead_log(uri: str) -> None:
     """Readers and a writer stop waiting for each other: five times as many writes a second. Persists in the file."""
-    with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
+    database = database_path(uri)
+    if database is not None:
+        with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _require_database(database: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagrpo.params.overlay import undotted
+from dagrpo.params.overlay import with_overrides
 from dagrpo.params.schema import Params, parse, read_params
 
 PARAMS = Path("params.yaml")
@@ -12,13 +12,7 @@ PARAMS = Path("params.yaml")
 
 def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it; ValueError before any work starts."""
-    return parse(
-        undotted(config), "params.yaml (with --config and --configfile)" if _overridden(config) else "params.yaml"
-    )
-
-
-def _overridden(config: Mapping[str, Any]) -> bool:
-    return any("." in key for key in config)
+    return parse(with_overrides(config))
 
 
 def differs_from_file(params: Params) -> bool:

@@ -24,13 +24,23 @@ def register() -> None:
 
     if torch.cuda.is_available():
         return
-    from sglang.srt.arg_groups.choices import add_deterministic_attention_backend_choices
+    from dagrpo_sglang_cpu.attention import BatchedAttention
+    from sglang.srt.arg_groups.choices import (
+        add_deterministic_attention_backend_choices,
+        add_radix_supported_deterministic_attention_backend_choices,
+    )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     add_deterministic_attention_backend_choices(["torch_native"])
+    add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
     HookRegistry.register(f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE)
     HookRegistry.register(f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE)
+    attention = BatchedAttention()
+    backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
+    HookRegistry.register(f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE)
+    HookRegistry.register(f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND)
+    HookRegistry.register(f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND)
     HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER)
 
 

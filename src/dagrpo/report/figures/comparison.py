@@ -9,7 +9,7 @@ from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 from dagrpo.report.figures.parts import ROUND_STEPS, Drawn, legend
-from dagrpo.report.wording import metric_label
+from dagrpo.report.wording import MINUS, metric_label
 
 
 def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
@@ -50,6 +50,10 @@ def _dot(axes: Axes, estimate: Estimate, position: float, colour: str, marker: s
     axes.plot(estimate.value, position, marker=marker, color=colour, markersize=5, markeredgewidth=0)
 
 
+def _signed_points(share: float, _: int | None) -> str:
+    return f"{100 * share:+.3g}".replace("-", MINUS) if share else "0"
+
+
 def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison | None]]) -> None:
     left.set_yticks(range(len(rows)), [label for label, _ in rows])
     for label, (_, metric) in zip(left.get_yticklabels(), rows, strict=True):
@@ -57,7 +61,7 @@ def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison 
     left.set_title("Score")
     right.set_title("Trained minus base, points")
     left.xaxis.set_major_formatter(PercentFormatter(1))
-    right.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:+.3g}" if share else "0"))
+    right.xaxis.set_major_formatter(FuncFormatter(_signed_points))
     right.axvline(0, color=style.INK, linewidth=0.9)
     for axes in (left, right):
         axes.grid(True, axis="x")

@@ -16,6 +16,7 @@ from dagrpo.report.rollouts import Phase
 from dagrpo.report.wording import EN_DASH
 
 CURVE_CONFIDENCE = 0.95
+FEW_STEPS = 12  # so few that each is marked by a dot
 ROUND_STEPS = (1, 2, 2.5, 5, 10)  # between ticks, times a power of ten
 
 
@@ -42,16 +43,21 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
 def curve(axes: Axes, found: Curves, values: Floats, window: int) -> None:
     """One seed: raw and smoothed. Several: each smoothed, their mean, and its interval over seeds."""
     smooth = moving_average(values, window)
+    marker = marker_of(found)
     if len(found.seeds) == 1:
-        axes.plot(found.steps, values[0], color=style.TRAINED, linewidth=0.8, alpha=0.45)
-        axes.plot(found.steps, smooth[0], color=style.TRAINED)
+        axes.plot(found.steps, values[0], color=style.TRAINED, marker=marker, linewidth=0.8, alpha=0.45)
+        axes.plot(found.steps, smooth[0], color=style.TRAINED, marker=marker)
     else:
         for row in range(len(found.seeds)):
-            axes.plot(found.steps, smooth[row], color=series(row), linewidth=0.9, alpha=0.9)
+            axes.plot(found.steps, smooth[row], color=series(row), marker=marker, linewidth=0.9, alpha=0.9)
         mean, low, high = mean_over_seeds(smooth, CURVE_CONFIDENCE)
         axes.fill_between(found.steps, low, high, color=style.INK, alpha=0.12, linewidth=0)
-        axes.plot(found.steps, mean, color=style.INK, linewidth=1.8)
+        axes.plot(found.steps, mean, color=style.INK, marker=marker, linewidth=1.8)
     step_axis(axes)
+
+
+def marker_of(found: Curves) -> str:
+    return "." if len(found.steps) <= FEW_STEPS else ""
 
 
 def curve_in_words(found: Curves, window: int) -> str:
@@ -103,5 +109,9 @@ def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> None:
 
 
 def phase_legend(figure: Figure, phases: tuple[Phase, Phase]) -> None:
-    first, last = (f"steps {phase.steps[0]}{EN_DASH}{phase.steps[1]}" for phase in phases)
+    first, last = (_steps_in_words(*phase.steps) for phase in phases)
     legend(figure, [(first, style.BASE, "s"), (last, style.TRAINED, "s")])
+
+
+def _steps_in_words(first: int, last: int) -> str:
+    return f"step {first}" if first == last else f"steps {first}{EN_DASH}{last}"

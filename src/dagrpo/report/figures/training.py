@@ -11,6 +11,7 @@ from dagrpo.report.figures.parts import (
     curve,
     curve_in_words,
     legend,
+    marker_of,
     paired_steps,
     phase_legend,
     seed_legend,
@@ -24,7 +25,7 @@ from dagrpo.report.wording import MINUS, percent
 def learning_curve(found: Curves, window: int) -> Drawn:
     """Reward over steps, and what explains it: entropy, and how many prompts still teach something."""
     figure = style.new_figure(4.6)
-    axes = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
+    axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
     reward = found["reward_mean"]
     curve(axes["reward"], found, reward, window)
     same = np.allclose(reward, found["accuracy"])
@@ -88,7 +89,8 @@ def logprob_difference(found: Curves) -> Drawn:
     logarithmic = bool(mean.any())
     for values, colour in ((most, style.TRAINED), (mean, style.BASE)):
         for row in values:
-            axes.plot(found.steps, np.where(row > 0, row, np.nan) if logarithmic else row, color=colour, linewidth=1.0)
+            shown = np.where(row > 0, row, np.nan) if logarithmic else row
+            axes.plot(found.steps, shown, color=colour, marker=marker_of(found), linewidth=1.0)
     if logarithmic:
         _whole_decades(axes, float(mean[mean > 0].min()), float(most.max()))
     axes.set_title(f"|trainer {MINUS} engine|, nats per token")
@@ -99,8 +101,8 @@ def logprob_difference(found: Curves) -> Drawn:
         figure=figure,
         title="Logprobs: trainer against engine",
         description=f"Largest difference of any step {most.max():.2e}, mean {mean.mean():.2e} nats per token.",
-        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about 10\N{SUPERSCRIPT MINUS}\N{SUPERSCRIPT FIVE}; "
-        "more means stale weights, another precision, or another tokenization.",
+        caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about five "
+        "decimals; more means stale weights, another precision, or another tokenization.",
     )
 
 

@@ -1,0 +1,1 @@
+"""Completions from SGLang: a server of its own, tokens in, tokens out."""

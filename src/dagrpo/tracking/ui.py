@@ -1,0 +1,128 @@
+"""The MLflow UI on loopback, lean: one worker, no job executor, opened at the runs of the present experiment."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+from rich.console import Console
+
+from dagrpo.tracking.store import artifact_location, is_initialised, open_client, require_usable, tracking_uri
+
+HOST = "127.0.0.1"
+START_SECONDS = 120.0
+STOP_SECONDS = 10.0
+PARAMS = Path("params.yaml")
+RUNS_VIEW = "runs?workflowType=machine_learning"  # the view with the learning curves
+
+
+def serve(port: int) -> None:
+    """Serve the UI until interrupted, and print the address to open once it answers.
+
+    With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. ValueError when the port is taken or the
+    server does not start.
+    """
+    root = Path.cwd()
+    uri = tracking_uri(root)
+    require_usable(uri)
+    if artifact_location(uri, root) is None:
+        _announce(uri.rstrip("/"))
+        return
+    _require_free(port)
+    if not is_initialised(uri):
+        open_client(uri)
+    signal.signal(signal.SIGTERM, _leave)
+    server = subprocess.Popen(_command(uri, root, port), env=_environment())
+    try:
+        _wait(server, port)
+        _announce(f"http://{HOST}:{port}")
+        server.wait()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        _stop(server)
+
+
+def address(base: str, experiment: str | None) -> str:
+    """The page of an experiment's runs; of the newest experiment where that one has none; else the front page."""
+    found = _ask(base, f"get-by-name?experiment_name={quote(experiment)}") if experiment else None
+    if found is None:
+        newest = _ask(base, "search?max_results=1&order_by=last_update_time%20DESC") or {}
+        found = {"experiment": experiments[0]} if (experiments := newest.get("experiments")) else None
+    return f"{base}/#/experiments/{found['experiment']['experiment_id']}/{RUNS_VIEW}" if found else base
+
+
+def _announce(base: str) -> None:
+    print(f"MLflow: {address(base, _experiment_name())}", flush=True)
+
+
+def _experiment_name() -> str | None:
+    if not PARAMS.exists():
+        return None
+    try:
+        values = yaml.safe_load(PARAMS.read_text())
+        return str(values["experiment"]["name"])
+    except (yaml.YAMLError, KeyError, TypeError):  # a params.yaml under repair is no reason not to look at runs
+        return None
+
+
+def _ask(base: str, question: str) -> dict[str, Any] | None:
+    try:
+        with urllib.request.urlopen(f"{base}/api/2.0/mlflow/experiments/{question}", timeout=START_SECONDS) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError:  # no such experiment
+        return None
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise ValueError(f"Port {port} on {HOST} cannot be used ({error}): choose another with --port.") from None
+
+
+def _command(uri: str, root: Path, port: int) -> list[str]:
+    artifacts = artifact_location(uri, root)
+    store = ["--backend-store-uri", uri, "--default-artifact-root", str(artifacts)]
+    return [sys.executable, "-m", "mlflow", "ui", "--workers", "1", "--host", HOST, "--port", str(port), *store]
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    with Console(stderr=True).status("starting the MLflow UI"):
+        while time.monotonic() < deadline and server.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=1):
+                    return
+            except OSError:
+                time.sleep(0.2)
+    raise ValueError(f"The MLflow UI did not start on port {port}: see its messages above.")
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _stop(server: "subprocess.Popen[bytes]") -> None:
+    server.terminate()
+    try:
+        server.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()

@@ -1,0 +1,201 @@
+"""The trainer's format: exact both ways, readable by torch, written with the same bytes each time."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from dagrpo.checkpoints import dcp, hf
+from dagrpo.checkpoints.dcp import DcpTensors
+from dagrpo.checkpoints.folder import auxiliary_files
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.manifest import MANIFEST, Manifest, tensor_digest, verify, write_manifest
+from dagrpo.checkpoints.tensors import StateTensors
+
+LARGE = 1 << 30
+SMALL_MOE = Qwen3MoeConfig(
+    vocab_size=260,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    intermediate_size=32,
+    moe_intermediate_size=8,
+    num_experts=4,
+    num_experts_per_tok=2,
+)
+
+
+@pytest.fixture
+def converted(pristine: Path, tmp_path: Path) -> Path:
+    dcp.to_dcp(pristine, tmp_path / "converted")
+    return tmp_path / "converted"
+
+
+def _folder_of(config: PreTrainedConfig, dtype: torch.dtype, like: Path, folder: Path, limit: int) -> Manifest:
+    """A random model of that config with the tokenizer of `like`."""
+    torch.manual_seed(0)
+    kind = {"qwen2": Qwen2ForCausalLM, "qwen3_moe": Qwen3MoeForCausalLM}[config.model_type]
+    kind(config).to(dtype).save_pretrained(folder, max_shard_size=limit)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(like / name, folder / name)
+    return write_manifest(folder, "huggingface", HuggingFaceTensors(folder))
+
+
+def _assert_same_auxiliary_files(first: Path, second: Path) -> None:
+    names = auxiliary_files(verify(first))
+    assert {"tokenizer.json", "chat_template.jinja", "config.json", "generation_config.json"} <= set(names)
+    assert names == auxiliary_files(verify(second))
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("limit", [LARGE, 8192], ids=["one file", "shards"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_the_way_there_and_back_is_exact(
+    tied: bool, dtype: torch.dtype, limit: int, pristine: Path, tmp_path: Path
+) -> None:
+    config = Qwen2Config.from_pretrained(pristine, tie_word_embeddings=tied)
+    source = _folder_of(config, dtype, pristine, tmp_path / "source", limit)
+    assert ("lm_head.weight" in HuggingFaceTensors(tmp_path / "source").specs) is not tied
+    there = dcp.to_dcp(tmp_path / "source", tmp_path / "there")
+    back = dcp.to_hf(tmp_path / "there", tmp_path / "back", limit)
+    assert there.format == "dcp"
+    assert source.tensors == there.tensors == back.tensors
+    _assert_same_auxiliary_files(tmp_path / "source", tmp_path / "there")
+    _assert_same_auxiliary_files(tmp_path / "source", tmp_path / "back")
+    assert len(list((tmp_path / "back").glob("*.safetensors"))) == 1 or limit < LARGE
+
+
+def test_the_way_there_and_back_returns_our_own_model_byte_for_byte(
+    pristine: Path, converted: Path, tmp_path: Path
+) -> None:
+    dcp.to_hf(converted, tmp_path / "back", LARGE)
+    assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+
+
+def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
+    dcp.to_dcp(pristine, tmp_path / "again")
+    model, _ = dcp.load_model(converted, torch.float32)
+    dcp.save_model(model, converted, tmp_path / "saved")
+    manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
+    assert len(manifests) == 1
+
+
+def test_torch_reads_the_folder_with_its_own_reader(pristine: Path, converted: Path) -> None:
+    expected = safetensors.torch.load_file(pristine / "model.safetensors")
+    state = {name: torch.full_like(tensor, torch.nan) for name, tensor in expected.items()}
+    load(state, storage_reader=HuggingFaceStorageReader(str(converted)), no_dist=True)
+    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+
+
+def test_the_file_is_the_one_that_torchs_own_writer_makes(pristine: Path, converted: Path, tmp_path: Path) -> None:
+    state = safetensors.torch.load_file(pristine / "model.safetensors")
+    writer = HuggingFaceStorageWriter(str(tmp_path / "torch"), save_distributed=True)
+    save(state, storage_writer=writer, no_dist=True)
+    (theirs,), (ours,) = ((tmp_path / "torch").iterdir(), converted.glob("*.safetensors"))
+    assert theirs.name == ours.name
+    with safe_open(theirs, "pt") as first, safe_open(ours, "pt") as second:
+        assert _parsed(first.metadata()) == _parsed(second.metadata())
+    assert tensor_digest(DcpTensors(tmp_path / "torch")) == verify(converted).tensors.digest
+
+
+def _parsed(metadata: dict[str, str]) -> dict[str, object]:
+    return metadata | {"DCP_SHARDING_INFO": json.loads(metadata["DCP_SHARDING_INFO"])}
+
+
+def test_a_tensor_that_two_ranks_hold_is_put_together(tmp_path: Path) -> None:
+    whole = torch.arange(12.0).reshape(4, 3)
+    _write_chunk(tmp_path, 1, whole[:3], [0, 0])
+    _write_chunk(tmp_path, 2, whole[3:], [3, 0])
+    assert torch.equal(DcpTensors(tmp_path).read("w"), whole)
+    assert tensor_digest(DcpTensors(tmp_path)) == tensor_digest(StateTensors({"w": whole}))
+
+
+def test_a_tensor_with_a_hole_is_named(tmp_path: Path) -> None:
+    _write_chunk(tmp_path, 2, torch.zeros(1, 3), [3, 0])
+    with pytest.raises(ValueError, match="lacks a part of the tensor w"):
+        DcpTensors(tmp_path)
+
+
+def _write_chunk(folder: Path, rank: int, chunk: torch.Tensor, offsets: list[int]) -> None:
+    metadata = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": offsets}}), "format": "pt"}
+    path = folder / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
+    safetensors.torch.save_file({"w": chunk.clone()}, path, metadata=metadata)
+
+
+def test_a_loaded_model_computes_what_the_original_computes(pristine: Path, converted: Path) -> None:
+    ids = torch.tensor([[1, 40, 50, 60, 2]])
+    first, _ = hf.load_model(pristine, torch.float32)
+    second, tokenizer = dcp.load_model(converted, torch.float32)
+    assert torch.equal(first(ids).logits, second(ids).logits)
+    assert second.get_output_embeddings().weight is second.get_input_embeddings().weight
+    assert tokenizer.decode(tokenizer.encode("1 + 2 = 3")) == "1 + 2 = 3"
+
+
+def test_a_model_can_be_loaded_in_another_type(converted: Path) -> None:
+    model, _ = dcp.load_model(converted, torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_path: Path) -> None:
+    source = _folder_of(SMALL_MOE, torch.float32, pristine, tmp_path / "source", LARGE)
+    dcp.to_dcp(tmp_path / "source", tmp_path / "there")
+    model, _ = dcp.load_model(tmp_path / "there", torch.float32)
+    saved = dcp.save_model(model, tmp_path / "there", tmp_path / "saved")
+    assert "model.layers.0.mlp.experts.3.up_proj.weight" in DcpTensors(tmp_path / "saved").specs
+    assert saved.tensors == source.tensors
+
+
+def test_a_tensor_that_the_config_asks_for_and_the_weights_lack_is_named(pristine: Path, model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    layers = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    (model_folder / "config.json").write_text(json.dumps(config | layers))
+    write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
+    with pytest.raises(ValueError, match=r"lacks the tensor model\.layers\.2\..* of Qwen2ForCausalLM"):
+        hf.load_model(model_folder, torch.float32)
+
+
+def test_a_tensor_of_another_shape_than_the_config_says_is_named(model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    (model_folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
+    write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
+    with pytest.raises(ValueError, match=r"holds the tensor .*mlp.* in another shape than Qwen2ForCausalLM"):
+        hf.load_model(model_folder, torch.float32)
+
+
+def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:
+    (converted / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config\.json is truncated"):
+        dcp.load_model(converted, torch.float32)
+
+
+def test_a_missing_rank_is_noticed(converted: Path, tmp_path: Path) -> None:
+    next(converted.glob("*.safetensors")).unlink()
+    with pytest.raises(ValueError, match=r"shard-00001-model-00001-of-00001\.safetensors is missing"):
+        dcp.to_hf(converted, tmp_path / "back", LARGE)
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_wrong_format_is_refused(pristine: Path, converted: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a dcp checkpoint where a huggingface one is needed"):
+        dcp.to_dcp(converted, tmp_path / "x")
+    with pytest.raises(ValueError, match="is a huggingface checkpoint where a dcp one is needed"):
+        dcp.to_hf(pristine, tmp_path / "x", LARGE)
+
+
+def test_a_model_without_a_tokenizer_is_not_converted(model_folder: Path, tmp_path: Path) -> None:
+    (model_folder / "tokenizer.json").unlink()
+    write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
+    with pytest.raises(ValueError, match="has no tokenizer"):
+        dcp.to_dcp(model_folder, tmp_path / "x")
+    assert not (tmp_path / "x").exists()

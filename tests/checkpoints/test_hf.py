@@ -1,0 +1,131 @@
+"""The Hugging Face layout: sharding, faults of an index, loading and saving a model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from dagrpo.checkpoints import hf
+from dagrpo.checkpoints.folder import require_chat_template, require_tokenizer
+from dagrpo.checkpoints.hf import HuggingFaceTensors, plan_shards, write_weights
+from dagrpo.checkpoints.manifest import MANIFEST, tensor_digest, verify
+from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes
+
+LIMIT = 4096
+
+
+@pytest.fixture
+def sharded(model_folder: Path) -> Path:
+    """The model in several files with an index, without a manifest."""
+    tensors = HuggingFaceTensors(model_folder)
+    (model_folder / MANIFEST).unlink()
+    write_weights(model_folder, tensors, LIMIT)
+    (model_folder / hf.WEIGHTS).unlink()
+    return model_folder
+
+
+def test_shards_are_filled_in_name_order_up_to_the_limit() -> None:
+    state = {name: torch.zeros(size, dtype=torch.uint8) for name, size in {"a": 3, "b": 4, "c": 9, "d": 1}.items()}
+    assert plan_shards(StateTensors(state), 7) == [["a", "b"], ["c"], ["d"]]
+
+
+def test_sharding_does_not_change_the_digest(sharded: Path, pristine: Path) -> None:
+    files = list(sharded.glob("*.safetensors"))
+    largest = max(spec.bytes for spec in HuggingFaceTensors(sharded).specs.values())
+    assert len(files) > 3
+    assert all(file.stat().st_size <= max(LIMIT, largest) + 2048 for file in files)
+    assert tensor_digest(HuggingFaceTensors(sharded)) == verify(pristine).tensors.digest
+
+
+def test_transformers_reads_the_shards(sharded: Path, pristine: Path) -> None:
+    ids = torch.tensor([[1, 40, 50, 2]])
+    models = [AutoModelForCausalLM.from_pretrained(folder) for folder in (sharded, pristine)]
+    first, second = (model(ids).logits for model in models)
+    assert torch.equal(first, second)
+
+
+def test_tied_embeddings_are_stored_once(pristine: Path) -> None:
+    tensors = HuggingFaceTensors(pristine)
+    assert "model.embed_tokens.weight" in tensors.specs
+    assert "lm_head.weight" not in tensors.specs
+    model, _ = hf.load_model(pristine, torch.float32)
+    assert parameter_count(tensors) == sum(parameter.numel() for parameter in model.parameters())
+    assert total_bytes(tensors) == 4 * parameter_count(tensors)
+
+
+def test_a_missing_shard_is_named(sharded: Path) -> None:
+    shard = sorted(sharded.glob("*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(ValueError, match=rf"{shard.name} is missing, but .*index\.json names it"):
+        HuggingFaceTensors(sharded)
+
+
+def test_a_tensor_that_the_index_promises_and_the_shard_lacks_is_named(sharded: Path) -> None:
+    index = json.loads((sharded / hf.INDEX).read_text())
+    index["weight_map"]["model.extra"] = sorted(sharded.glob("*.safetensors"))[0].name
+    (sharded / hf.INDEX).write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"lacks the tensor model\.extra that .*index\.json promises"):
+        HuggingFaceTensors(sharded)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": {}}'])
+def test_an_index_without_a_weight_map_is_named(sharded: Path, content: str) -> None:
+    (sharded / hf.INDEX).write_text(content)
+    with pytest.raises(ValueError, match=r"index\.json has no weight_map"):
+        HuggingFaceTensors(sharded)
+
+
+@pytest.mark.parametrize("file", ["../x.safetensors", "/x.safetensors", 3])
+def test_an_index_cannot_name_files_outside_its_folder(sharded: Path, file: object) -> None:
+    (sharded / hf.INDEX).write_text(json.dumps({"weight_map": {"w": file}}))
+    with pytest.raises(ValueError, match="is not a file of its folder"):
+        HuggingFaceTensors(sharded)
+
+
+def test_a_folder_with_pickled_weights_only_is_refused(model_folder: Path) -> None:
+    (model_folder / hf.WEIGHTS).rename(model_folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"has no weights \(model\.safetensors .* choose a model in safetensors"):
+        HuggingFaceTensors(model_folder)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(model_folder: Path) -> None:
+    (model_folder / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"has no tokenizer .*: copy the tokenizer files"):
+        require_tokenizer(model_folder)
+
+
+def test_a_folder_without_a_chat_template_is_refused(model_folder: Path) -> None:
+    (model_folder / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="has no chat template"):
+        require_chat_template(model_folder)
+
+
+def test_a_chat_template_may_be_inside_the_tokenizer_config(model_folder: Path) -> None:
+    (model_folder / "chat_template.jinja").rename(model_folder / "elsewhere")
+    config = json.loads((model_folder / "tokenizer_config.json").read_text())
+    (model_folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": "{{ messages }}"}))
+    require_chat_template(model_folder)
+
+
+def test_a_model_that_is_loaded_and_saved_is_the_same_checkpoint(pristine: Path, tmp_path: Path) -> None:
+    model, _ = hf.load_model(pristine, torch.float32)
+    hf.save_model(model, pristine, tmp_path / "saved")
+    assert (tmp_path / "saved" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+
+
+def test_training_a_loaded_model_leaves_its_file_alone(pristine: Path) -> None:
+    model, _ = hf.load_model(pristine, torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    verify(pristine)
+
+
+def test_a_model_saved_in_another_type_says_so_in_its_config(pristine: Path, tmp_path: Path) -> None:
+    model, _ = hf.load_model(pristine, torch.bfloat16)
+    manifest = hf.save_model(model, pristine, tmp_path / "saved")
+    assert set(manifest.tensors.dtypes) == {"bfloat16"}
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "saved").dtype is torch.bfloat16

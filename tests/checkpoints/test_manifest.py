@@ -1,0 +1,100 @@
+"""manifest.json names what is wrong with a folder."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.manifest import MANIFEST, read_manifest, tensor_digest, verify, write_manifest
+from dagrpo.checkpoints.tensors import StateTensors
+
+
+def test_the_digest_is_one_sha256_over_name_type_shape_and_bytes_in_name_order() -> None:
+    tensors = StateTensors(
+        {"b": torch.tensor([[1.0], [2.0]]), "a": torch.tensor([3], dtype=torch.int32)},
+    )
+    expected = hashlib.sha256(
+        b'["a","int32",[1]]\n' + struct.pack("<i", 3) + b'["b","float32",[2,1]]\n' + struct.pack("<2f", 1.0, 2.0)
+    )
+    assert tensor_digest(tensors) == expected.hexdigest()
+
+
+def test_a_tensor_that_is_not_contiguous_has_the_digest_of_its_values() -> None:
+    square = torch.arange(6.0).reshape(2, 3)
+    assert tensor_digest(StateTensors({"w": square.T})) == tensor_digest(StateTensors({"w": square.T.contiguous()}))
+
+
+def test_the_digest_tells_types_and_shapes_apart_that_have_the_same_bytes() -> None:
+    states = [torch.zeros(4), torch.zeros(2, 2), torch.zeros(4, dtype=torch.int32)]
+    assert len({tensor_digest(StateTensors({"w": tensor})) for tensor in states}) == 3
+
+
+def test_a_manifest_lists_every_file_but_itself_and_provenance(model_folder: Path) -> None:
+    (model_folder / "provenance.json").write_text("{}")
+    manifest = write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
+    names = {path.name for path in model_folder.iterdir()} - {"manifest.json", "provenance.json"}
+    assert set(manifest.files) == names
+    assert manifest.bytes == sum((model_folder / name).stat().st_size for name in names)
+    assert read_manifest(model_folder / MANIFEST) == manifest
+
+
+def test_a_whole_folder_verifies_with_provenance_and_hidden_files_beside_it(model_folder: Path) -> None:
+    (model_folder / "provenance.json").write_text("{}")
+    (model_folder / ".snakemake_timestamp").write_text("")
+    assert verify(model_folder).format == "huggingface"
+
+
+def test_a_missing_file_is_named(model_folder: Path) -> None:
+    (model_folder / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"config\.json is missing, but .*manifest\.json lists it: restore it"):
+        verify(model_folder)
+
+
+def test_a_truncated_file_is_named(model_folder: Path, damage: Callable[[Path], None]) -> None:
+    damage(model_folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors is truncated \([\d,]+ bytes"):
+        verify(model_folder)
+
+
+def test_one_flipped_bit_is_noticed(model_folder: Path) -> None:
+    path = model_folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors is changed \(its sha256"):
+        verify(model_folder)
+
+
+def test_a_file_that_is_not_listed_is_refused(model_folder: Path) -> None:
+    (model_folder / "extra.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"extra\.safetensors is not in .*: remove it"):
+        verify(model_folder)
+
+
+def test_a_folder_without_a_manifest_is_refused(model_folder: Path) -> None:
+    (model_folder / MANIFEST).unlink()
+    with pytest.raises(ValueError, match=r"manifest\.json is missing: run the stage that makes it"):
+        verify(model_folder)
+
+
+@pytest.mark.parametrize("change", [{"format": "zip"}, {"tensors": None}, {"files": {"a": {"sha256": "x"}}}])
+def test_a_manifest_with_a_wrong_field_names_it(model_folder: Path, change: dict[str, object]) -> None:
+    path = model_folder / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=f"is not a checkpoint manifest \\({next(iter(change))}"):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
+def test_a_manifest_cannot_name_files_outside_its_folder(model_folder: Path, name: str) -> None:
+    path = model_folder / MANIFEST
+    content = json.loads(path.read_text())
+    content["files"][name] = {"sha256": "0" * 64, "bytes": 1}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="outside its folder"):
+        verify(model_folder)

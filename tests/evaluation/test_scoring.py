@@ -1,0 +1,168 @@
+"""Scoring four small problems by hand, and what it says of bad input."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
+from dagrpo.evaluation.scoring import metrics_to_log, score
+from dagrpo.evaluation.tables import COMPLETIONS, SCORES, read_table
+from dagrpo.files import read_parquet, write_parquet
+from dagrpo.params.evaluation import Scoring
+
+SCORING = Scoring(bootstrap_draws=100)
+
+# Ground truth is 8. Greedy first, then four samples.
+PROBLEMS = (
+    ("#### 8", "#### 8", "#### 8", "#### 8", "#### 8"),
+    ("#### 8", "#### 8", "#### 7", "#### 7", "no idea"),
+    ("#### 7", "it is 8", "it is 8", "it is 8", "#### 9"),
+    ("#### 7", "#### 7", "#### 7", "#### 8", "#### 8.0"),
+)
+
+
+def row(problem: int, sample: int, text: str) -> dict[str, Any]:
+    return {
+        "task": "t",
+        "problem_index": problem,
+        "sample_index": sample,
+        "prompt": "p",
+        "completion": text,
+        "completion_ids": list(range(len(text))),
+        "logprobs": [0.0] * len(text),
+        "finish_reason": "length" if "idea" in text else "stop",
+        "ground_truth": "8",
+        "question": "q",
+        "sampling_seed": 1,
+    }
+
+
+def write(folder: Path, problems: Sequence[Sequence[str]] = PROBLEMS, **changed: Any) -> Path:
+    rows = [
+        row(number, sample - 1, text) | changed
+        for number, texts in enumerate(problems)
+        for sample, text in enumerate(texts)
+    ]
+    write_parquet(folder / "completions.parquet", pa.Table.from_pylist(rows, schema=COMPLETIONS))
+    return folder / "completions.parquet"
+
+
+def test_every_metric_by_hand(tmp_path: Path) -> None:
+    _, summary = score(write(tmp_path), SCORING)
+    # Right among 4 samples: 4, 1, 0 (strict reads no answer from three of them), 2.
+    assert summary["greedy"]["value"] == 2 / 4
+    assert summary["mean_at_k"] == {"k": 4, **summary["pass_at_k"]["1"]}
+    assert summary["mean_at_k"]["value"] == pytest.approx((1 + 1 / 4 + 0 + 2 / 4) / 4)
+    # 1 - C(4-c, 2)/6: 1, 1 - 3/6, 0, 1 - 1/6
+    assert summary["pass_at_k"]["2"]["value"] == pytest.approx((1 + 1 / 2 + 0 + 5 / 6) / 4)
+    assert summary["pass_at_k"]["4"]["value"] == pytest.approx(3 / 4)
+    # Majorities: 8; 7 (two votes of three); 9 (the only vote); 7 and 8 tie.
+    assert summary["maj_at_k"]["value"] == pytest.approx((1 + 0 + 0 + 1 / 2) / 4)
+
+
+def test_rates_and_the_other_extractor_stand_beside_the_scores(tmp_path: Path) -> None:
+    _, summary = score(write(tmp_path), SCORING)
+    assert summary["truncation_rate"] == {"greedy": 0.0, "sampled": 1 / 16}
+    assert summary["missing_answer_rate"] == {"greedy": 0.0, "sampled": 4 / 16}
+    assert summary["mean_completion_tokens"]["greedy"] == 6.0
+    assert summary["accuracy_by_extractor"]["strict"]["sampled"] == 7 / 16
+    assert summary["accuracy_by_extractor"]["flexible"]["sampled"] == 10 / 16
+    assert (summary["problems"], summary["samples_per_problem"], summary["extractor"]) == (4, 4, "strict")
+
+
+def test_the_greedy_interval_is_wilsons(tmp_path: Path) -> None:
+    _, summary = score(write(tmp_path), SCORING)
+    assert summary["greedy"]["low"] == pytest.approx(0.150039, abs=1e-6)
+    assert summary["greedy"]["high"] == pytest.approx(0.849961, abs=1e-6)
+
+
+def test_another_extractor_changes_the_scores_and_needs_nothing_but_completions(tmp_path: Path) -> None:
+    completions = write(tmp_path)
+    strict, _ = score(completions, SCORING)
+    flexible, summary = score(completions, Scoring(extractor="flexible", bootstrap_draws=100))
+    assert strict["correct"] != flexible["correct"]
+    assert summary["extractor"] == "flexible"
+    assert [path.name for path in tmp_path.iterdir()] == ["completions.parquet"]
+
+
+def test_scoring_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    completions = write(tmp_path)
+    for name in ("first", "second"):
+        write_parquet(tmp_path / name, score(completions, SCORING)[0])
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert score(completions, SCORING)[1] == score(completions, SCORING)[1]
+
+
+def test_the_scores_table_has_the_declared_columns_and_keeps_null_answers(tmp_path: Path) -> None:
+    scores, _ = score(write(tmp_path), SCORING)
+    assert scores.schema == SCORES
+    assert scores["extracted"].to_pylist()[5:10] == ["8", "8", "7", "7", None]
+    assert scores["correct"].to_pylist()[5:10] == [True, True, False, False, False]
+
+
+def test_without_samples_only_what_is_greedy_is_summarised(tmp_path: Path) -> None:
+    _, summary = score(write(tmp_path, [texts[:1] for texts in PROBLEMS]), SCORING)
+    assert summary["samples_per_problem"] == 0
+    assert not {"mean_at_k", "pass_at_k", "maj_at_k"} & set(summary)
+    assert summary["truncation_rate"] == {"greedy": 0.0}
+    assert set(metrics_to_log(summary)) == {
+        *("greedy", "greedy_low", "greedy_high"),
+        *("truncation_rate_greedy", "missing_answer_rate_greedy", "mean_completion_tokens_greedy"),
+    }
+
+
+def test_metric_names_for_tracking_hold_no_at_sign(tmp_path: Path) -> None:
+    _, summary = score(write(tmp_path), SCORING)
+    names = metrics_to_log(summary)
+    assert {"mean_at_4", "pass_at_2_low", "maj_at_4_high"} <= set(names)
+    assert not [name for name in names if "@" in name]
+
+
+@pytest.mark.parametrize(("samples", "counts"), [(0, []), (1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
+def test_pass_at_k_is_reported_at_powers_of_two_and_at_k(samples: int, counts: list[int]) -> None:
+    assert pass_counts(samples) == counts
+
+
+def test_rows_in_another_order_give_the_same_outcomes(tmp_path: Path) -> None:
+    scores, _ = score(write(tmp_path), SCORING)
+    shuffled = scores.take(pa.array(range(scores.num_rows - 1, -1, -1)))
+    first, second = (values_per_problem(outcomes(table, Path("s"))) for table in (scores, shuffled))
+    assert {name: values.tolist() for name, values in first.items()} == {
+        name: values.tolist() for name, values in second.items()
+    }
+
+
+def test_a_missing_sample_is_refused(tmp_path: Path) -> None:
+    problems = [PROBLEMS[0], PROBLEMS[1][:4]]
+    with pytest.raises(ValueError, match=r"completions.parquet: not every problem has one greedy completion"):
+        score(write(tmp_path, problems), SCORING)
+
+
+def test_a_ground_truth_that_is_no_number_names_file_and_row(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"completions.parquet, row 0: 'eight' is not a plain number"):
+        score(write(tmp_path, ground_truth="eight"), SCORING)
+
+
+def test_two_tasks_in_one_file_are_refused(tmp_path: Path) -> None:
+    rows = [row(0, -1, "#### 8"), row(1, -1, "#### 8") | {"task": "u"}]
+    write_parquet(tmp_path / "c.parquet", pa.Table.from_pylist(rows, schema=COMPLETIONS))
+    with pytest.raises(ValueError, match=r"c.parquet: holds the tasks t, u: evaluate one task per file\."):
+        score(tmp_path / "c.parquet", SCORING)
+
+
+def test_a_missing_column_a_wrong_type_a_null_and_an_empty_table_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    good = read_parquet(write(tmp_path))
+    nulls = pa.array([None, *(["t"] * (good.num_rows - 1))])
+    for table, message in (
+        (good.drop_columns(["question"]), "column `question` is missing"),
+        (good.set_column(4, "completion", pa.array(range(good.num_rows))), "column `completion` is int64, not string"),
+        (good.set_column(0, "task", nulls), "row 0: `task` is null"),
+        (good.slice(0, 0), "has no rows"),
+    ):
+        write_parquet(path, table)
+        with pytest.raises(ValueError, match=rf"x\.parquet.*{message}.*run the stage"):
+            read_table(path, COMPLETIONS)

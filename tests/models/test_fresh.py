@@ -1,0 +1,58 @@
+"""The fresh model: reproducible, loadable by others, and what its parameters say."""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
+
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.manifest import MANIFEST, verify
+from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.models.make import make_model
+from dagrpo.params.model import Fresh, Model
+
+SMALL = Fresh(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32)
+
+
+def test_the_same_parameters_give_the_same_bytes(tmp_path: Path) -> None:
+    make_model(tmp_path / "a", Model(fresh=SMALL))
+    torch.rand(1)
+    make_model(tmp_path / "b", Model(fresh=SMALL))
+    assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
+
+
+def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    first = make_model(tmp_path / "a", Model(fresh=SMALL))
+    second = make_model(tmp_path / "b", Model(fresh=SMALL.model_copy(update={"seed": 1})))
+    assert first.tensors.digest != second.tensors.digest
+
+
+def test_the_callers_random_numbers_are_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    make_model(tmp_path / "a", Model(fresh=SMALL))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_default_is_a_qwen2_of_less_than_a_million_parameters(tmp_path: Path) -> None:
+    make_model(tmp_path / "a", Model())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
+    assert isinstance(model, Qwen2ForCausalLM)
+    assert parameter_count(HuggingFaceTensors(tmp_path / "a")) == model.num_parameters() == 821_888
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_the_folder_tells_an_engine_what_it_needs(tmp_path: Path) -> None:
+    make_model(tmp_path / "a", Model(fresh=SMALL, dtype="bfloat16"))
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert (config["architectures"], config["dtype"]) == (["Qwen2ForCausalLM"], "bfloat16")
+    generation = GenerationConfig.from_pretrained(tmp_path / "a")
+    assert (generation.eos_token_id, generation.pad_token_id, generation.do_sample) == (3, 0, None)
+    assert set(verify(tmp_path / "a").tensors.dtypes) == {"bfloat16"}
+
+
+def test_no_output_names_the_place_it_was_made_in(tmp_path: Path) -> None:
+    make_model(tmp_path / "a", Model(fresh=SMALL))
+    assert not [path for path in (tmp_path / "a").iterdir() if str(tmp_path).encode() in path.read_bytes()]

@@ -1,0 +1,204 @@
+"""Models of the hub, against a server on this machine that speaks as much of its protocol as a download needs."""
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import safetensors.torch
+import torch
+
+from dagrpo.checkpoints.hf import HuggingFaceTensors, write_weights
+from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
+from dagrpo.models.fresh import make_fresh
+from dagrpo.models.make import make_model
+from dagrpo.params.model import Fresh, Model
+
+REPOSITORY = "someone/small"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+SMALL = Fresh(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16)
+
+
+@dataclass
+class Hub:
+    """One repository at one commit; `files` may be changed by a test."""
+
+    files: dict[str, bytes]
+    requested: list[str] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)  # files that answer 503
+
+    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        self.requested.append(path)
+        if path.startswith(f"/api/models/{REPOSITORY}/tree/{REVISION}"):
+            return 200, {"Content-Type": "application/json"}, json.dumps(self._tree()).encode()
+        name = path.removeprefix(f"/{REPOSITORY}/resolve/{REVISION}/")
+        if name in self.refused:
+            return 503, {}, b""
+        if name not in self.files:
+            return 404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, b""
+        headers = {"ETag": f'"{hashlib.sha1(self.files[name]).hexdigest()}"', "X-Repo-Commit": REVISION}
+        return 200, headers, self.files[name]
+
+    def _tree(self) -> list[dict[str, object]]:
+        return [
+            {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+            for name, content in self.files.items()
+        ]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def do_GET(self) -> None:
+        status, headers, body = self.hub.answer(self.path.partition("?")[0])
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Silence."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that the stand-in offers: two shards and what belongs to them."""
+    folder = tmp_path_factory.mktemp("source") / "model"
+    make_fresh(folder, SMALL, torch.float32)
+    tensors = HuggingFaceTensors(folder)
+    write_weights(folder, tensors, 16_000)
+    for name in ("model.safetensors", "origin.json", MANIFEST):
+        (folder / name).unlink()
+    return folder
+
+
+@pytest.fixture
+def hub(source: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    hub = Hub(files={path.name: path.read_bytes() for path in source.iterdir()})
+    hub.files |= {"README.md": b"# small", "pytorch_model.bin": b"a pickle", "onnx/config.json": b"{}"}
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    yield hub
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def _make(destination: Path, dtype: str = "float32") -> Manifest:
+    return make_model(
+        destination,
+        Model.model_validate({"source": "hub", "repository": REPOSITORY, "revision": REVISION, "dtype": dtype}),
+    )
+
+
+def test_a_hub_model_arrives_with_everything_that_belongs_to_it(hub: Hub, source: Path, tmp_path: Path) -> None:
+    manifest = _make(tmp_path / "models" / "small")
+    folder = tmp_path / "models" / "small"
+    assert verify(folder) == manifest
+    kept = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert set(manifest.files) == kept | {"model.safetensors", "origin.json"}
+    assert all((folder / name).read_bytes() == (source / name).read_bytes() for name in kept)
+    assert json.loads((folder / "origin.json").read_text())["revision"] == REVISION
+    expected, tensors = HuggingFaceTensors(source), HuggingFaceTensors(folder)
+    assert expected.specs == tensors.specs
+    assert all(torch.equal(expected.read(name), tensors.read(name)) for name in tensors.specs)
+
+
+def test_neither_pickles_nor_other_formats_are_asked_for(hub: Hub, tmp_path: Path) -> None:
+    _make(tmp_path / "models" / "small")
+    assert not [path for path in hub.requested if path.endswith((".bin", ".md")) or "onnx" in path]
+
+
+def test_nothing_is_left_beside_the_model(hub: Hub, tmp_path: Path) -> None:
+    _make(tmp_path / "models" / "small")
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["small"]
+
+
+def test_two_downloads_give_the_same_bytes(hub: Hub, tmp_path: Path) -> None:
+    assert _make(tmp_path / "a") == _make(tmp_path / "b")
+
+
+def test_the_weights_are_kept_in_the_type_that_is_asked_for(hub: Hub, tmp_path: Path) -> None:
+    manifest = _make(tmp_path / "small", "bfloat16")
+    assert set(manifest.tensors.dtypes) == {"bfloat16"}
+    assert json.loads((tmp_path / "small" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_copy_of_tied_embeddings_is_dropped(hub: Hub, source: Path, tmp_path: Path) -> None:
+    state = {name: HuggingFaceTensors(source).read(name) for name in HuggingFaceTensors(source).specs}
+    state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+    hub.files = {name: content for name, content in hub.files.items() if "safetensors" not in name}
+    hub.files["model.safetensors"] = safetensors.torch.save(state)
+    assert _make(tmp_path / "small").tensors.count == len(state) - 1
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
+    shards = sorted(name for name in hub.files if name.endswith(".safetensors"))
+    hub.refused = {shards[-1]}
+    with pytest.raises((ValueError, OSError)):
+        _make(tmp_path / "models" / "small")
+    assert not (tmp_path / "models" / "small").exists()
+    hub.refused = set()
+    hub.requested.clear()
+    _make(tmp_path / "models" / "small")
+    assert not [path for path in hub.requested if path.endswith("/config.json")]
+
+
+def test_a_repository_that_does_not_exist_is_named(hub: Hub, tmp_path: Path) -> None:
+    params = Model(source="hub", repository="someone/else", revision=REVISION)
+    with pytest.raises(
+        ValueError, match=r"someone/else at 0123456789ab.* cannot be downloaded .*check model\.repository"
+    ):
+        make_model(tmp_path / "models" / "small", params)
+    assert not (tmp_path / "models" / "small").exists()
+
+
+def test_a_hub_that_cannot_be_reached_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ValueError, match=r"cannot be downloaded .*the network"):
+        _make(tmp_path / "models" / "small")
+
+
+def test_a_shard_that_the_hub_lacks_is_named(hub: Hub, tmp_path: Path) -> None:
+    shard = sorted(name for name in hub.files if name.endswith(".safetensors"))[0]
+    del hub.files[shard]
+    with pytest.raises(ValueError, match=rf"{shard} is missing"):
+        _make(tmp_path / "models" / "small")
+
+
+@pytest.mark.parametrize(
+    ("addition", "complaint"),
+    [
+        ({"auto_map": {"AutoModel": "x.Y"}}, "needs Python code of its own"),
+        ({"quantization_config": {}}, "is quantized"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_here_is_refused(
+    hub: Hub, tmp_path: Path, addition: dict[str, object], complaint: str
+) -> None:
+    hub.files["config.json"] = json.dumps(json.loads(hub.files["config.json"]) | addition).encode()
+    with pytest.raises(ValueError, match=complaint):
+        _make(tmp_path / "models" / "small")
+    shutil.rmtree(tmp_path / "models")
+
+
+def test_a_hub_model_without_a_tokenizer_is_refused(hub: Hub, tmp_path: Path) -> None:
+    del hub.files["tokenizer.json"]
+    with pytest.raises(ValueError, match="has no tokenizer"):
+        _make(tmp_path / "models" / "small")
+    assert not (tmp_path / "models" / "small").exists()

@@ -1,0 +1,206 @@
+"""A made-up experiment in the results layout: every file the report reads, small, and the same each time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagrpo.evaluation.scoring import score
+from dagrpo.evaluation.statistics import Floats
+from dagrpo.evaluation.tables import COMPLETIONS
+from dagrpo.files import sha256_of, write_json, write_parquet
+from dagrpo.params.evaluation import Scoring
+from dagrpo.report.inputs import Inputs, read_inputs
+
+HOSTILE = (
+    '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'
+)
+SAMPLES = 4
+GROUP = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The inputs of the stage, by the names it gives them."""
+
+    experiment: str
+    scores: list[Path]
+    summaries: list[Path]
+    metrics: list[Path]
+    rollouts: list[Path]
+    provenance: list[Path]
+
+    def read(self) -> Inputs:
+        return read_inputs(
+            self.experiment,
+            scores=self.scores,
+            summaries=self.summaries,
+            metrics=self.metrics,
+            rollouts=self.rollouts,
+            provenance=self.provenance,
+        )
+
+
+def make_experiment(
+    root: Path,
+    *,
+    seeds: tuple[int, ...] = (0,),
+    tasks: tuple[str, ...] = ("arithmetic",),
+    problems: int = 40,
+    steps: int = 12,
+    trained_accuracy: float = 0.9,
+    samples: int = SAMPLES,
+) -> Files:
+    """Write an experiment `tiny` under root/results; paths in provenance are relative to root."""
+    maker = _Maker(root, np.random.default_rng(7), problems, steps, samples)
+    for task in tasks:
+        maker.prepare(task)
+    maker.model()
+    for seed in seeds:
+        maker.train(seed, tasks[0])
+        for task in tasks:
+            maker.evaluate(seed, task, "base", 0.6)
+            maker.evaluate(seed, task, "trained", trained_accuracy)
+    return maker.files
+
+
+class _Maker:
+    def __init__(self, root: Path, random: np.random.Generator, problems: int, steps: int, samples: int) -> None:
+        self._root = root
+        self._random = random
+        self._problems = problems
+        self._steps = steps
+        self._samples = samples
+        self.files = Files(experiment="tiny", scores=[], summaries=[], metrics=[], rollouts=[], provenance=[])
+
+    def prepare(self, task: str) -> None:
+        folder = self._root / "data" / task
+        for split in ("train", "test"):
+            write_json(folder / f"{split}.parquet", {"task": task, "split": split})
+        outputs = [folder / "train.parquet", folder / "test.parquet"]
+        self._provenance("prepare", None, [], outputs, {"data": {"arithmetic": {"seed": 0, "sizes": [4000, 512]}}})
+
+    def model(self) -> None:
+        manifest = self._root / "models/tiny_qwen2/manifest.json"
+        write_json(manifest, {"format": "huggingface"})
+        self._provenance("model", None, [], [manifest], {"model": {"name": "tiny_qwen2", "source": "fresh"}})
+
+    def train(self, seed: int, task: str) -> None:
+        folder = self._root / f"results/tiny/seed_{seed}"
+        metrics, rollouts = folder / "metrics.parquet", folder / "rollouts/manifest.json"
+        course = 0.6 + 0.3 * (1 - np.exp(-np.arange(self._steps) / (self._steps / 4)))
+        course = np.clip(course + self._random.normal(0, 0.02, self._steps) + 0.02 * seed, 0, 1)
+        write_parquet(metrics, _metrics(course, self._random))
+        names = [f"step_{step:05d}.parquet" for step in range(1, self._steps + 1)]
+        for step, name in enumerate(names):
+            write_parquet(rollouts.parent / name, _rollouts(step + 1, float(course[step]), self._random))
+        listed = {name: {"sha256": sha256_of(rollouts.parent / name)} for name in names}
+        write_json(rollouts, {"files": listed})
+        policy = folder / "policy/manifest.json"
+        write_json(policy, {"format": "dcp", "seed": seed})
+        inputs = [self._root / "models/tiny_qwen2/manifest.json", self._root / "data" / task / "train.parquet"]
+        params = {
+            "training": {"steps": self._steps, "prompts_per_step": 4, "samples_per_prompt": GROUP},
+            "reward": {"extractor": "strict", "permuted": False},
+            "algorithm": {"advantage": "grpo", "clip_low": 0.2, "clip_high": 0.2},
+        }
+        self._provenance("train", seed, inputs, [policy, metrics, rollouts], params)
+        self.files.metrics.append(metrics)
+        self.files.rollouts.append(rollouts)
+
+    def evaluate(self, seed: int, task: str, variant: str, accuracy: float) -> None:
+        folder = self._root / f"results/tiny/seed_{seed}/eval/{task}/{variant}"
+        completions, scores, summary = (
+            folder / name for name in ("completions.parquet", "scores.parquet", "scores.json")
+        )
+        write_parquet(completions, _completions(task, self._problems, self._samples, accuracy, self._random))
+        scoring = Scoring(bootstrap_draws=200)
+        table, found = score(completions, scoring)
+        write_parquet(scores, table)
+        write_json(summary, found)
+        model = "models/tiny_qwen2" if variant == "base" else f"results/tiny/seed_{seed}/policy"
+        inputs = [self._root / model / "manifest.json", self._root / "data" / task / "test.parquet"]
+        sampling = {"evaluation": {"sampling": {"seed": 1000, "samples": self._samples, "temperature": 1.0}}}
+        self._provenance("sample", seed, inputs, [completions], sampling)
+        params = {"evaluation": {"scoring": scoring.model_dump()}}
+        self._provenance("score", seed, [completions], [scores, summary], params)
+        self.files.scores.append(scores)
+        self.files.summaries.append(summary)
+
+    def _provenance(
+        self, stage: str, seed: int | None, inputs: list[Path], outputs: list[Path], params: dict[str, Any]
+    ) -> None:
+        path = outputs[0].parent / f"{stage}.provenance.json"
+        record = {
+            "stage": stage,
+            "experiment": "tiny",
+            "seed": seed,
+            "params": params,
+            "code": "c0de",
+            "key": f"{stage}{outputs[0]}",
+            "inputs": {str(file.relative_to(self._root)): sha256_of(file) for file in inputs},
+            "outputs": {str(file.relative_to(self._root)): sha256_of(file) for file in outputs},
+        }
+        write_json(path, record)
+        self.files.provenance.append(path)
+
+
+def _metrics(course: Floats, random: np.random.Generator) -> pa.Table:
+    steps = len(course)
+    difference = 10 ** random.normal(-6.3, 0.1, steps)
+    columns = {
+        "reward_mean": course,
+        "accuracy": course,
+        "entropy": 0.45 - 0.35 * (course - 0.6) / 0.3,
+        "zero_std_fraction": np.clip(2 * course - 1, 0, 1) ** 2,
+        "completion_length_mean": 9 + random.normal(0, 0.1, steps),
+        "logprob_difference_mean": difference,
+        "logprob_difference_max": 8 * difference,
+    }
+    return pa.table({"step": pa.array(range(1, steps + 1), pa.int32()), **columns})
+
+
+def _rollouts(step: int, accuracy: float, random: np.random.Generator) -> pa.Table:
+    count = 4 * GROUP
+    right = random.random(count) < np.repeat(random.beta(4 * accuracy, 4 * (1 - accuracy) + 0.1, 4), GROUP)
+    lengths = random.integers(7, 13, count)
+    return pa.table(
+        {
+            "step": pa.array([step] * count, pa.int32()),
+            "sample_index": pa.array([index % GROUP for index in range(count)], pa.int32()),
+            "completion_ids": pa.array([list(range(n)) for n in lengths], pa.list_(pa.int32())),
+            "finish_reason": ["length" if n == 12 else "stop" for n in lengths],
+            "correct": right.tolist(),
+            "reward": pa.array(right.astype(np.float32)),
+        }
+    )
+
+
+def _completions(task: str, problems: int, samples: int, accuracy: float, random: np.random.Generator) -> pa.Table:
+    rows = []
+    chance = random.beta(3 * accuracy, 3 * (1 - accuracy) + 0.05, problems)
+    for problem in range(problems):
+        left, right = 13 + 7 * problem, 5 + 11 * problem % 90
+        for sample in range(-1, samples):
+            correct = random.random() < (chance[problem] if sample >= 0 else float(chance[problem] > 0.45))
+            text = f"{left} + {right} = {left + right + (not correct)}\n#### {left + right + (not correct)}"
+            if problem == 3:
+                text = HOSTILE
+            rows.append(
+                {
+                    "task": task,
+                    "problem_index": problem,
+                    "sample_index": sample,
+                    "prompt": f"<|user|>{left} + {right}<|assistant|>",
+                    "completion": text,
+                    "completion_ids": list(range(len(text) % 16 + 1)),
+                    "logprobs": [-0.1] * (len(text) % 16 + 1),
+                    "finish_reason": "length" if random.random() < 0.03 else "stop",
+                    "ground_truth": str(left + right),
+                    "question": f"What is {left} + {right}? End with #### and the number.",
+                    "sampling_seed": problem * 10 + sample + 1,
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=COMPLETIONS)

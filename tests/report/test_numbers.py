@@ -1,0 +1,147 @@
+"""What the report computes and how it words it."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dagrpo.evaluation.statistics import Estimate
+from dagrpo.report import wording
+from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
+from dagrpo.report.curves import curves, moving_average, to_csv
+from dagrpo.report.examples import LONGEST_SHOWN, examples, problem_changes, visible
+from dagrpo.report.results import metrics_json, summary_markdown
+from dagrpo.report.rollouts import first_and_last
+from tests.report.synthetic import Files, make_experiment
+
+
+def estimate(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high)
+
+
+def comparison(*differences: Estimate, seeds: tuple[int, ...] = (0,)) -> TaskComparison:
+    names = ("greedy", "mean_at_4", "pass_at_4")
+    metrics = tuple(
+        MetricComparison(
+            metric=name, base=estimate(0.6, 0.5, 0.7), trained=estimate(0.6 + d.value, 0.5, 0.9), difference=d
+        )
+        for name, d in zip(names, differences, strict=False)
+    )
+    return TaskComparison(
+        task="gsm8k", problems=100, samples=4, seeds=seeds, confidence=0.95, metrics=metrics, greedy_by_seed=()
+    )
+
+
+BETTER = estimate(0.2, 0.1, 0.3)
+WORSE = estimate(-0.2, -0.3, -0.1)
+UNSURE = estimate(0.02, -0.05, 0.09)
+
+
+def test_the_headline_states_the_interval() -> None:
+    assert wording.headline(comparison(BETTER)) == (
+        "GRPO raised greedy accuracy on gsm8k from 60.0% to 80.0% (+20.0 points, 95% interval +10.0 to +30.0)."
+    )
+    assert wording.headline(comparison(WORSE)).startswith("GRPO lowered greedy accuracy")
+
+
+def test_an_interval_that_includes_zero_is_not_sold_as_a_gain() -> None:
+    unsure = comparison(UNSURE)
+    assert wording.headline(unsure).startswith("No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%")
+    assert "The interval includes 0" in wording.interpretation(unsure)
+
+
+def test_metrics_that_disagree_are_named() -> None:
+    text = wording.interpretation(comparison(BETTER, BETTER, UNSURE))
+    assert "Not every metric says the same: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0)." in text
+    assert "Not every metric" not in wording.interpretation(comparison(BETTER, BETTER))
+
+
+def test_what_the_interval_covers_depends_on_the_seeds() -> None:
+    assert "one seed was trained" in wording.interpretation(comparison(BETTER))
+    assert "3 seeds show only roughly" in wording.interpretation(comparison(BETTER, seeds=(0, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"), [(0.199, "+19.9"), (-0.05, "\N{MINUS SIGN}5.0"), (0.0, "\N{PLUS-MINUS SIGN}0.0")]
+)
+def test_points_carry_a_sign(difference: float, text: str) -> None:
+    assert wording.points(difference) == text
+
+
+def test_comparison_agrees_with_the_scores_of_a_single_seed(experiment: Files) -> None:
+    inputs = experiment.read()
+    found = compare(inputs, "arithmetic")
+    for variant in ("base", "trained"):
+        summary = inputs.evaluations["arithmetic", variant, 0].summary
+        shown = {metric.metric: getattr(metric, variant).as_dict() for metric in found.metrics}
+        assert shown["greedy"] == summary["greedy"]
+        assert shown["mean_at_4"] == {k: v for k, v in summary["mean_at_k"].items() if k != "k"}
+        assert shown["pass_at_2"] == summary["pass_at_k"]["2"]
+    for metric in found.metrics:
+        assert metric.difference.value == pytest.approx(metric.trained.value - metric.base.value)
+
+
+def test_several_seeds_are_averaged_and_shown_one_by_one(tmp_path: Path) -> None:
+    found = compare(make_experiment(tmp_path, seeds=(0, 1, 2)).read(), "arithmetic")
+    assert found.greedy.base.value == pytest.approx(np.mean([seed.base.value for seed in found.greedy_by_seed]))
+    assert found.greedy.difference.low <= found.greedy.difference.value <= found.greedy.difference.high
+
+
+def test_moving_average_looks_back_only() -> None:
+    averages = moving_average(np.array([[1.0, 2.0, 6.0, 10.0]]), 3)
+    assert averages.tolist() == [[1.0, 1.5, 3.0, 6.0]]
+
+
+def test_curves_csv_has_one_row_per_seed_and_step(tmp_path: Path) -> None:
+    found = curves(make_experiment(tmp_path, seeds=(0, 1), steps=4).read())
+    rows = list(csv.DictReader(to_csv(found).splitlines()))
+    assert [(row["seed"], row["step"]) for row in rows] == [(s, t) for s in "01" for t in "1234"]
+    assert float(rows[5]["reward_mean"]) == found["reward_mean"][1, 1]
+
+
+def test_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:
+    inputs = make_experiment(tmp_path, steps=5).read()
+    first, last = first_and_last(inputs, 10)
+    assert (first.steps, last.steps) == ((1, 2), (4, 5))
+    assert len(first.rewards) == 2 * 4 * 8
+    assert first.group_size == 8
+    assert first.right_per_group.sum() == first.rewards.sum()
+
+
+def test_metrics_for_dvc_are_numbers_all_the_way_down(experiment: Files) -> None:
+    inputs = experiment.read()
+    found = metrics_json([compare(inputs, "arithmetic")], curves(inputs), 3)
+    numbers = found["evaluation"]["arithmetic"]
+    assert isinstance(numbers, dict)
+    assert {"greedy_base", "greedy_trained", "greedy_difference_low", "mean_at_4_difference"} <= set(numbers)
+    assert all(isinstance(value, float) for value in [*numbers.values(), *found["training"].values()])
+
+
+def test_the_summary_has_a_line_per_metric_and_a_sentence_per_task(tmp_path: Path) -> None:
+    inputs = make_experiment(tmp_path, tasks=("a", "b")).read()
+    text = summary_markdown("tiny", [compare(inputs, task) for task in inputs.tasks])
+    assert text.count("| pass@4 |") == 2
+    assert text.count("\n- ") == 2
+
+
+def test_best_are_right_and_worst_are_wrong(experiment: Files) -> None:
+    shown = examples(experiment.read(), "arithmetic", 3)
+    assert [example.trained.correct for example in shown.best] == [True] * 3
+    assert not any(example.trained.correct for example in shown.worst)
+    gains = [problem.change for problem in shown.gained]
+    assert gains == sorted(gains, reverse=True)
+    assert all(problem.change < 0 for problem in shown.lost)
+
+
+def test_changes_are_shares_over_all_completions(experiment: Files) -> None:
+    inputs = experiment.read()
+    (third,) = (problem for problem in problem_changes(inputs, "arithmetic") if problem.index == 3)
+    assert (third.base, third.trained) == (0.0, 0.0)  # the hostile completion is wrong every time
+    found = inputs.evaluations["arithmetic", "base", 0].outcomes
+    assert problem_changes(inputs, "arithmetic")[0].base == (found.greedy[0] + found.sampled[0].sum()) / 5
+
+
+def test_text_that_hides_or_reorders_is_made_visible_and_long_text_is_cut() -> None:
+    assert visible("a\u202eb\x00c\n\td\u200b\ud800") == "a\\u202eb\\u0000c\n\td\\u200b\\ud800"
+    assert visible("x" * (LONGEST_SHOWN + 1234)).endswith("x [... 1,234 more characters]")

@@ -1,0 +1,189 @@
+"""The page: complete, offline, safe to open whatever the policy wrote, and the same bytes each time."""
+
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from dagrpo.files import read_json, write_json
+from dagrpo.params.report import Report
+from dagrpo.report.build import FIGURE_FILES, build, write
+from tests.report.synthetic import HOSTILE, Files, make_experiment
+
+VOID = {"meta", "wbr", "br", "img", "link"}
+REPORT = Report(completions=5, smoothing=3)
+
+
+class Checker(HTMLParser):
+    """Notes what a browser would: tags that do not match, ids, links, scripts, what is loaded from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.mistakes: list[str] = []
+        self.ids: list[str] = []
+        self.anchors: list[str] = []
+        self.loaded: list[str] = []
+        self.tags: set[str] = set()
+        self.handlers: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.handle_startendtag(tag, attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            self.ids += [value or ""] if name == "id" else []
+            self.handlers += [name] if name.startswith("on") else []
+            if name in {"src", "href", "xlink:href"}:
+                (self.anchors if (value or "").startswith("#") else self.loaded).append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.mistakes.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(files: Files, folder: Path) -> str:
+    own = {"report": REPORT.model_dump()}
+    write(
+        build(files.read(), REPORT, own),
+        REPORT.smoothing,
+        html=folder / "report.html",
+        metrics=folder / "metrics.json",
+        table=folder / "curves.csv",
+        summary=folder / "summary.md",
+        figures=folder / "figures",
+    )
+    return (folder / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds, two tasks, built once for all tests that only look."""
+    root = tmp_path_factory.mktemp("experiment")
+    page_of(make_experiment(root, seeds=(0, 1), tasks=("arithmetic", "aime_2024")), root / "report")
+    return root / "report"
+
+
+@pytest.fixture(scope="module")
+def checked(built: Path) -> Checker:
+    return Checker((built / "report.html").read_text())
+
+
+def test_every_tag_is_closed_and_every_id_is_unique(checked: Checker) -> None:
+    assert checked.mistakes == []
+    assert checked.open == []
+    assert len(checked.ids) == len(set(checked.ids))
+
+
+def test_every_link_leads_somewhere_on_the_page(checked: Checker) -> None:
+    assert {anchor.removeprefix("#") for anchor in checked.anchors} <= set(checked.ids)
+
+
+def test_nothing_is_loaded_from_elsewhere_and_nothing_runs(checked: Checker, built: Path) -> None:
+    assert checked.loaded == []
+    assert checked.handlers == []
+    assert not {"script", "iframe", "object", "embed", "link", "form", "img"} & checked.tags
+    assert not re.search(r"url\((?!#)|@import", (built / "report.html").read_text())
+    assert "default-src &#39;none&#39;" in (built / "report.html").read_text() or (
+        "default-src 'none'" in (built / "report.html").read_text()
+    )
+
+
+def test_hostile_output_is_shown_and_not_obeyed(checked: Checker, built: Path) -> None:
+    text = (built / "report.html").read_text()
+    assert "<script" not in text
+    assert "&lt;/pre&gt;&lt;script src=" in text
+    assert HOSTILE.split("\u202e")[0] in checked.text
+    assert "\u202e" not in text
+    assert "\\u202e" in checked.text
+    assert "\\u0007" in checked.text
+
+
+def test_figures_speak_to_those_who_do_not_see_them(built: Path) -> None:
+    text = (built / "report.html").read_text()
+    for svg in re.findall(r"<svg .*?</svg>", text, re.DOTALL):
+        element = ElementTree.fromstring(svg)
+        assert element.get("role") == "img"
+        title, description = element[0], element[1]
+        assert element.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert title.text
+        assert description.text
+        assert "DejaVu" not in svg
+        assert "#1c1c1e" not in svg
+
+
+def test_tables_have_captions_and_header_cells(built: Path) -> None:
+    tables = re.findall(r"<table.*?</table>", (built / "report.html").read_text(), re.DOTALL)
+    assert len(tables) > 8
+    for table in tables:
+        assert "<caption>" in table
+        assert '<th scope="col"' in table
+        assert '<th scope="row"' in table or "None." in table
+
+
+def test_every_digest_from_raw_data_to_score_is_there(built: Path, checked: Checker) -> None:
+    root = built.parent
+    for provenance in root.rglob("*.provenance.json"):
+        for digest in read_json(provenance)["outputs"].values():
+            assert digest in checked.text
+
+
+def test_parameters_are_those_that_the_stages_recorded(checked: Checker) -> None:
+    for key in ("clip_high", "prompts_per_step", "scoring.bootstrap_draws", "smoothing"):
+        assert key in checked.text
+
+
+def test_all_figures_are_written_as_png_and_svg(built: Path) -> None:
+    assert sorted(os.listdir(built / "figures")) == sorted(FIGURE_FILES)
+    for name in FIGURE_FILES:
+        content = (built / "figures" / name).read_bytes()
+        assert content.startswith(b"\x89PNG" if name.endswith(".png") else b"<?xml")
+
+
+def test_the_same_inputs_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    page_of(make_experiment(tmp_path, seeds=(0, 1), tasks=("arithmetic", "aime_2024")), tmp_path / "report")
+    for file in (path for path in built.rglob("*") if path.is_file()):
+        assert file.read_bytes() == (tmp_path / "report" / file.relative_to(built)).read_bytes(), file.name
+
+
+def test_no_path_of_this_machine_and_no_date_is_on_the_page(built: Path) -> None:
+    text = (built / "report.html").read_text()
+    assert str(built.parent) not in text
+    assert not re.search(r"20[2-9]\d-[01]\d-[0-3]\d", text)
+
+
+def test_a_control_with_permuted_rewards_says_so(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path)
+    for path in files.provenance:
+        record = read_json(path)
+        if record["stage"] == "train":
+            record["params"]["reward"]["permuted"] = True
+            write_json(path, record)
+    assert "This is a control." in page_of(files, tmp_path / "report")
+
+
+def test_an_experiment_of_one_step_one_problem_and_no_samples_still_has_a_report(tmp_path: Path) -> None:
+    text = page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0), tmp_path / "report")
+    assert "No difference shown" in text
+    assert "mean@" not in text.split("How to read it</h2>")[0]
+
+
+def test_parameters_that_differ_between_stages_are_marked(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path, seeds=(0, 1))
+    path = next(path for path in files.provenance if path.name == "train.provenance.json")
+    write_json(path, read_json(path) | {"params": {"training": {"steps": 99}}})
+    text = page_of(files, tmp_path / "report")
+    assert "differs between stages:" in text
+    assert "12, 99" in text

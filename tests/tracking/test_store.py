@@ -1,0 +1,58 @@
+"""Where runs are recorded, and what is refused before any work."""
+
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dagrpo.tracking.store import artifact_location, is_initialised, require_usable, tracking_uri
+
+
+def test_the_default_is_a_database_in_the_project_with_artifacts_beside_it(fresh: Path) -> None:
+    uri = tracking_uri(fresh)
+    assert uri == f"sqlite:///{fresh.resolve()}/mlflow.db"
+    assert artifact_location(uri, fresh) == f"{fresh.resolve()}/mlartifacts"
+    assert not is_initialised(uri)
+    require_usable(uri)
+
+
+def test_a_relative_database_is_one_in_the_project(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs/all.db")
+    assert tracking_uri(fresh) == f"sqlite:///{fresh.resolve()}/runs/all.db"
+    assert artifact_location(tracking_uri(fresh), fresh) == f"{fresh.resolve()}/runs/mlartifacts"
+
+
+def test_a_server_decides_where_artifacts_go(fresh: Path) -> None:
+    assert artifact_location("http://127.0.0.1:5000", fresh) is None
+
+
+def test_the_embedded_database_keeps_a_write_ahead_log(empty_database: Path) -> None:
+    connection = sqlite3.connect(empty_database)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_a_server_that_does_not_answer_is_refused_in_a_sentence(fresh: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening: a connection is refused
+        uri = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ValueError, match=r"does not answer .*: start it, correct MLFLOW_TRACKING_URI, or set DAG"):
+            require_usable(uri)
+
+
+def test_a_folder_is_refused_in_a_sentence(fresh: Path) -> None:
+    with pytest.raises(ValueError, match=r"MLFLOW_TRACKING_URI=\./mlruns names a folder.*sqlite:///<file>"):
+        require_usable("./mlruns")
+
+
+def test_a_damaged_database_is_refused_in_a_sentence(fresh: Path) -> None:
+    (fresh / "mlflow.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises(ValueError, match=r"mlflow\.db cannot record runs \(file is not a database\): move it away"):
+        require_usable(tracking_uri(fresh))
+
+
+def test_a_database_in_place_of_a_folder_is_refused_in_a_sentence(fresh: Path) -> None:
+    (fresh / "file").write_text("")
+    with pytest.raises(ValueError, match=r"file is not a folder to write all\.db in"):
+        require_usable(f"sqlite:///{fresh}/file/all.db")

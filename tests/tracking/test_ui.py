@@ -1,0 +1,50 @@
+"""The MLflow UI on loopback."""
+
+import json
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.shipper import settle
+from dagrpo.tracking.ui import serve
+from tests.tracking.conftest import stage_record
+
+
+def test_the_address_of_the_experiments_runs_is_printed_once_it_answers(project: Path) -> None:
+    with stage_run(stage_record()):
+        pass
+    assert settle(project)
+    (project / "params.yaml").write_text("experiment: {name: demo}\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = f"from dagrpo.tracking.ui import serve; serve({port})"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert server.stdout is not None
+        line = next(line for line in server.stdout if line.startswith("MLflow: "))
+        assert line.strip() == f"MLflow: http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get?experiment_id=1"
+        ) as answer:
+            assert json.load(answer)["experiment"]["name"] == "demo"
+    finally:
+        server.terminate()
+        server.communicate()
+    assert server.returncode == 143
+
+
+def test_a_busy_port_is_one_sentence(project: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ValueError, match=rf"Port {port} on 127\.0\.0\.1 cannot be used .*: choose another"):
+            serve(port)
