@@ -10,36 +10,80 @@ from dagrpo.files import digest_of, sha256_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_COMMON = ("src/dagrpo/files.py", "src/dagrpo/stage.py", "src/dagrpo/params/base.py")
+_COMMON = (
+    "src/dagrpo/files.py",
+    "src/dagrpo/stage.py",
+    "src/dagrpo/params/__init__.py",
+    "src/dagrpo/params/base.py",
+)
 _CHECKPOINTS = ("src/dagrpo/checkpoints",)
-_ROLLOUT = ("src/dagrpo/rollout", "src/dagrpo/records.py", "src/dagrpo/params/rollout.py")
-_REWARDS = ("src/dagrpo/rewards", "src/dagrpo/params/reward.py")
+_ROLLOUT = ("src/dagrpo/rollout", "src/dagrpo/params/rollout.py", "src/dagrpo/rendering.py")
+_ROWS = ("src/dagrpo/tasks/__init__.py", "src/dagrpo/tasks/schema.py", "src/dagrpo/records.py")
+_EXTRACTION = ("src/dagrpo/rewards/__init__.py", "src/dagrpo/rewards/gsm8k.py")
+_EVALUATION = ("src/dagrpo/evaluation/__init__.py", "src/dagrpo/evaluation/tables.py")
+_STATISTICS = ("src/dagrpo/evaluation/outcomes.py", "src/dagrpo/evaluation/statistics.py")
+_MANIFEST = ("__init__", "folder", "manifest", "modules", "tensors")
+_FITTING = ("__init__", "batches", "optimizer", "policy", "prompts", "rollouts")
 
 CODE: dict[str, tuple[str, ...]] = {
-    "prepare": (*_COMMON, *_REWARDS, "src/dagrpo/tasks", "src/dagrpo/records.py", "src/dagrpo/params/data.py"),
+    "prepare": (*_COMMON, *_EXTRACTION, "src/dagrpo/tasks", "src/dagrpo/records.py", "src/dagrpo/params/data.py"),
     "model": (
         *_COMMON,
         *_CHECKPOINTS,
         "src/dagrpo/models",
-        "src/dagrpo/params/model.py",
+        "src/dagrpo/params/checkpoint.py",
         "src/dagrpo/params/experiment.py",
+        "src/dagrpo/params/model.py",
     ),
-    "warmup": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/grpo", "src/dagrpo/tasks", "src/dagrpo/params/warmup.py"),
+    "warmup": (
+        *_COMMON,
+        *_CHECKPOINTS,
+        *_ROWS,
+        *(f"src/dagrpo/grpo/{name}.py" for name in _FITTING),
+        "src/dagrpo/grpo/warmup.py",
+        "src/dagrpo/rendering.py",
+        "src/dagrpo/params/checkpoint.py",
+        "src/dagrpo/params/warmup.py",
+    ),
     "convert": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
     "train": (
         *_COMMON,
         *_CHECKPOINTS,
         *_ROLLOUT,
-        *_REWARDS,
+        *_ROWS,
+        "src/dagrpo/rewards",
         "src/dagrpo/grpo",
-        "src/dagrpo/tasks",
         "src/dagrpo/params/algorithm.py",
+        "src/dagrpo/params/checkpoint.py",
+        "src/dagrpo/params/reward.py",
         "src/dagrpo/params/training.py",
     ),
     "export": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
-    "sample": (*_COMMON, *_CHECKPOINTS, *_ROLLOUT, "src/dagrpo/evaluation", "src/dagrpo/params/evaluation.py"),
-    "score": (*_COMMON, *_REWARDS, "src/dagrpo/evaluation", "src/dagrpo/params/evaluation.py"),
-    "report": (*_COMMON, "src/dagrpo/report", "src/dagrpo/params/report.py"),
+    "sample": (
+        *_COMMON,
+        *(f"src/dagrpo/checkpoints/{name}.py" for name in _MANIFEST),
+        *_ROLLOUT,
+        *_ROWS,
+        *_EVALUATION,
+        "src/dagrpo/evaluation/sampling.py",
+        "src/dagrpo/params/evaluation.py",
+    ),
+    "score": (
+        *_COMMON,
+        *_EXTRACTION,
+        *_EVALUATION,
+        *_STATISTICS,
+        "src/dagrpo/evaluation/scoring.py",
+        "src/dagrpo/params/evaluation.py",
+    ),
+    "report": (
+        *_COMMON,
+        *_EVALUATION,
+        *_STATISTICS,
+        "src/dagrpo/report",
+        "src/dagrpo/lineage.py",
+        "src/dagrpo/params/report.py",
+    ),
 }
 
 

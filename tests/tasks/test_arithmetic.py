@@ -84,7 +84,7 @@ def test_counts_of_distinct_problems_are_those_of_combinatorics() -> None:
 
 def test_more_problems_than_there_are_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="asks for 60 problems .* hold only 55 distinct ones: lower train or test, or add a level"
+        ValueError, match=r"asks for 60 problems .* hold only 55 distinct ones: lower train or test, or add a level"
     ):
         _load(50, 10, "sum_1_digit")
 

@@ -7,7 +7,7 @@ from snakemake.exceptions import WorkflowError
 
 from dagrpo.code import code_files
 from dagrpo.workflow.configuration import checked, differs_from_file
-from dagrpo.workflow.finish import begin, commit, show_results
+from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
 from dagrpo.workflow.locks import release_stale_lock
 from dagrpo.workflow.stages import sections
 
@@ -72,4 +72,5 @@ def commit_what_ran():
 
 def finish(name):
     commit_what_ran()
+    settle_tracking()
     show_results(name)

@@ -3,7 +3,7 @@
 Needs nothing but completions: another extractor rescores them, and no model is opened.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,8 +15,10 @@ from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_p
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import COMPLETIONS, GREEDY, SCORES, read_table
 from dagrpo.params.evaluation import Scoring
-from dagrpo.params.reward import Extractor
+from dagrpo.params.base import Extractor
 from dagrpo.rewards.gsm8k import equal, extract
+
+RATES = ("truncation_rate", "missing_answer_rate", "mean_completion_tokens")
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
@@ -113,21 +115,34 @@ def _accuracy_by_extractor(completions: pa.Table) -> dict[str, dict[str, float]]
     return {name: _by_kind(scores, scores.column("correct").to_pylist()) for name, scores in graded.items()}
 
 
-def metrics_to_log(summary: dict[str, Any]) -> dict[str, float]:
+def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:
+    """The estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
+    found = {"greedy": summary["greedy"]}
+    k = summary["samples_per_problem"]
+    if k:
+        found[f"mean_at_{k}"] = summary["mean_at_k"]
+        found |= {f"pass_at_{n}": summary["pass_at_k"][str(n)] for n in pass_counts(k)}
+        found[f"maj_at_{k}"] = summary["maj_at_k"]
+    return {name: Estimate(value=e["value"], low=e["low"], high=e["high"]) for name, e in found.items()}
+
+
+def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
     """The summary's numbers under flat names such as greedy, greedy_low, mean_at_4, pass_at_2_high."""
-    estimates = {"greedy": summary["greedy"]}
-    if summary["samples_per_problem"]:
-        estimates[f"mean_at_{summary['mean_at_k']['k']}"] = summary["mean_at_k"]
-        estimates[f"maj_at_{summary['maj_at_k']['k']}"] = summary["maj_at_k"]
-        estimates |= {f"pass_at_{k}": estimate for k, estimate in summary["pass_at_k"].items()}
     flat: dict[str, float] = {}
-    for name, estimate in estimates.items():
-        flat |= {name: estimate["value"], f"{name}_low": estimate["low"], f"{name}_high": estimate["high"]}
-    for rate in ("truncation_rate", "missing_answer_rate", "mean_completion_tokens"):
+    for name, estimate in estimates_of(summary).items():
+        flat |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    for rate in RATES:
         flat |= {f"{rate}_{kind}": value for kind, value in summary[rate].items()}
     return flat
 
 
-def estimate_of(values: dict[str, Any]) -> Estimate:
-    """An estimate as scores.json holds it."""
-    return Estimate(value=values["value"], low=values["low"], high=values["high"])
+def rows_to_show(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The summary as lines for a person."""
+    estimates = [
+        (name.replace("_at_", "@"), f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})")
+        for name, estimate in estimates_of(summary).items()
+    ]
+    rates = [
+        (f"{rate.replace('_', ' ')}, {kind}", f"{value:.3f}") for rate in RATES for kind, value in summary[rate].items()
+    ]
+    return estimates + rates

@@ -5,6 +5,7 @@ Knows nothing of completions, tasks or files. No hypothesis tests and no p-value
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -45,9 +46,10 @@ def wilson(successes: int, trials: int, confidence: float) -> Estimate:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / trials
     centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z / (1 + z**2 / trials) * np.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
-    # min and max: at 0 and 1 the bound is the share itself, which rounding must not miss.
-    return Estimate(value=share, low=min(share, float(centre - half)), high=max(share, float(centre + half)))
+    half = z / (1 + z**2 / trials) * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    low = 0.0 if successes == 0 else centre - half  # exactly, where rounding would miss it
+    high = 1.0 if successes == trials else centre + half
+    return Estimate(value=share, low=low, high=high)
 
 
 def bootstrap(values: Floats, resampling: Resampling, bounds: tuple[float, float] = (0.0, 1.0)) -> Estimate:

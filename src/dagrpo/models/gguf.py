@@ -4,10 +4,11 @@ The weights keep the rounding of the file's quantization. Not a way back: nothin
 """
 
 import importlib.util
+import struct
 from pathlib import Path, PurePosixPath
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
@@ -63,10 +64,14 @@ def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
     try:
         with no_progress_bars():
             model, report = AutoModelForCausalLM.from_pretrained(
-                path.parent, dtype=dtype, output_loading_info=True, **where
+                path.parent,
+                dtype=dtype,
+                output_loading_info=True,
+                quantization_config=GgufConfig(dequantize=True),
+                **where,
             )
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
-    except (ValueError, IndexError, KeyError, NotImplementedError) as error:  # what a damaged file runs into
+    except (ValueError, IndexError, KeyError, NotImplementedError, struct.error) as error:  # of a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"{path} cannot be read by transformers ({reason}): give another file in model.gguf."

@@ -12,6 +12,7 @@ import httpx
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
+from transformers import CONFIG_MAPPING
 
 from dagrpo.checkpoints.folder import CONFIG, new_checkpoint, require_config
 from dagrpo.checkpoints.hf import HuggingFaceTensors
@@ -65,7 +66,7 @@ def _require_plain(folder: Path, repository: str) -> None:
     """Refuse what would need the model's own code, or has no weights to train."""
     require_config(folder)
     config = read_json(folder / CONFIG)
-    if "auto_map" in config:
+    if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise ValueError(f"{repository} needs Python code of its own, which is never run: choose another model.")
     if "quantization_config" in config:
         raise ValueError(f"{repository} is quantized and cannot be trained: choose the model it was made from.")

@@ -1,10 +1,11 @@
 """What every section of params.yaml is: closed, frozen, strict."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+Extractor = Literal["strict", "flexible"]  # read by reward and by evaluation
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
-from dagrpo.params.reward import Extractor
+from dagrpo.params.base import Extractor, Section
 
 
 class Sampling(Section):

@@ -1,13 +1,10 @@
 """Section `reward`: what a completion is worth."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
-
-Extractor = Literal["strict", "flexible"]
-
+from dagrpo.params.base import Extractor, Section
 
 class Reward(Section):
     extractor: Extractor = Field(

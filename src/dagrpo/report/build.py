@@ -39,10 +39,9 @@ def build(inputs: Inputs, report: Report, own_params: Mapping[str, Any]) -> Page
 
 def write(page: Page, window: int, *, html: Path, metrics: Path, table: Path, summary: Path, figures: Path) -> None:
     """Write every output. `table`: the curves as CSV; `figures`: the folder of FIGURE_FILES; `window`: as for build."""
-    with style.house_style():
-        for drawn in page.figures:
-            _write_figure(drawn, figures)
-        write_text(html, render(page))
+    for drawn in page.figures:
+        _write_figure(drawn, figures)
+    write_text(html, render(page))
     write_json(metrics, metrics_json(page.comparisons, page.curves, window))
     write_text(table, to_csv(page.curves))
     write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons))

@@ -57,7 +57,7 @@ _RC = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw within this: nothing of the user's own matplotlib configuration comes through."""
+    """Draw and save within this: nothing of the user's own matplotlib configuration comes through."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_RC)
@@ -73,7 +73,8 @@ def new_figure(height: float) -> Figure:
 def to_png(figure: Figure) -> bytes:
     """The figure's bytes; the same for the same figure (no date, no version)."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    with house_style():
+        figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -81,6 +82,7 @@ def to_svg(figure: Figure, name: str, *, transparent: bool = False) -> str:
     """The figure as SVG text; `name` salts its ids, so that they are the same each time."""
     buffer = BytesIO()
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({"svg.hashsalt": name}):
+    with house_style():
+        matplotlib.rcParams["svg.hashsalt"] = name
         figure.savefig(buffer, format="svg", metadata=metadata, transparent=transparent)
     return buffer.getvalue().decode()

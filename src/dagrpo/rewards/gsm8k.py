@@ -9,7 +9,7 @@ import re
 import unicodedata
 from decimal import Decimal
 
-from dagrpo.params.reward import Extractor
+from dagrpo.params.base import Extractor
 
 MARK = "####"
 

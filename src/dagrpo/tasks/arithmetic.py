@@ -73,6 +73,7 @@ def load(params: Data) -> Problems:
         revision=None,
         files={},
         expected={"train": wanted.train, "test": wanted.test},
+        levels=tuple(counts),
     )
 
 

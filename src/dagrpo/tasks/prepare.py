@@ -1,6 +1,5 @@
 """Stage prepare: a task's raw problems -> data/<task>/{train,test}.parquet and a card that says how they came about."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ class Card:
     dropped: Mapping[str, int]  # reason -> problems
     limits: Mapping[str, int | None]
     counts: Mapping[str, int]  # split -> problems written
-    abilities: Mapping[str, Mapping[str, int]]  # split -> ability (the level, for generated problems) -> problems
+    levels: Mapping[str, Mapping[str, int]]  # level -> split -> problems written; empty for a task without levels
 
 
 def prepare(task: str, folder: Path, params: Data) -> Card:
@@ -87,5 +86,9 @@ def _card(
         dropped=dict(dropped),
         limits={"max_train": params.max_train, "max_test": params.max_test},
         counts={split: len(splits[split]) for split in SPLITS},
-        abilities={split: dict(Counter(example.ability for example in splits[split])) for split in SPLITS},
+        levels={level: {split: _at_level(splits[split], level) for split in SPLITS} for level in problems.levels},
     )
+
+
+def _at_level(examples: Sequence[Example], level: str) -> int:
+    return sum(example.ability == level for example in examples)

@@ -22,6 +22,7 @@ class Problems:
     revision: str | None  # commit on the hub
     files: Mapping[str, str]  # raw file -> sha256
     expected: Mapping[str, int]  # split -> problems that the whole source holds
+    levels: Sequence[str] = ()  # where an example's `ability` is its level: all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

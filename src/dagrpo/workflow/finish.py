@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 from dagrpo.files import read_json
 
 JOURNAL = Path(".state/ran")
+SECONDS_TO_SETTLE = 60
 
 
 def begin() -> None:
@@ -38,6 +39,14 @@ def commit(*, overridden: bool) -> None:
         _commit_to_dvc([Path(output) for entry in entries for output in _still_current(entry)])
     for entry in entries:
         entry.unlink()
+
+
+def settle_tracking() -> None:
+    """Wait until MLflow holds everything the stages recorded; say so when it cannot be reached."""
+    from dagrpo.tracking.shipper import last_trouble, settle
+
+    if os.environ.get("DAGRPO_TRACKING") != "off" and not settle(Path.cwd(), timeout_s=SECONDS_TO_SETTLE):
+        print(f"MLflow does not hold everything yet: {last_trouble(Path.cwd())}", file=sys.stderr)
 
 
 def show_results(experiment: str) -> None:

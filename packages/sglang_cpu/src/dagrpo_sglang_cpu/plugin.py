@@ -25,6 +25,7 @@ def register() -> None:
     if torch.cuda.is_available():
         return
     from dagrpo_sglang_cpu.attention import BatchedAttention
+    from dagrpo_sglang_cpu.sampling import draw_in_slices
     from sglang.srt.arg_groups.choices import (
         add_deterministic_attention_backend_choices,
         add_radix_supported_deterministic_attention_backend_choices,
@@ -41,6 +42,7 @@ def register() -> None:
     HookRegistry.register(f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE)
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND)
+    HookRegistry.register("sglang.srt.layers.sampler.multinomial_with_seed", draw_in_slices, HookType.AROUND)
     HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER)
 
 
