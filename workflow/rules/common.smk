@@ -22,6 +22,22 @@ except ValueError as error:
 
 experiment = params.experiment
 RUN = "results/{experiment}/runs/seed_{seed}"
+OTHER_FIGURES = [
+    f"results/{{experiment}}/report/figures/{name}"
+    for name in (
+        "learning_curve.svg",
+        "base_vs_trained.svg",
+        *(
+            f"{figure}.{kind}"
+            for figure in (
+                "reward_distribution",
+                "completion_length",
+                "logprob_difference",
+            )
+            for kind in ("png", "svg")
+        ),
+    )
+]
 CHECKPOINT_OF = {"base": "warmup", "trained": "exported"}
 
 

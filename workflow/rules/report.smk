@@ -29,6 +29,7 @@ rule report:
             caption="../report/base_vs_trained.rst",
             category="Figures",
         ),
+        figures=OTHER_FIGURES,
         provenance="results/{experiment}/report/provenance.json",
     log:
         "logs/{experiment}/report.log",
@@ -47,6 +48,10 @@ rule report:
             for name in ("scores", "summaries", "metrics", "rollouts", "provenance")
             for path in input[name]
         ),
+        figures=lambda wildcards, output: " ".join(
+            f"--output figure_{number}={path}"
+            for number, path in enumerate(output.figures)
+        ),
     message:
         "report: {wildcards.experiment}"
     shell:
@@ -54,5 +59,5 @@ rule report:
         " --params {params.sections:q} {params.inputs}"
         " --output html={output.html} --output summary={output.summary} --output metrics={output.metrics}"
         " --output curves={output.curves} --output learning_curve={output.learning_curve}"
-        " --output base_vs_trained={output.base_vs_trained}"
+        " --output base_vs_trained={output.base_vs_trained} {params.figures}"
         " --output provenance={output.provenance} --log {log}"

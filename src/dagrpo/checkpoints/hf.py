@@ -51,7 +51,7 @@ class HuggingFaceTensors:
 
 
 def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> None:
-    """Write weights into a folder: one file, or shards of at most `max_shard_bytes` (or one tensor) and their index."""
+    """Write weights into a folder: one file, or shards of at most so many bytes of weights and an index."""
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import COMPLETIONS, GREEDY, SCORES, read_table
-from dagrpo.params.evaluation import Scoring
 from dagrpo.params.base import Extractor
+from dagrpo.params.evaluation import Scoring
 from dagrpo.rewards.gsm8k import equal, extract
 
 RATES = ("truncation_rate", "missing_answer_rate", "mean_completion_tokens")

@@ -18,7 +18,7 @@ class Sampling(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling.")
     top_k: Annotated[int, Field(ge=-1)] = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
     max_new_tokens: Annotated[int, Field(ge=1)] = Field(
-        16, description="Longest completion, in tokens; a longer one counts as truncated."
+        20, description="Longest completion, in tokens; a longer one counts as truncated."
     )
     max_problems: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Evaluate only the first problems of each task; null: all."

@@ -32,7 +32,7 @@ class Rollout(Section):
         1.0, description="Nucleus sampling; below 1 biases the importance ratio."
     )
     top_k: Annotated[int, Field(ge=-1)] = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
-    max_new_tokens: Annotated[int, Field(ge=1)] = Field(16, description="Longest completion, in tokens.")
+    max_new_tokens: Annotated[int, Field(ge=1)] = Field(20, description="Longest completion, in tokens.")
     deterministic: bool = Field(
         True,
         description="Submit each batch in lockstep, so that the same seed gives the same bytes; off is faster and nearly repeatable.",

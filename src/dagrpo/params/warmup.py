@@ -9,7 +9,7 @@ from dagrpo.params.base import Section
 
 class Warmup(Section):
     steps: Annotated[int, Field(ge=0)] = Field(
-        400, description="Optimizer steps; 0 passes the model through unchanged."
+        300, description="Optimizer steps; 0 passes the model through unchanged."
     )
     batch_size: Annotated[int, Field(ge=1)] = Field(128, description="Examples per step.")
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate of AdamW.")

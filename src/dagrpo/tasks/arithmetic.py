@@ -117,10 +117,8 @@ def _chain_sums(kind: Kind, seed: str) -> Iterator[tuple[str, str]]:
     """chain_sum's endless stream of (expression, result); entry i depends on the seed and i alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # from a dependency of reasoning-gym, at every import
-        from reasoning_gym.arithmetic.chain_sum import (
-            ChainSumConfig,
-            ChainSumDataset,
-        )  # a second; only this task needs it
+        # imported here: it takes a second or more, and only this task needs it
+        from reasoning_gym.arithmetic.chain_sum import ChainSumConfig, ChainSumDataset
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:6])  # far apart, so that no two streams overlap
     shape = {"min_terms": kind.terms, "max_terms": kind.terms, "min_digits": kind.digits, "max_digits": kind.digits}
     entries = ChainSumDataset(ChainSumConfig(seed=start, **shape))

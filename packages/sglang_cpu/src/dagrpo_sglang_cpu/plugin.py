@@ -1,20 +1,20 @@
 """SGLang's plugin for the CPU, loaded in each of its processes; does nothing where there is a GPU.
 
-1. Per-request `sampling_seed` needs --enable-deterministic-inference, which knows no attention backend for a CPU and
-   switches on kernels that need a GPU. On a CPU the native kernels are deterministic for one composition of the batch.
+1. Seeded sampling needs --enable-deterministic-inference, which knows no attention backend for a CPU and switches on
+   kernels that need a GPU. On a CPU the native kernels are deterministic as they are, for one composition of the batch.
 2. LoRA code pins host memory unconditionally, which torch refuses without an accelerator.
-3. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
+3. Attention and seeded sampling, as SGLang does them on a CPU, take most of the time of a small model.
+4. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
 """
 
+import gc
 import importlib
 import multiprocessing
 import sys
 from types import ModuleType
 from typing import Any
 
-LORA_MODULES = tuple(
-    f"sglang.srt.lora.{name}" for name in ("layers", "lora", "mem_pool", "backend.torch_backend")
-)
+LORA_MODULES = tuple(f"sglang.srt.lora.{name}" for name in ("layers", "lora", "mem_pool", "backend.torch_backend"))
 CONSTRUCTORS = ("tensor", "empty", "zeros", "ones", "arange", "full")
 
 
@@ -24,35 +24,39 @@ def register() -> None:
 
     if torch.cuda.is_available():
         return
-    from dagrpo_sglang_cpu.attention import BatchedAttention
-    from dagrpo_sglang_cpu.sampling import draw_in_slices
-    from sglang.srt.arg_groups.choices import (
-        add_deterministic_attention_backend_choices,
-        add_radix_supported_deterministic_attention_backend_choices,
-    )
+    from sglang.srt.arg_groups import choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    add_deterministic_attention_backend_choices(["torch_native"])
-    add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
+    from dagrpo_sglang_cpu.attention import BatchedAttention
+    from dagrpo_sglang_cpu.sampling import draw_in_slices
+
+    choices.add_deterministic_attention_backend_choices(["torch_native"])
+    choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
-    HookRegistry.register(f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE)
-    HookRegistry.register(f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE)
-    attention = BatchedAttention()
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
-    HookRegistry.register(f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE)
-    HookRegistry.register(f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND)
-    HookRegistry.register(f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND)
-    HookRegistry.register("sglang.srt.layers.sampler.multinomial_with_seed", draw_in_slices, HookType.AROUND)
-    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER)
+    attention = BatchedAttention()
+    for target, hook, kind in (
+        (f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE),
+        (f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE),
+        (f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE),
+        (f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND),
+        (f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND),
+        ("sglang.srt.layers.sampler.multinomial_with_seed", draw_in_slices, HookType.AROUND),
+        ("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER),
+    ):
+        HookRegistry.register(target, hook, kind)
+    gc.disable()  # until fork_processes: importing what the hooks name makes a million objects and no garbage
 
 
 def no_batch_invariant_mode(runner: Any) -> None:
-    """Stand-in for the switch to Triton kernels that need a GPU."""
+    """Stand-in for the switch to Triton kernels, which need a GPU."""
 
 
 def fork_processes(result: Any, *args: Any, **kwargs: Any) -> None:
-    """Undo SGLang's choice of `spawn`, which it needs for CUDA alone."""
+    """After SGLang has chosen `spawn`, which only CUDA needs: choose `fork`, with everything imported so far shared."""
     multiprocessing.set_start_method("fork", force=True)
+    gc.freeze()
+    gc.enable()
 
 
 class UnpinnedTorch(ModuleType):
@@ -65,8 +69,8 @@ class UnpinnedTorch(ModuleType):
         if name not in CONSTRUCTORS:
             return attribute
 
-        def construct(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
-            return attribute(*args, **kwargs)  # type: ignore[no-any-return]
+        def construct(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+            return attribute(*args, **kwargs)
 
         return construct
 
