@@ -72,8 +72,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success it becomes `path` (replacing an older one), on any failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed; no two runs share an output
-        shutil.rmtree(leftover, ignore_errors=True)
+    for suffix in ("part", "old"):  # left by a run that was killed; no two runs share an output
+        for leftover in path.parent.glob(f".{path.name}.*.{suffix}"):
+            shutil.rmtree(leftover, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     old = temporary.with_suffix(".old")
     try:

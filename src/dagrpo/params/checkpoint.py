@@ -10,5 +10,5 @@ from dagrpo.params.base import Section
 class Checkpoint(Section):
     format: Literal["dcp"] = Field("dcp", description="dcp: torch.distributed.checkpoint.")
     max_shard_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
-        1_000_000_000, description="Largest safetensors file that export writes, in bytes."
+        1_000_000_000, description="Most bytes of weights in one safetensors file that export writes."
     )

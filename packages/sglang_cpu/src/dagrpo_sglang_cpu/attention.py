@@ -50,7 +50,9 @@ def group_requests(
             Group(
                 requests=len(members),
                 queries=torch.where(real, start + offsets, 0).flatten(),
-                keys=torch.where(positions < total, slots[members[:, None], positions.clamp(max=slots.shape[1] - 1)], 0).flatten(),
+                keys=torch.where(
+                    positions < total, slots[members[:, None], positions.clamp(max=slots.shape[1] - 1)], 0
+                ).flatten(),
                 visible=visible.repeat_interleave(shared, dim=1)[:, None],
                 real=real.flatten().nonzero()[:, 0],
             )

@@ -5,6 +5,7 @@ therefore imports next to nothing itself. It stands last on sys.meta_path: an in
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -25,6 +26,7 @@ STUBBED = (
 
 # transformers imports scikit-learn, and with it scipy and pandas, for one option of speculative decoding: 1.2 s.
 UNNEEDED = ("sklearn",)
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # to ask torch would mean to import it into every process
 
 
 class StubLoader(Loader):
@@ -59,6 +61,8 @@ def install() -> None:
     if any(isinstance(finder, StubFinder) for finder in sys.meta_path):
         return
     sys.meta_path.append(StubFinder())
+    if any(os.path.exists(device) for device in GPU_DEVICES):
+        return
     for name in UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: "is not installed", to the import system
 

@@ -11,6 +11,7 @@ import gc
 import importlib
 import multiprocessing
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -54,9 +55,14 @@ def no_batch_invariant_mode(runner: Any) -> None:
 
 def fork_processes(result: Any, *args: Any, **kwargs: Any) -> None:
     """After SGLang has chosen `spawn`, which only CUDA needs: choose `fork`, with everything imported so far shared."""
-    multiprocessing.set_start_method("fork", force=True)
     gc.freeze()
     gc.enable()
+    if _threads() == 1:  # a lock that another thread holds would stay locked in the child
+        multiprocessing.set_start_method("fork", force=True)
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 class UnpinnedTorch(ModuleType):

@@ -1,0 +1,83 @@
+import pytest
+import torch
+from dagrpo_sglang_cpu.attention import BatchedAttention, attend, group_requests
+from torch.nn.functional import scaled_dot_product_attention
+
+HEADS, SHARED, SIZE, SLOTS, CONTEXT = 6, 3, 16, 2000, 100
+
+
+class Batch:
+    """Random requests over a random key-value cache."""
+
+    def __init__(self, new: list[int], total: list[int]) -> None:
+        generator = torch.Generator().manual_seed(sum(new) + sum(total))
+        self.new, self.total = torch.tensor(new), torch.tensor(total)
+        self.slots = torch.randperm(SLOTS, generator=generator)[: len(new) * CONTEXT].view(-1, CONTEXT)
+        self.keys = torch.randn(SLOTS, HEADS // SHARED, SIZE, generator=generator)
+        self.values = torch.randn(SLOTS, HEADS // SHARED, SIZE, generator=generator)
+        self.query = torch.randn(sum(new), HEADS, SIZE, generator=generator)
+
+    def batched(self, requests: slice = slice(None)) -> torch.Tensor:
+        new, total = self.new[requests], self.total[requests]
+        query = self.query[: int(new.sum())]
+        groups = group_requests(self.slots[requests], new, total, HEADS, SHARED)
+        return attend(groups, query, torch.empty_like(query), self.keys, self.values, None)
+
+    def looped(self) -> torch.Tensor:
+        rows = []
+        for slots, query, total in zip(self.slots, self.query.split(self.new.tolist()), self.total, strict=True):
+            visible = torch.ones(len(query), int(total), dtype=torch.bool).tril(int(total) - len(query))
+            cached = [cache[slots[:total]].transpose(0, 1) for cache in (self.keys, self.values)]
+            attention = scaled_dot_product_attention(query.transpose(0, 1), *cached, visible, enable_gqa=True)
+            rows.append(attention.transpose(0, 1))
+        return torch.cat(rows)
+
+
+BATCHES = {
+    "decode": ([1] * 9, [1, 2, 31, 32, 33, 64, 65, 99, 100]),
+    "prompts": ([1, 5, 32, 33, 100], [1, 5, 32, 33, 100]),
+    "prompts behind a cached prefix": ([1, 5, 32, 33, 7], [40, 50, 32, 99, 100]),
+    "one request": ([1], [17]),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_at_once_equals_a_loop_over_its_requests(name: str) -> None:
+    batch = Batch(*BATCHES[name])
+    torch.testing.assert_close(batch.batched(), batch.looped(), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_request_does_not_feel_its_neighbours(name: str) -> None:
+    batch = Batch(*BATCHES[name])
+    alone = batch.batched(slice(0, 1))
+    assert torch.equal(batch.batched()[: len(alone)], alone)
+
+
+def test_a_large_batch_is_cut_to_bound_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch([1] * 9, [50] * 9)
+    whole = batch.batched()
+    monkeypatch.setattr("dagrpo_sglang_cpu.attention.MAX_SCORES", HEADS * 64 * 4)
+    groups = group_requests(batch.slots, batch.new, batch.total, HEADS, SHARED)
+    assert [group.requests for group in groups] == [4, 4, 1]
+    assert torch.equal(batch.batched(), whole)
+
+
+def test_the_hooks_group_once_per_forward_pass_and_leave_other_attention_to_sglang() -> None:
+    batch, hooks = Batch([1, 1], [3, 9]), BatchedAttention()
+    arguments = (batch.query, torch.empty_like(batch.query), batch.keys, batch.values, batch.slots, torch.arange(2))
+    options = {"scaling": None, "causal": False, "sliding_window_size": None}
+
+    def loop(*args: object, **kwargs: object) -> torch.Tensor:
+        return torch.tensor(7.0)
+
+    assert torch.equal(hooks.decode(loop, None, *arguments, batch.total, **options), batch.batched())
+    known = hooks._groups
+    hooks.decode(loop, None, *arguments, batch.total, **options)
+    assert hooks._groups is known
+    hooks.forget()
+    assert hooks._groups is None
+    sliding = options | {"sliding_window_size": 4}
+    assert hooks.decode(loop, None, *arguments, batch.total, **sliding).item() == 7.0
+    lengths = (batch.total, batch.total - batch.new, batch.new)
+    assert hooks.extend(loop, None, *arguments, *lengths, **options).item() == 7.0  # encoders are not causal

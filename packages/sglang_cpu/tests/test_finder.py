@@ -1,0 +1,99 @@
+import importlib.metadata
+import os
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+
+import dagrpo_sglang_cpu
+import pytest
+import torch
+from dagrpo_sglang_cpu.finder import STUBBED, StubFinder
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+def run_python(code: str, **environment: str) -> str:
+    """The output of a fresh interpreter, in which only the installed package and its .pth file are at work."""
+    inherited = {key: value for key, value in os.environ.items() if key != "SGLANG_USE_CPU_ENGINE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr.strip().rpartition("\n")[2]
+
+
+def stub(name: str) -> ModuleType:
+    spec = StubFinder().find_spec(name, None)
+    assert isinstance(spec, ModuleSpec)
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_installed_package_is_the_one_in_the_repository() -> None:
+    files = importlib.metadata.files("dagrpo-sglang-cpu") or []
+    installed = {str(file): Path(str(file.locate())) for file in files if file.suffix in (".py", ".pth")}
+    source = {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*") if path.suffix in (".py", ".pth")}
+    assert installed.keys() == source.keys()
+    stale = [name for name, path in source.items() if path.read_bytes() != installed[name].read_bytes()]
+    assert not stale, "install packages/sglang_cpu again"
+
+
+def test_without_the_switch_nothing_is_imported_and_nothing_is_stubbed() -> None:
+    out = run_python("import sys; print([name for name in sys.modules if 'dagrpo' in name]); import torchvision")
+    assert out.startswith("[]\n")
+    assert "ModuleNotFoundError: No module named 'torchvision'" in out
+
+
+def test_with_the_switch_the_stubs_come_last_and_unneeded_packages_are_hidden() -> None:
+    code = (
+        "import sys; print(type(sys.meta_path[-1]).__name__, 'torch' in sys.modules)\n"
+        "import torchvision.transforms.v2.functional, sgl_kernel, importlib.util as u\n"
+        "print(torchvision.__version__, u.find_spec('sgl_kernel.mamba'), u.find_spec('sklearn'))"
+    )
+    out = run_python(code, SGLANG_USE_CPU_ENGINE="1")
+    assert out == "StubFinder False\n0.28.0 None None\n"
+
+
+def test_an_installed_package_wins_and_is_not_mixed_with_the_stub(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("REAL = True\n")
+    code = "import torchvision; print(torchvision.REAL); import torchvision.ops"
+    out = run_python(code, SGLANG_USE_CPU_ENGINE="1", PYTHONPATH=str(tmp_path))
+    assert out == "True\nModuleNotFoundError: No module named 'torchvision.ops'"
+
+
+def test_nothing_is_stubbed_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [StubFinder().find_spec(name, None) for name in STUBBED if "." not in name] == [None, None]
+
+
+def test_a_name_of_sgl_kernel_can_be_imported_and_refuses_to_be_called() -> None:
+    kernels = stub("sgl_kernel")
+    with pytest.raises(NotImplementedError, match=r"sgl_kernel\.fused_experts needs a GPU"):
+        kernels.fused_experts(1, 2)
+    with pytest.raises(AttributeError):
+        _ = kernels.__version__
+
+
+def test_the_hash_is_registered_as_sglang_calls_it() -> None:
+    stub("sgl_kernel")
+    operator = torch.ops.sgl_kernel.murmur_hash32_cpu.default
+    hashed = operator(torch.tensor([1], dtype=torch.uint64), torch.tensor([2]), torch.arange(3))
+    assert hashed.shape == (1, 3)
+
+
+def test_a_class_of_torchvision_can_be_named_and_refuses_to_be_built() -> None:
+    transforms = stub("torchvision.transforms")
+    assert transforms.InterpolationMode.BICUBIC == 3
+    with pytest.raises(NotImplementedError, match="install torchvision"):
+        transforms.Resize(224)
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    code = "import sys; import dagrpo_sglang_cpu; print('torch' in sys.modules, 'sglang' in sys.modules)"
+    assert run_python(code) == "False False\n"
+    assert dagrpo_sglang_cpu.__doc__

@@ -1,0 +1,43 @@
+import gc
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from dagrpo_sglang_cpu import plugin
+
+
+def test_the_plugin_does_nothing_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    before = set(sys.modules)
+    plugin.register()
+    assert set(sys.modules) == before
+    assert gc.isenabled()
+
+
+def test_processes_are_forked_only_from_a_process_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods: list[str] = []
+    monkeypatch.setattr(plugin.multiprocessing, "set_start_method", lambda method, force: methods.append(method))
+    monkeypatch.setattr(plugin, "_threads", lambda: 2)
+    plugin.fork_processes(None)
+    assert methods == []
+    monkeypatch.setattr(plugin, "_threads", lambda: 1)
+    plugin.fork_processes(None)
+    assert methods == ["fork"]
+    gc.unfreeze()
+
+
+def test_memory_is_left_unpinned_in_the_lora_modules_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no accelerator")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
+    for name in plugin.LORA_MODULES:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    plugin.unpin_lora()
+    lora = vars(sys.modules[plugin.LORA_MODULES[0]])
+    exec("made = torch.ones(2, pin_memory=True).pin_memory(); kind = torch.float32", lora)
+    assert lora["made"].tolist() == [1.0, 1.0]
+    assert lora["kind"] is torch.float32
+    with pytest.raises(RuntimeError, match="no accelerator"):
+        torch.ones(2).pin_memory()
