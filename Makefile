@@ -6,6 +6,7 @@ FIND_LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.fi
 TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test setup gpu ui sync lint params clean
 
@@ -25,7 +26,7 @@ setup: .venv/.installed
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	test -x .venv/bin/python || python3 -m venv .venv
 	.venv/bin/pip install -q --disable-pip-version-check uv==0.13.8
-	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
+	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
 	touch $@
 

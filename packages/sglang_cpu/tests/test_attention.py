@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from dagrpo_sglang_cpu.attention import BatchedAttention, attend, group_requests
@@ -66,7 +68,7 @@ def test_a_large_batch_is_cut_to_bound_memory(monkeypatch: pytest.MonkeyPatch) -
 def test_the_hooks_group_once_per_forward_pass_and_leave_other_attention_to_sglang() -> None:
     batch, hooks = Batch([1, 1], [3, 9]), BatchedAttention()
     arguments = (batch.query, torch.empty_like(batch.query), batch.keys, batch.values, batch.slots, torch.arange(2))
-    options = {"scaling": None, "causal": False, "sliding_window_size": None}
+    options: dict[str, Any] = {"scaling": None, "causal": False, "sliding_window_size": None}
 
     def loop(*args: object, **kwargs: object) -> torch.Tensor:
         return torch.tensor(7.0)

@@ -1,4 +1,5 @@
 import gc
+import multiprocessing
 import sys
 from types import ModuleType
 
@@ -17,7 +18,7 @@ def test_the_plugin_does_nothing_where_there_is_a_gpu(monkeypatch: pytest.Monkey
 
 def test_processes_are_forked_only_from_a_process_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     methods: list[str] = []
-    monkeypatch.setattr(plugin.multiprocessing, "set_start_method", lambda method, force: methods.append(method))
+    monkeypatch.setattr(multiprocessing, "set_start_method", lambda method, force: methods.append(method))
     monkeypatch.setattr(plugin, "_threads", lambda: 2)
     plugin.fork_processes(None)
     assert methods == []

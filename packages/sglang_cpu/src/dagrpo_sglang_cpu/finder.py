@@ -46,7 +46,8 @@ class StubFinder(MetaPathFinder):
         root = fullname.partition(".")[0]
         if fullname not in STUBBED or _has_gpu():
             return None
-        if fullname != root and not is_stub(sys.modules[root]):
+        parent = sys.modules.get(root)
+        if fullname != root and parent is not None and not is_stub(parent):
             return None
         return ModuleSpec(fullname, StubLoader(), origin="dagrpo_sglang_cpu", is_package=True)
 
