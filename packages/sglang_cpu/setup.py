@@ -4,14 +4,15 @@ pyproject.toml cannot say this: a package's data can only lie inside the package
 """
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from setuptools import setup
-from setuptools.command.build_py import build_py
+from setuptools import setup  # type: ignore[import-untyped]
+from setuptools.command.build_py import build_py  # type: ignore[import-untyped]
 
 PTH = "dagrpo_sglang_cpu.pth"
 
 
-class BuildWithPth(build_py):
+class BuildWithPth(build_py):  # type: ignore[misc]
     """build_py that copies the .pth file to the root of the wheel."""
 
     def run(self) -> None:
@@ -22,4 +23,7 @@ class BuildWithPth(build_py):
         return [*super().get_outputs(include_bytecode), str(Path(self.build_lib, PTH))]
 
 
-setup(cmdclass={"build_py": BuildWithPth})
+with (
+    TemporaryDirectory() as folder
+):  # not build/ beside this file, where mypy and a later build would find stale copies
+    setup(cmdclass={"build_py": BuildWithPth}, options={"build": {"build_base": folder}})

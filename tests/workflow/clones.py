@@ -17,10 +17,11 @@ RUN = Path(f"results/{NAME}/runs/seed_3")
 STEPS = 8
 TINY = {
     "experiment": {"name": NAME, "seeds": [3]},
-    "data": {"arithmetic": {"train": 60, "test": 12}},
-    "model": {"fresh": {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}},
-    "warmup": {"steps": 30, "batch_size": 16},
-    "training": {"steps": STEPS, "prompts_per_step": 4, "samples_per_prompt": 4, "save_every": 2},
+    "data": {"arithmetic": {"train": 40, "test": 12, "levels": ["sum_1_digit"]}},
+    "model": {"fresh": {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}},
+    "warmup": {"steps": 90, "batch_size": 32, "learning_rate": 0.003},
+    "algorithm": {"kl_coefficient": 0.01},
+    "training": {"steps": STEPS, "prompts_per_step": 8, "samples_per_prompt": 4, "mini_batches": 2, "save_every": 2},
     "rollout": {"engine": {"max_total_tokens": 8192, "max_running_requests": 64}},
     "evaluation": {"sampling": {"samples": 2}, "scoring": {"bootstrap_draws": 100}},
 }
@@ -32,7 +33,7 @@ def clone(destination: Path) -> Path:
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
     for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() and name != "dvc.lock":
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             (destination / name).write_bytes((ROOT / name).read_bytes())
     (destination / "params.yaml").write_text(params_yaml(parse(TINY)))

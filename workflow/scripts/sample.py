@@ -7,6 +7,8 @@ from dagrpo.params.evaluation import Sampling
 from dagrpo.params.rollout import Engine
 from dagrpo.stage import Stage, main
 
+SHOWN = ["problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason"]
+
 
 def work(stage: Stage) -> None:
     run = SamplingRun(
@@ -22,6 +24,9 @@ def work(stage: Stage) -> None:
     completions = sample(run)
     write_parquet(stage.output("completions"), completions)
     stage.run.log_metrics({"completions": completions.num_rows})
+    stage.run.log_table("completions", completions.select(SHOWN))
+    split = stage.input("test")
+    stage.run.log_dataset(split, f"{split.parent.name}/test", sha256_of(split), "evaluation")
     summary("sample", [("completions", f"{completions.num_rows:,}"), ("file", str(stage.output("completions")))])
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 
 from dagrpo.console import summary
+from dagrpo.files import read_parquet, sha256_of
 from dagrpo.grpo.trainer import TrainingRun, train
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.stage import Stage, main
+
+SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
 
 
 def work(stage: Stage) -> None:
@@ -33,8 +36,12 @@ def work(stage: Stage) -> None:
         seen.append(metrics)
         stage.run.log_metrics(metrics, step)
 
+    split = stage.input("train")
+    stage.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
     train(run, report)
     stage.run.log_artifact(stage.output("metrics"))
+    last_step = run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")
+    stage.run.log_table("completions_last_step", read_parquet(last_step).select(SHOWN))
     summary(f"train, seed {stage.seed}", _rows(run, seen))
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -6,6 +7,15 @@ from dagrpo_sglang_cpu.attention import BatchedAttention, attend, group_requests
 from torch.nn.functional import scaled_dot_product_attention
 
 HEADS, SHARED, SIZE, SLOTS, CONTEXT = 6, 3, 16, 2000, 100
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in the server: more threads round differently at another batch size."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Batch:
@@ -25,12 +35,16 @@ class Batch:
         groups = group_requests(self.slots[requests], new, total, HEADS, SHARED)
         return attend(groups, query, torch.empty_like(query), self.keys, self.values, None)
 
+    def queries(self) -> list[torch.Tensor]:
+        ends = self.new.cumsum(0).tolist()
+        return [self.query[end - new : end] for end, new in zip(ends, self.new.tolist(), strict=True)]
+
     def looped(self) -> torch.Tensor:
         rows = []
-        for slots, query, total in zip(self.slots, self.query.split(self.new.tolist()), self.total, strict=True):
+        for slots, query, total in zip(self.slots, self.queries(), self.total, strict=True):
             visible = torch.ones(len(query), int(total), dtype=torch.bool).tril(int(total) - len(query))
-            cached = [cache[slots[:total]].transpose(0, 1) for cache in (self.keys, self.values)]
-            attention = scaled_dot_product_attention(query.transpose(0, 1), *cached, visible, enable_gqa=True)
+            keys, values = (cache[slots[:total]].transpose(0, 1) for cache in (self.keys, self.values))
+            attention = scaled_dot_product_attention(query.transpose(0, 1), keys, values, visible, enable_gqa=True)
             rows.append(attention.transpose(0, 1))
         return torch.cat(rows)
 

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from dagrpo.params.base import Extractor, Section
 
+
 class Reward(Section):
     extractor: Extractor = Field(
         "strict", description="How the answer is read: strict: after the last ####; flexible: the last number."

@@ -1,1 +1,1 @@
-"""Completions from SGLang: a server of its own, tokens in, tokens out."""
+"""Completions from SGLang: its server, its client, and the seeds that make sampling repeatable."""

@@ -1,9 +1,15 @@
-"""One seed per request, derived from what the request is and from nothing else."""
+"""One seed per completion, made from what identifies it and nothing else."""
 
 import hashlib
+import json
+
+SEEDS = 1 << 31  # SGLang takes seeds from 0 to 2**31 - 1
 
 
 def sampling_seed(seed: int, *parts: int | str) -> int:
-    """A number in [0, 2**31) for (seed, parts): equal parts give equal seeds, all others unrelated ones."""
-    text = "\x1f".join(map(str, (seed, *parts)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+    """The seed of one completion: sha256 over the run's seed and the parts that name it, such as step, prompt, sample.
+
+    Different parts give independent seeds, whatever the order in which completions are asked for. 0 <= result < 2**31.
+    """
+    text = json.dumps([seed, *parts], separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % SEEDS

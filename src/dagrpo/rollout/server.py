@@ -1,31 +1,173 @@
-"""TEMPORARY minimal server, to be replaced by the owner of this package."""
-import os, secrets, signal, socket, subprocess, sys, time
+"""Starts an SGLang server for a model folder, watches it, and stops it.
+
+The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
+device; whoever needs more runs servers elsewhere and names them in rollout.engine.servers.
+"""
+
+import errno
+import os
+import secrets
+import socket
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-import httpx
+from types import TracebackType
+from typing import Self
+
+import urllib3
+
+from dagrpo.files import read_json
 from dagrpo.params.rollout import Engine
 from dagrpo.rollout.client import RolloutClient
+from dagrpo.rollout.command import HOST, server_command, server_environment, write_settings
+from dagrpo.rollout.errors import ServerError, last_meaningful_line
+from dagrpo.rollout.process import WatchedProcess
+
+__all__ = ["SGLangServer", "ServerError", "serving"]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+SECONDS_BETWEEN_CHECKS = 0.1
+API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
 
 
 @contextmanager
-def serving(folder: Path, engine: Engine, log: Path, *, deterministic: bool) -> Iterator[RolloutClient]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0)); port = s.getsockname()[1]
-    env = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    cmd = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder), "--device", "cpu", "--host", "127.0.0.1", "--port", str(port), "--attention-backend", "torch_native", "--cuda-graph-backend-decode=disabled", "--cuda-graph-backend-prefill=disabled", "--dtype", engine.dtype, "--max-total-tokens", str(engine.max_total_tokens), "--max-running-requests", str(engine.max_running_requests), "--skip-server-warmup", "--sleep-on-idle", "--enable-deterministic-inference"]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as f:
-        p = subprocess.Popen(cmd, env=env, stdout=f, stderr=f, start_new_session=True)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        end = time.monotonic() + engine.start_timeout
-        while True:
-            if p.poll() is not None or time.monotonic() > end: raise ValueError(f"server died: {log}")
-            try:
-                if httpx.get(url + "/health").status_code == 200: break
-            except httpx.HTTPError: pass
-            time.sleep(0.2)
-        yield RolloutClient(url)
-    finally:
-        os.killpg(p.pid, signal.SIGKILL)
+def serving(model: Path, engine: Engine, log: Path, *, deterministic: bool) -> Iterator[RolloutClient]:
+    """A client of the servers that run elsewhere, or of one that is started for the model and stopped at the end.
+
+    ServerError when the server cannot be started, in one sentence with the log's path.
+    """
+    if engine.servers:
+        yield RolloutClient(engine.servers, engine.request_timeout, api_key=os.environ.get(API_KEY_VARIABLE))
+        return
+    with SGLangServer(model, engine, log, deterministic=deterministic) as server:
+        yield RolloutClient([server.address], engine.request_timeout, api_key=server.api_key, diagnose=server.diagnose)
+
+
+class SGLangServer:
+    """A server on loopback, as a context manager: ready inside the block, gone after it, with all its processes."""
+
+    def __init__(
+        self, model: Path, engine: Engine, log: Path, *, deterministic: bool = True, port: int | None = None
+    ) -> None:
+        """Nothing is started yet. `deterministic` matters on a GPU only. `port` None: any free one."""
+        self._model = model
+        self._engine = engine
+        self._log = log
+        self._deterministic = deterministic
+        self._port = port
+        self._process: WatchedProcess | None = None
+        self.api_key = secrets.token_urlsafe(32)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, once started."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the server's main process, and of the group of all of its processes."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        require_servable(self._model)
+        self._port = free_port(self._port)
+        self._process = self._launch(self._port)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill it and everything it started. May be called again."""
+        if self._process is not None:
+            self._process.kill()
+
+    def diagnose(self) -> str | None:
+        """Why it does not answer, in one sentence, if it is dead or dying; None if it is alive."""
+        assert self._process is not None, "not started"
+        code = self._process.exit_code()
+        return None if code is None else f"The SGLang server died ({_ending(code)}): {self._last_words()}"
+
+    def _launch(self, port: int) -> WatchedProcess:
+        import torch  # slow to import, and not needed to use servers that run elsewhere
+
+        gpu = torch.cuda.is_available()
+        scratch = Path(tempfile.mkdtemp(prefix="dagrpo-sglang-"))
+        settings = scratch / "settings.yaml"
+        write_settings(settings, self.api_key)
+        return WatchedProcess(
+            server_command(self._model, self._engine, port, settings, gpu=gpu, deterministic=self._deterministic),
+            environment=server_environment(os.environ, scratch, gpu=gpu),
+            log=self._log,
+            scratch=scratch,
+        )
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self._engine.start_timeout
+        with urllib3.PoolManager(retries=False, timeout=2.0) as http:
+            while not self._is_ready(http):
+                failure = self.diagnose()
+                if failure is not None:
+                    raise ServerError(failure.replace(" died ", " died while starting ", 1))
+                if time.monotonic() > deadline:
+                    raise ServerError(
+                        f"The SGLang server was not ready after {self._engine.start_timeout} s "
+                        f"(rollout.engine.start_timeout): {self._last_words()}"
+                    )
+                time.sleep(SECONDS_BETWEEN_CHECKS)
+
+    def _is_ready(self, http: urllib3.PoolManager) -> bool:
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        try:
+            return http.request("GET", f"{self.address}/health", headers=headers).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
+
+    def _last_words(self) -> str:
+        return f"{last_meaningful_line(self._log)} (see {self._log})"
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def free_port(wanted: int | None) -> int:
+    """A port of loopback that nothing listens on; ServerError when there is none, or the wanted one is taken."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, wanted or 0))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            what = f"Port {wanted} of {HOST} is in use" if wanted else f"No port of {HOST} is free"
+            raise ServerError(f"{what}: stop what holds it, then run again.") from None
+        return int(probe.getsockname()[1])
+
+
+def require_servable(model: Path) -> None:
+    """Refuse, before a slow start, a folder that SGLang could not serve; ServerError names what is missing."""
+    missing = _missing_from(model)
+    if missing is not None:
+        raise ServerError(f"{model} cannot be served, it has no {missing}: run the stage that makes this model again.")
+
+
+def _missing_from(model: Path) -> str | None:
+    if not (model / "config.json").is_file():
+        return "config.json"
+    if not any((model / name).is_file() for name in TOKENIZER_FILES):
+        return "tokenizer (tokenizer.json)"
+    index = model / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(read_json(index)["weight_map"].values()))
+        return next((shard for shard in shards if not (model / shard).is_file()), None)
+    return None if any(model.glob("*.safetensors")) else "weights (*.safetensors)"

@@ -1,8 +1,8 @@
 """Attention over many requests at once, in place of SGLang's loop over them.
 
 SGLang's torch_native backend calls torch once per request and layer; with a small model those calls take most of the
-time. Here requests of similar length share one call. Lengths are padded to a multiple of BLOCK, so the result for a
-request depends on its own length alone, not on its neighbours.
+time. Here requests of similar length share one call. Lengths are padded to a multiple of BLOCK, so with one
+thread (OMP_NUM_THREADS=1) the result for a request depends on its own length alone, not on its neighbours.
 
 Letters in shapes: requests b, query heads h, key-value heads g, head size d, new tokens q, all tokens l.
 """
@@ -98,7 +98,9 @@ def attend(
             attn_mask=group.visible,
             scale=scale,
         )
-        unfolded = mixed.unflatten(2, (-1, shared)).transpose(1, 2)  # [b, q, g, h / g, d]
+        unfolded = mixed.reshape(group.requests, heads // shared, -1, shared, size).transpose(
+            1, 2
+        )  # [b, q, g, h / g, d]
         rows = unfolded.reshape(-1, heads, size)[group.real]
         output[group.queries[group.real]] = rows
     return output

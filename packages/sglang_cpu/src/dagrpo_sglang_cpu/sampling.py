@@ -23,5 +23,5 @@ def draw_in_slices(
 ) -> torch.Tensor:  # [requests, 1]
     """Hook around sglang.srt.layers.sampler.multinomial_with_seed."""
     rows = max(1, SLICE_BYTES // (FLOAT64_BYTES * logprobs.shape[1]))
-    slices = zip(logprobs.split(rows), seed.split(rows), positions.split(rows), strict=True)
-    return torch.cat([draw(*one) for one in slices])
+    slices = [slice(first, first + rows) for first in range(0, len(logprobs), rows)]
+    return torch.cat([draw(logprobs[part], seed[part], positions[part]) for part in slices])

@@ -13,7 +13,7 @@ import torch
 
 from dagrpo_sglang_cpu.murmur import murmur_hash32
 
-OPERATOR = "murmur_hash32_cpu"
+OPERATOR = "sgl_kernel::murmur_hash32_cpu"
 
 
 def fill(module: ModuleType) -> None:
@@ -33,14 +33,7 @@ def fill(module: ModuleType) -> None:
 
 
 @cache
-def register_hash() -> torch.library.Library:
-    """Register the operator, once; it lives as long as the returned library."""
-    library = torch.library.Library("sgl_kernel", "FRAGMENT")
-    library.define(f"{OPERATOR}(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
-    library.impl(OPERATOR, murmur_hash32, "CPU")
-    library.impl(OPERATOR, _shape_of_hash, "Meta")
-    return library
-
-
-def _shape_of_hash(seed: torch.Tensor, positions: torch.Tensor, col_indices: torch.Tensor) -> torch.Tensor:
-    return seed.new_empty((seed.shape[0], col_indices.shape[0]), dtype=torch.uint32)
+def register_hash() -> None:
+    """Register the operator, once."""
+    torch.library.define(OPERATOR, "(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
+    torch.library.impl(OPERATOR, "cpu", murmur_hash32)

@@ -1,0 +1,77 @@
+"""The command line and the environment of an SGLang server. Starts nothing."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dagrpo.params.rollout import Engine
+
+HOST = "127.0.0.1"
+CPU_FLAGS = (
+    "--device=cpu",
+    "--attention-backend=torch_native",
+    "--cuda-graph-backend-decode=disabled",
+    "--cuda-graph-backend-prefill=disabled",
+    "--disable-overlap-schedule",  # there is no second device to overlap with
+    "--enable-deterministic-inference",  # a request's sampling_seed is ignored without it; costs nothing on a CPU
+)
+CPU_ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "SGLANG_EXTERNAL_MODEL_PACKAGE": "dagrpo_sglang_cpu.models",
+    "OMP_NUM_THREADS": "1",  # two OpenMP threads that share a busy machine wait for each other, spinning
+    "TORCHDYNAMO_DISABLE": "1",  # torch.compile of the sampler: 19 s in the first batch, nothing saved later
+}
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # a health check must not add a request to a batch
+    "NO_PROXY": HOST,
+    "no_proxy": HOST,
+}
+
+
+def server_command(
+    model: Path, engine: Engine, port: int, settings: Path, *, gpu: bool, deterministic: bool
+) -> list[str]:
+    """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine."""
+    flags = {
+        "model-path": str(model.resolve()),
+        "host": HOST,
+        "port": str(port),
+        "config": str(settings),
+        "dtype": engine.dtype,
+        "max-total-tokens": str(engine.max_total_tokens),
+        "max-running-requests": str(engine.max_running_requests),
+        "chunked-prefill-size": "4096",
+        "max-prefill-tokens": "16384",
+        "schedule-policy": "fcfs",
+        "random-seed": "0",
+        "watchdog-timeout": str(max(300, engine.request_timeout)),
+        "log-level-http": "warning",
+    }
+    device_flags = (("--enable-deterministic-inference",) if deterministic else ()) if gpu else CPU_FLAGS
+    return [
+        sys.executable,
+        "-m",
+        "sglang.launch_server",
+        *(part for name, value in flags.items() for part in (f"--{name}", value)),
+        "--skip-tokenizer-init",  # tokens in, tokens out
+        "--skip-server-warmup",
+        "--sleep-on-idle",
+        *device_flags,
+    ]
+
+
+def server_environment(inherited: Mapping[str, str], scratch: Path, *, gpu: bool) -> dict[str, str]:
+    """The environment. Temporary files go to the scratch folder; imports may cache their bytecode."""
+    kept = {name: value for name, value in inherited.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | {"TMPDIR": str(scratch)}
+
+
+def write_settings(path: Path, api_key: str) -> None:
+    """What must not stand on a command line, which every user of the machine can read. JSON is YAML."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump({"api-key": api_key}, file)

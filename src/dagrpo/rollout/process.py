@@ -1,0 +1,70 @@
+"""A process that cannot outlive its parent, nor leave children or files behind.
+
+The process leads a process group of its own, with a watcher in it that waits on a pipe from the parent. When the parent
+ends, however it ends, the kernel closes the pipe, and the watcher kills the group. Unlike prctl(PR_SET_PDEATHSIG) this
+covers grandchildren from their first moment, and does not mistake the end of a thread for the end of the parent.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+# The shell becomes the process; the subshell in the background is the watcher.
+WATCHED = """
+exec 3<&0 </dev/null
+(read -r _ <&3; rm -rf -- "$SCRATCH"; kill -KILL 0) &
+exec 3<&-
+exec "$@"
+"""
+SECONDS_TO_DIE = 10.0
+
+
+class WatchedProcess:
+    """A running command, its log, and a scratch folder that is removed with it."""
+
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, scratch: Path) -> None:
+        """Start it. stdout and stderr go to the log, which only the user may read."""
+        self.log = log
+        self._scratch = scratch
+        log.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", WATCHED, "watched", *command],
+                env={**environment, "SCRATCH": str(scratch)},
+                stdin=lifeline,
+                stdout=descriptor,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(descriptor)
+            os.close(lifeline)
+
+    @property
+    def pid(self) -> int:
+        """Of the process, and of its group."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Kill the whole group, wait for the process to end, and remove the scratch folder. May be called again."""
+        if self._lifeline < 0:
+            return
+        with suppress(ProcessLookupError):  # nothing of the group is left
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(SECONDS_TO_DIE)
+        os.close(self._lifeline)
+        self._lifeline = -1
+        shutil.rmtree(self._scratch, ignore_errors=True)

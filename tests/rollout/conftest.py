@@ -1,0 +1,66 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from dagrpo.params.rollout import Engine
+from dagrpo.rollout.client import RolloutClient
+from dagrpo.rollout.server import SGLangServer
+
+VOCABULARY = 100
+STOP = 1
+
+
+def make_tiny_model(folder: Path) -> Path:
+    """A Qwen2 of 0.8M random parameters, large enough to prefer some tokens over others, and a tokenizer."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=384,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=STOP,
+        pad_token_id=0,
+    )
+    model = Qwen2ForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+    words = {f"t{index}": index for index in range(VOCABULARY)}
+    Tokenizer(models.WordLevel(words, unk_token="t0")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    return Engine(start_timeout=240, request_timeout=120)
+
+
+@pytest.fixture(scope="session")
+def server(tiny_model: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
+    """One server for all tests that leave it as they found it."""
+    with SGLangServer(tiny_model, engine, tmp_path_factory.mktemp("logs") / "server.log") as server:
+        yield server
+
+
+def client_of(server: SGLangServer) -> RolloutClient:
+    return RolloutClient([server.address], 120, api_key=server.api_key, diagnose=server.diagnose)
+
+
+@pytest.fixture
+def client(server: SGLangServer) -> RolloutClient:
+    return client_of(server)
