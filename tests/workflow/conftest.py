@@ -1,13 +1,10 @@
 """Two clones that have run the same tiny experiment to its end: one by Snakemake, one by DVC."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import clones
+from tests.workflow import clones
 
 
 @pytest.fixture(scope="session")

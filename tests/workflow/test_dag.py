@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import clones
 import psutil
 import pytest
-from clones import NAME, RUN, STEPS
 
 from dagrpo.files import read_json
+from tests.workflow import clones
+from tests.workflow.clones import NAME, RUN, STEPS
 
 pytestmark = pytest.mark.dag
 

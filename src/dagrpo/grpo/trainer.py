@@ -192,4 +192,4 @@ class _Clock:
 def _per_completion(rollouts: Rollouts, logprobs: torch.Tensor) -> list[list[float]]:
     """Cut the flat [tokens] logprobs at the ends of completions."""
     lengths = [len(completion.token_ids) for completion in rollouts.completions]
-    return [part.tolist() for part in logprobs.cpu().split(lengths)]
+    return [part.tolist() for part in torch.split(logprobs.cpu(), lengths)]

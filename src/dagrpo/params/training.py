@@ -32,6 +32,7 @@ class Training(Section):
     def _mini_batches_divide(self) -> Self:
         if self.prompts_per_step % self.mini_batches:
             raise ValueError(
-                f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step ({self.prompts_per_step}): change one of them"
+                f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
+                f"({self.prompts_per_step}): change one of them"
             )
         return self

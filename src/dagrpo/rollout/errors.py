@@ -4,27 +4,33 @@ import re
 from pathlib import Path
 
 TAIL_BYTES = 1 << 16
-TAIL_LINES = 40
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
-_REASON = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)(: .*)?$|^ERROR: |\[Errno \d+\]|crashed with exit code")
+_REASON = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)(: .*)?$|^ERROR: |\[Errno \d+\]")
 
 
 class ServerError(ValueError):
     """The rollout server cannot be used. The message says why, where its log is, and what to do."""
 
 
-def last_meaningful_line(log: Path) -> str:
-    """The last line among a log's last that names a reason, or else its last line.
+def reason_in(log: Path, start: int = 0) -> str | None:
+    """The last line of a log that names a reason, such as an exception; None when there is none after byte `start`.
 
-    SGLang goes on logging after the reason, and long before it logs exceptions that do no harm.
+    It is seldom the log's last line: SGLang goes on logging while it shuts down.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return "no log was written"
-    lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
-    tail = [line for line in lines if line][-TAIL_LINES:]
-    reasons = [line for line in tail if _REASON.search(line)]
-    return (reasons or tail or ["the log is empty"])[-1]
+    lines = _last_lines(log, start)
+    return next((line for line in reversed(lines) if _REASON.search(line)), None)
+
+
+def last_line_of(log: Path) -> str:
+    """The last line that is not empty, without its time stamp."""
+    return ([*_last_lines(log, 0)] or ["its log is empty"])[-1]
+
+
+def _last_lines(log: Path, start: int) -> list[str]:
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    lines = (_PREFIX.sub("", line).strip() for line in text.splitlines())
+    return [line for line in lines if line]

@@ -58,12 +58,16 @@ class WatchedProcess:
         """None while it runs; negative: the signal that ended it."""
         return self._process.poll()
 
-    def kill(self) -> None:
-        """Kill the whole group, wait for the process to end, and remove the scratch folder. May be called again."""
-        if self._lifeline < 0:
-            return
+    def kill_group(self) -> None:
+        """Kill the process and all that it started, and wait for nothing."""
         with suppress(ProcessLookupError):  # nothing of the group is left
             os.killpg(self.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Kill the group, wait for the process to end, and remove the scratch folder. May be called again."""
+        if self._lifeline < 0:
+            return
+        self.kill_group()
         self._process.wait(SECONDS_TO_DIE)
         os.close(self._lifeline)
         self._lifeline = -1

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import urllib3
 
 from dagrpo.files import read_json
 from dagrpo.params.rollout import Engine
 from dagrpo.rollout.client import RolloutClient
 from dagrpo.rollout.command import HOST, server_command, server_environment, write_settings
-from dagrpo.rollout.errors import ServerError, last_meaningful_line
+from dagrpo.rollout.errors import ServerError, last_line_of, reason_in
 from dagrpo.rollout.process import WatchedProcess
 
 __all__ = ["SGLangServer", "ServerError", "serving"]
@@ -46,7 +48,10 @@ def serving(model: Path, engine: Engine, log: Path, *, deterministic: bool) -> I
 
 
 class SGLangServer:
-    """A server on loopback, as a context manager: ready inside the block, gone after it, with all its processes."""
+    """A server on loopback, as a context manager: ready inside the block, gone after it, with all its processes.
+
+    Should one of its processes die in between, the rest are killed, so that whoever waits for an answer knows at once.
+    """
 
     def __init__(
         self, model: Path, engine: Engine, log: Path, *, deterministic: bool = True, port: int | None = None
@@ -58,6 +63,9 @@ class SGLangServer:
         self._deterministic = deterministic
         self._port = port
         self._process: WatchedProcess | None = None
+        self._ready_at = 0  # length of the log when the server was ready
+        self._dead_worker: str | None = None
+        self._stopping = threading.Event()
         self.api_key = secrets.token_urlsafe(32)
 
     @property
@@ -66,10 +74,10 @@ class SGLangServer:
         return f"http://{HOST}:{self._port}"
 
     @property
-    def pid(self) -> int:
-        """Of the server's main process, and of the group of all of its processes."""
+    def process(self) -> WatchedProcess:
+        """Its main process, which leads the group of all of its processes."""
         assert self._process is not None, "not started"
-        return self._process.pid
+        return self._process
 
     def __enter__(self) -> Self:
         require_servable(self._model)
@@ -80,6 +88,8 @@ class SGLangServer:
         except BaseException:
             self.stop()
             raise
+        self._ready_at = self._log.stat().st_size
+        threading.Thread(target=self._watch_workers, name="sglang-watch", daemon=True).start()
         return self
 
     def __exit__(
@@ -89,14 +99,19 @@ class SGLangServer:
 
     def stop(self) -> None:
         """Kill it and everything it started. May be called again."""
+        self._stopping.set()
         if self._process is not None:
-            self._process.kill()
+            self._process.stop()
 
     def diagnose(self) -> str | None:
-        """Why it does not answer, in one sentence, if it is dead or dying; None if it is alive."""
-        assert self._process is not None, "not started"
-        code = self._process.exit_code()
-        return None if code is None else f"The SGLang server died ({_ending(code)}): {self._last_words()}"
+        """Why it does not answer, in one sentence, if it is dead; None if it is alive."""
+        code = self.process.exit_code()
+        if code is None:
+            return None
+        what = "The SGLang server died" if self._ready_at else "The SGLang server died while it was starting"
+        how = self._dead_worker or (f"exit code {code}" if code >= 0 else f"killed by signal {-code}")
+        reason = reason_in(self._log, self._ready_at) or (last_line_of(self._log) if code >= 0 else "no reason given")
+        return f"{what} ({how}): {reason} (log: {self._log})"
 
     def _launch(self, port: int) -> WatchedProcess:
         import torch  # slow to import, and not needed to use servers that run elsewhere
@@ -114,31 +129,43 @@ class SGLangServer:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._engine.start_timeout
-        with urllib3.PoolManager(retries=False, timeout=2.0) as http:
-            while not self._is_ready(http):
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        with urllib3.PoolManager(headers=headers, retries=False, timeout=5.0) as http:
+            while not self._answers(http, "GET", "/health"):
                 failure = self.diagnose()
                 if failure is not None:
-                    raise ServerError(failure.replace(" died ", " died while starting ", 1))
+                    raise ServerError(failure)
                 if time.monotonic() > deadline:
                     raise ServerError(
-                        f"The SGLang server was not ready after {self._engine.start_timeout} s "
-                        f"(rollout.engine.start_timeout): {self._last_words()}"
+                        f"The SGLang server was not ready after {self._engine.start_timeout} s: raise "
+                        f"rollout.engine.start_timeout; it last said: {last_line_of(self._log)} (log: {self._log})"
                     )
                 time.sleep(SECONDS_BETWEEN_CHECKS)
+            self._answers(http, "POST", "/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
 
-    def _is_ready(self, http: urllib3.PoolManager) -> bool:
-        headers = {"Authorization": f"Bearer {self.api_key}"}
+    def _answers(self, http: urllib3.PoolManager, method: str, path: str) -> bool:
         try:
-            return http.request("GET", f"{self.address}/health", headers=headers).status == 200
+            return http.request(method, self.address + path).status == 200
         except urllib3.exceptions.HTTPError:
             return False
 
-    def _last_words(self) -> str:
-        return f"{last_meaningful_line(self._log)} (see {self._log})"
+    def _watch_workers(self) -> None:
+        """SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        workers = {child: child.name() for child in children if child.name().startswith("sglang")}
+        while not self._stopping.wait(SECONDS_BETWEEN_CHECKS):
+            dead = [name for worker, name in workers.items() if not _is_alive(worker)]
+            if dead:
+                self._dead_worker = f"its process {dead[0]} ended"
+                self.process.kill_group()
+                return
 
 
-def _ending(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def free_port(wanted: int | None) -> int:
