@@ -2,7 +2,10 @@
 
 from snakemake.utils import min_version
 
+from dagrpo.workflow.configuration import require_readable
+
 min_version("9.27")
+require_readable()
 
 
 configfile: "params.yaml"

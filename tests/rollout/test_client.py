@@ -43,7 +43,7 @@ class ScriptedServer:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
 
 Serve = Callable[..., ScriptedServer]
@@ -170,7 +170,11 @@ def test_logprobs_that_are_no_numbers_are_an_error(serve: Serve) -> None:
 
 
 def test_a_server_that_does_not_answer_in_time_is_an_error(serve: Serve) -> None:
-    server = serve(lambda path, body: (time.sleep(0.5), (200, []))[1])
+    def sleep(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        time.sleep(0.3)
+        return 200, []
+
+    server = serve(sleep)
     with pytest.raises(ServerError, match=r"did not answer within 0\.1 s \(rollout\.engine\.request_timeout\)"):
         RolloutClient([server.address], 0.1).generate([request(1)], lockstep=False)
 

@@ -11,7 +11,7 @@ PARTS = st.lists(st.integers() | st.text(), max_size=4)
 def test_the_seed_is_sha256_of_the_parts_as_json() -> None:
     digest = hashlib.sha256(b'[0,"rollout",1,2,3]').hexdigest()
     assert sampling_seed(0, "rollout", 1, 2, 3) == int(digest[:16], 16) % 2**31
-    assert sampling_seed(0, "rollout", 1, 2, 3) == 2088026466
+    assert sampling_seed(0, "rollout", 1, 2, 3) == 1781029776
 
 
 def test_neighbours_and_swapped_parts_have_other_seeds() -> None:

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
 from dagrpo.code import code_files
 from dagrpo.workflow.configuration import checked, differs_from_file
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
@@ -15,11 +13,7 @@ from dagrpo.workflow.stages import sections
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 release_stale_lock(Path.cwd())
 
-try:
-    params = checked(config)
-except ValueError as error:
-    raise WorkflowError(str(error)) from None
-
+params = checked(config)
 experiment = params.experiment
 RUN = "results/{experiment}/runs/seed_{seed}"
 OTHER_FIGURES = [

@@ -107,13 +107,13 @@ class RolloutClient:
     def _post(self, address: str, path: str, body: dict[str, Any]) -> bytes:
         try:
             response = self._http.request("POST", address + path, body=json.dumps(body).encode())
-        except urllib3.exceptions.TimeoutError:
+        except urllib3.exceptions.ReadTimeoutError:
             raise ServerError(
                 f"{address} did not answer within {self._timeout:g} s (rollout.engine.request_timeout): "
                 "raise it, or ask for less at a time."
             ) from None
         except urllib3.exceptions.HTTPError as error:
-            raise ServerError(self._diagnosis() or f"{address} cannot be reached: {_innermost(error)}") from None
+            raise ServerError(self._diagnosis() or f"{address} cannot be reached: {error}") from None
         if response.status != 200:
             raise ServerError(f"{address} refused {path.partition('?')[0]}: {_message(response.data)}")
         return response.data
@@ -169,16 +169,11 @@ def completion_of(reply: dict[str, Any], address: str, version: str | None) -> C
 
 
 def _message(data: bytes) -> str:
-    """What a refusal says, whether it is JSON or text."""
-    text = data.decode(errors="replace")
+    """What a refusal says: {"message": ...}, {"error": {"message": ...}}, or plain text."""
     try:
-        answer = json.loads(text)
-    except json.JSONDecodeError:
-        return text.strip()
-    message = answer.get("message") or answer.get("error") or text
-    return str(message.get("message", message) if isinstance(message, dict) else message)
-
-
-def _innermost(error: BaseException) -> str:
-    reason = getattr(error, "reason", None) or (error.args[-1] if error.args else error)
-    return str(reason)
+        answer = json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace").strip()
+    while isinstance(answer, dict):
+        answer = answer.get("message") or answer.get("error") or json.dumps(answer)
+    return str(answer)

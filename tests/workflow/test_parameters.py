@@ -1,0 +1,73 @@
+"""Snakemake refuses bad parameters before any work, in one sentence; good ones may come from anywhere."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dagrpo.params.documents import params_yaml
+from dagrpo.params.schema import Params
+from tests.workflow import clones
+
+DRY_RUN = ("snakemake", "-n", "target")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clones.clone(tmp_path_factory.mktemp("parameters"))
+
+
+def _refused(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [*DRY_RUN, *arguments],
+        cwd=folder,
+        env=clones.environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    output = done.stdout + done.stderr  # a dry run reports to stdout
+    assert "Traceback" not in output
+    return output
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("training: [", "params.yaml is not valid YAML"),
+        ("", "params.yaml does not hold sections"),
+        ("training: {setps: 3}", "unknown key `training.setps`: the nearest known key is `training.steps`."),
+        ("training: {steps: many}", "`training.steps` is 'many': input should be a valid integer"),
+        ("algorithm: {clip_low: 0.5}", "use clip_high >= clip_low"),
+    ],
+)
+def test_a_bad_file_is_refused_in_a_sentence(folder: Path, text: str, sentence: str) -> None:
+    (folder / "params.yaml").write_text(text)
+    assert sentence in _refused(folder)
+
+
+def test_a_missing_file_is_refused_with_the_command_that_writes_one(folder: Path) -> None:
+    (folder / "params.yaml").unlink(missing_ok=True)
+    assert "params.yaml is missing: `python -m dagrpo use" in _refused(folder)
+
+
+def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
+    (folder / "params.yaml").write_text(params_yaml(Params()))
+    assert "unknown key `training.setps`" in _refused(folder, "--config", "training__setps=3")
+    (folder / "overlay.yaml").write_text("experiment: {name: other, seeds: [1, 2]}")
+    plan = clones.run(folder, *DRY_RUN, "--configfile", "params.yaml", "overlay.yaml", "--config", "training__steps=3")
+    assert "results/other/runs/seed_2" in plan
+
+
+def test_use_writes_a_preset_and_shows_what_changes(folder: Path) -> None:
+    (folder / "params.yaml").write_text(params_yaml(Params()))
+    output = clones.run(folder, "python", "-m", "dagrpo", "use", "presets/arithmetic_tiny_control.yaml")
+    assert "+  permuted: true" in output
+    clones.run(folder, *DRY_RUN)
+
+
+def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
+    (folder / "params.yaml").write_text(params_yaml(Params()))
+    assert "good condition" in clones.run(folder, "snakemake", "--lint")
+    clones.run(folder, "snakefmt", "--check", "Snakefile", "workflow")
