@@ -1,5 +1,6 @@
 """Snakemake refuses bad parameters before any work, in one sentence; good ones may come from anywhere."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
     assert "unknown key `training.setps`" in _refused(folder, "--config", "training__setps=3")
     (folder / "overlay.yaml").write_text("experiment: {name: other, seeds: [1, 2]}")
     plan = clones.run(folder, *DRY_RUN, "--configfile", "params.yaml", "overlay.yaml", "--config", "training__steps=3")
-    assert "results/other/runs/seed_2" in plan
+    assert re.search(r"^train +2$", plan, re.MULTILINE)
 
 
 def test_use_writes_a_preset_and_shows_what_changes(folder: Path) -> None:
