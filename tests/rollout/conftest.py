@@ -1,6 +1,10 @@
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from tokenizers import Tokenizer, models
@@ -57,10 +61,34 @@ def server(tiny_model: Path, engine: Engine, tmp_path_factory: pytest.TempPathFa
         yield server
 
 
-def client_of(server: SGLangServer) -> RolloutClient:
+@pytest.fixture
+def client(server: SGLangServer) -> RolloutClient:
     return RolloutClient([server.address], 120, api_key=server.api_key, diagnose=server.diagnose)
 
 
 @pytest.fixture
-def client(server: SGLangServer) -> RolloutClient:
-    return client_of(server)
+def living_in() -> Callable[[int], list[str]]:
+    """Names of the processes of a group that are not dead."""
+
+    def names(group: int) -> list[str]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.name())
+        return found
+
+    return names
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool]], None]:
+    """Waits for a condition; fails after 20 s."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, "timed out"
+            time.sleep(0.02)
+
+    return wait

@@ -6,30 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from dagrpo.rollout.process import WatchedProcess
 
+LivingIn = Callable[[int], list[str]]
+WaitUntil = Callable[[Callable[[], bool]], None]
 FAMILY = ["/bin/sh", "-c", "sleep 100 & (sleep 100 & sleep 100) & wait"]
-
-
-def living_in(group: int) -> list[str]:
-    names = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                names.append(process.name())
-        except (psutil.NoSuchProcess, ProcessLookupError):
-            continue
-    return names
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
 
 
 def start(command: list[str], folder: Path) -> WatchedProcess:
@@ -39,7 +22,9 @@ def start(command: list[str], folder: Path) -> WatchedProcess:
     return WatchedProcess(command, environment=dict(os.environ), log=folder / "logs" / "it.log", scratch=scratch)
 
 
-def test_stopping_ends_the_whole_family_and_removes_its_scratch_folder(tmp_path: Path) -> None:
+def test_stopping_ends_the_whole_family_and_removes_its_scratch_folder(
+    tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
     process = start(FAMILY, tmp_path)
     wait_until(lambda: len(living_in(process.pid)) >= 5)
     assert process.exit_code() is None
@@ -51,7 +36,9 @@ def test_stopping_ends_the_whole_family_and_removes_its_scratch_folder(tmp_path:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_a_parent_killed_at_any_time_leaves_no_process_and_no_scratch_folder(tmp_path: Path, seconds: float) -> None:
+def test_a_parent_killed_at_any_time_leaves_no_process_and_no_scratch_folder(
+    tmp_path: Path, seconds: float, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
     code = (
         "import os, time; from pathlib import Path; from dagrpo.rollout.process import WatchedProcess\n"
         f"folder = Path({str(tmp_path)!r}); (folder / 'scratch').mkdir()\n"
@@ -70,7 +57,9 @@ def test_a_parent_killed_at_any_time_leaves_no_process_and_no_scratch_folder(tmp
     wait_until(lambda: not (tmp_path / "scratch").exists())
 
 
-def test_output_and_exit_code_are_kept_and_only_the_user_may_read_the_log(tmp_path: Path) -> None:
+def test_output_and_exit_code_are_kept_and_only_the_user_may_read_the_log(
+    tmp_path: Path, wait_until: WaitUntil
+) -> None:
     process = start(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], tmp_path)
     wait_until(lambda: process.exit_code() is not None)
     process.stop()
@@ -79,7 +68,7 @@ def test_output_and_exit_code_are_kept_and_only_the_user_may_read_the_log(tmp_pa
     assert process.log.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_process_reads_nothing_from_its_parent(tmp_path: Path) -> None:
+def test_the_process_reads_nothing_from_its_parent(tmp_path: Path, wait_until: WaitUntil) -> None:
     process = start(["/bin/sh", "-c", "cat; echo done"], tmp_path)
     wait_until(lambda: process.exit_code() == 0)
     process.stop()

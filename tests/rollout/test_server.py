@@ -25,6 +25,8 @@ from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.client import RolloutClient
 from dagrpo.rollout.server import ServerError, SGLangServer, free_port, require_servable, serving
 
+LivingIn = Callable[[int], list[str]]
+WaitUntil = Callable[[Callable[[], bool]], None]
 STOP = 1  # of the tiny model
 
 
@@ -52,24 +54,6 @@ def a_busy_machine() -> Iterator[None]:
     for hog in hogs:
         hog.kill()
         hog.wait()
-
-
-def living_in(group: int) -> list[str]:
-    names = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                names.append(process.name())
-        except (psutil.NoSuchProcess, ProcessLookupError):
-            continue
-    return names
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
 
 
 def trainer_logprobs(
@@ -179,7 +163,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_its_length(client: RolloutCl
 
 @pytest.mark.server
 def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServer) -> None:
-    with pytest.raises(ServerError, match="[Uu]nauthorized"):
+    with pytest.raises(ServerError, match=r"[Uu]nauthorized"):
         RolloutClient([server.address], 10, api_key="wrong").generate(batch(prompts=1), lockstep=False)
     family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
     assert not any(server.api_key in part for process in family for part in process.cmdline())
@@ -187,7 +171,7 @@ def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServe
 
 @pytest.mark.server
 def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
-    client: RolloutClient, tiny_model: Path, engine: Engine, tmp_path: Path
+    client: RolloutClient, tiny_model: Path, engine: Engine, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     expected = client.generate(batch(), lockstep=True)
     with SGLangServer(tiny_model, engine, tmp_path / "server.log") as server:
@@ -210,7 +194,9 @@ def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
 
 
 @pytest.mark.server
-def test_a_parent_killed_in_mid_rollout_leaves_no_process(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_parent_killed_while_its_server_runs_leaves_no_process(
+    tiny_model: Path, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
     code = (
         "import sys; from pathlib import Path; from dagrpo.params.rollout import Engine\n"
         "from dagrpo.records import SamplingRequest; from dagrpo.rollout.server import SGLangServer\n"
@@ -248,7 +234,7 @@ def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
 
 
 def test_a_server_that_is_not_ready_in_time_is_killed(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     monkeypatch.setattr("dagrpo.rollout.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
     server = SGLangServer(tiny_model, Engine(start_timeout=1), tmp_path / "server.log")
@@ -307,7 +293,7 @@ def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (model / "model.safetensors").rename(model / shards["a"])
     write_json(model / "model.safetensors.index.json", {"weight_map": shards})
-    with pytest.raises(ServerError, match="it has no model-00002-of-00002.safetensors"):
+    with pytest.raises(ServerError, match=r"it has no model-00002-of-00002\.safetensors"):
         require_servable(model)
 
 

@@ -141,3 +141,18 @@ def test_the_report_of_snakemake_is_written_with_captions(finished: tuple[Path, 
     page = (finished[0] / "workflow_report.html").read_text()
     assert NAME in page
     (finished[0] / "workflow_report.html").unlink()
+
+
+def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake_after_a_sync(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    clones.run(finished[0], "dvc", "remote", "add", "-f", "-d", "store", str(tmp_path / "store"))
+    clones.run(finished[0], "dvc", "push")
+    folder = clones.clone(tmp_path / "pulled")
+    shutil.copy(finished[0] / "dvc.lock", folder)
+    shutil.copy(finished[0] / ".dvc/config", folder / ".dvc/config")
+    clones.run(folder, "dvc", "pull")
+    assert clones.outputs(folder) == clones.outputs(finished[0])
+    clones.run(folder, "python", "-m", "dagrpo", "sync")
+    assert clones.outputs(folder) == clones.outputs(finished[0])
+    _is_up_to_date(folder)
