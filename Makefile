@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test setup gpu ui sync lint params clean
+.PHONY: run test setup gpu ui sync lint params locks clean
 
 run: setup
 	snakemake --cores all target
@@ -42,6 +42,10 @@ sync: setup
 
 params: setup
 	python -m dagrpo generate
+
+locks: setup
+	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
+	  requirements/gpu.in -o requirements/gpu.lock
 
 clean:
 	rm -rf data/* models/* results/* logs .state

@@ -18,6 +18,12 @@ VOCABULARY = 100
 STOP = 1
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Two threads of torch beside a busy server wait for each other most of the time."""
+    torch.set_num_threads(1)
+
+
 def make_tiny_model(folder: Path) -> Path:
     """A Qwen2 of 0.8M random parameters, large enough to prefer some tokens over others, and a tokenizer."""
     torch.manual_seed(0)

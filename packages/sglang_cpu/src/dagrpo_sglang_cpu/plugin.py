@@ -46,7 +46,18 @@ def register() -> None:
         ("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER),
     ):
         HookRegistry.register(target, hook, kind)
-    gc.disable()  # until fork_processes: importing what the hooks name makes a million objects and no garbage
+    import_server()
+
+
+def import_server() -> None:
+    """Import what SGLang is about to import, without looking for garbage among a million new objects: 0.7 s saved."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        importlib.import_module("sglang.srt.entrypoints.http_server")
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def no_batch_invariant_mode(runner: Any) -> None:
@@ -55,8 +66,7 @@ def no_batch_invariant_mode(runner: Any) -> None:
 
 def fork_processes(result: Any, *args: Any, **kwargs: Any) -> None:
     """After SGLang has chosen `spawn`, which only CUDA needs: choose `fork`, with everything imported so far shared."""
-    gc.freeze()
-    gc.enable()
+    gc.freeze()  # else the first collection of each process would copy all that it shares
     if _threads() == 1:  # a lock that another thread holds would stay locked in the child
         multiprocessing.set_start_method("fork", force=True)
 

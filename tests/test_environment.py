@@ -1,0 +1,42 @@
+"""The environment is what a lock says, and the project's list of dependencies is covered by both locks."""
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _pins(lock: str) -> dict[str, str]:
+    lines = (ROOT / "requirements" / lock).read_text().splitlines()
+    return {_plain(name): pin for name, _, pin in (line.partition("==") for line in lines if "==" in line)}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower().strip()
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def test_the_installed_versions_are_those_of_the_lock() -> None:
+    lock = "gpu.lock" if _installed("sglang-kernel") else "cpu.lock"
+    pins = _pins(lock)
+    assert {name: _installed(name) for name in pins} == pins
+
+
+@pytest.mark.parametrize("lock", ["cpu.lock", "gpu.lock"])
+def test_a_lock_pins_every_dependency_by_version_alone(lock: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {_plain(name) for name in project["dependencies"]} - _pins(lock).keys() == set()
+    text = (ROOT / "requirements" / lock).read_text()
+    assert "+cpu" not in text
+    assert "file:" not in text
+    assert "http" not in re.sub(r"^[\w.-]*http[\w.-]*==", "", text, flags=re.MULTILINE)
