@@ -1,11 +1,8 @@
 """The made-up experiment that most tests here start from."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.report.synthetic import Files, make_experiment
 

@@ -297,6 +297,12 @@ def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
         require_servable(model)
 
 
+def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(tmp_path: Path) -> None:
+    keys = {SGLangServer(tmp_path, Engine(), tmp_path / "log").api_key for _ in range(200)}
+    assert len(keys) == 200
+    assert all(key.isalnum() and len(key) == 64 for key in keys)
+
+
 def test_with_servers_that_run_elsewhere_none_is_started(tmp_path: Path) -> None:
     engine = Engine(servers=["http://127.0.0.1:1/"])
     with (

@@ -66,7 +66,7 @@ class SGLangServer:
         self._ready_at = 0  # length of the log when the server was ready
         self._dead_worker: str | None = None
         self._stopping = threading.Event()
-        self.api_key = secrets.token_urlsafe(32)
+        self.api_key = secrets.token_hex(32)  # of urlsafe ones, one in 64 begins with "-": a flag, to SGLang
 
     @property
     def address(self) -> str:
