@@ -24,7 +24,9 @@ def vouched_outputs() -> list[str]:
 def files_of(outs: list[str]) -> Iterator[str]:
     """The files that Snakemake knows inside those outs: what each provenance.json there lists, and itself."""
     for out in map(Path, outs):
-        records = out.rglob("*provenance.json") if out.is_dir() else [out] if out.name.endswith("provenance.json") else []
+        records = (
+            out.rglob("*provenance.json") if out.is_dir() else [out] if out.name.endswith("provenance.json") else []
+        )
         for record in sorted(records):
             yield str(record)
             yield from sorted(read_json(record)["outputs"])
