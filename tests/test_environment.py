@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
 import pytest
@@ -40,3 +40,10 @@ def test_a_lock_pins_every_dependency_by_version_alone(lock: str) -> None:
     assert "+cpu" not in text
     assert "file:" not in text
     assert "http" not in re.sub(r"^[\w.-]*http[\w.-]*==", "", text, flags=re.MULTILINE)
+
+
+def test_nothing_is_installed_that_the_lock_does_not_name() -> None:
+    """Else a package that somebody installed by hand hides that a fresh machine would lack it."""
+    lock = "gpu.lock" if _installed("sglang-kernel") else "cpu.lock"
+    installed = {_plain(distribution.name) for distribution in distributions()}
+    assert installed - _pins(lock).keys() <= {"dagrpo", "dagrpo-sglang-cpu", "pip", "uv", "setuptools"}
