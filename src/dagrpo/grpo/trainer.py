@@ -18,7 +18,7 @@ from dagrpo.grpo.history import History
 from dagrpo.grpo.metrics import step_metrics
 from dagrpo.grpo.optimizer import adamw
 from dagrpo.grpo.prompts import prompts_of, read_examples
-from dagrpo.grpo.rollouts import Rollouts, to_table
+from dagrpo.grpo.rollouts import Prompt, Rollouts, to_table
 from dagrpo.grpo.source import RolloutSource
 from dagrpo.grpo.sync import EngineFolder, engine_folder
 from dagrpo.grpo.update import PolicyUpdate
@@ -79,12 +79,19 @@ def _train(run: TrainingRun, report: Report) -> None:
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
     )
     history = History(run.state)
+    prompts = _prompts(run, tokenizer)  # before the engine starts: a bad row is an error at once
     if first < run.training.steps:
         with _engine(run, model) as (client, folder):
-            loop = _Loop(
-                run, model, optimizer, update, _source(run, client, tokenizer), client, folder, history, report
+            source = RolloutSource(
+                client=client,
+                tokenizer=tokenizer,
+                prompts=prompts,
+                rollout=run.rollout,
+                reward=run.reward,
+                training=run.training,
+                seed=run.seed,
             )
-            loop.run(first)
+            _Loop(run, model, optimizer, update, source, client, folder, history, report).run(first)
     history.write_metrics(run.training.steps, run.metrics)
     history.write_rollouts(run.training.steps, run.rollouts)
     save_model(model, run.initial, run.policy)
@@ -109,22 +116,14 @@ def _engine(run: TrainingRun, model: PreTrainedModel) -> Iterator[tuple[RolloutC
             yield client, folder
 
 
-def _source(run: TrainingRun, client: RolloutClient, tokenizer: PreTrainedTokenizerBase) -> RolloutSource:
+def _prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     examples = read_examples(run.train_split)
     if len(examples) < run.training.prompts_per_step:
         raise ValueError(
             f"{run.train_split} has {len(examples)} rows, fewer than training.prompts_per_step "
             f"({run.training.prompts_per_step}): lower the latter."
         )
-    return RolloutSource(
-        client=client,
-        tokenizer=tokenizer,
-        prompts=prompts_of(examples, tokenizer, run.training.max_prompt_tokens, run.train_split),
-        rollout=run.rollout,
-        reward=run.reward,
-        training=run.training,
-        seed=run.seed,
-    )
+    return prompts_of(examples, tokenizer, run.training.max_prompt_tokens, run.train_split)
 
 
 class _Loop:
