@@ -19,7 +19,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 def _example(question: str = "1+2=?", **changes: Any) -> Example:
-    values = {
+    values: dict[str, Any] = {
         "task": "arithmetic",
         "split": "train",
         "index": 0,
