@@ -1,5 +1,6 @@
 """Before the first and after the last job of a Snakemake run: the database made, DVC told what ran, the results shown."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -7,7 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
+from dagrpo.code import code_digest
 from dagrpo.files import read_json
+from dagrpo.params.schema import Params, read_params
+from dagrpo.workflow.configuration import PARAMS
+from dagrpo.workflow.stages import sections
 
 JOURNAL = Path(".state/ran")
 SECONDS_TO_SETTLE = 60
@@ -36,7 +41,8 @@ def commit(*, overridden: bool) -> None:
         return
     entries = _left_over()
     if entries:
-        _commit_to_dvc([Path(output) for entry in entries for output in _still_current(entry)])
+        params = read_params(PARAMS)
+        _commit_to_dvc([Path(output) for entry in entries for output in still_current(entry, params)])
     for entry in entries:
         entry.unlink()
 
@@ -69,13 +75,20 @@ def _left_over() -> list[Path]:
     return sorted(JOURNAL.glob("*.json"))
 
 
-def _still_current(entry: Path) -> list[str]:
-    """The outputs of a journal entry, unless another execution has replaced them since."""
+def still_current(entry: Path, params: Params) -> list[str]:
+    """The outputs of a journal entry, if today's parameters and code would make them again; else none.
+
+    A run with overrides, or one that was killed before an edit, leaves entries that are not: DVC would record their
+    outputs as made by what params.yaml and the code say now.
+    """
     ran = read_json(entry)
     provenance = Path(ran["provenance"])
-    if not provenance.exists() or read_json(provenance)["key"] != ran["key"]:
+    record = read_json(provenance) if provenance.exists() else {}
+    if record.get("key") != ran["key"]:
         return []
-    return list(ran["outputs"])
+    stage = record["stage"]
+    same = record["params"] == json.loads(sections(params, stage)) and record["code"] == code_digest(stage)
+    return list(ran["outputs"]) if same else []
 
 
 def _commit_to_dvc(outputs: list[Path]) -> None:
