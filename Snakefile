@@ -49,3 +49,10 @@ rule target:
         f"results/{experiment.name}/report/report.html",
     message:
         "{experiment.name} is complete."
+
+
+rule prepared:
+    input:
+        expand("data/{task}/card.json", task=experiment.tasks),
+    message:
+        "The data of {experiment.name} is prepared."

@@ -49,6 +49,17 @@ def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) ->
 
 
 @app.command()
+def grade(
+    task: Annotated[str, typer.Argument(help="whose verifier reads the answers, such as gsm8k")],
+    completions: Annotated[Path, typer.Argument(help="JSONL with the fields completion and ground_truth")],
+) -> None:
+    """Print each answer as every extractor reads it, and where they disagree."""
+    from dagrpo.grade import show
+
+    show(task, completions)
+
+
+@app.command()
 def sync() -> None:
     """After `dvc pull` or `dvc checkout`: tell Snakemake which outputs DVC vouches for."""
     from dagrpo.workflow.sync import sync as run

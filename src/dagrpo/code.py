@@ -19,14 +19,21 @@ _COMMON = (
 _CHECKPOINTS = ("src/dagrpo/checkpoints",)
 _ROLLOUT = ("src/dagrpo/rollout", "src/dagrpo/params/rollout.py", "src/dagrpo/rendering.py")
 _ROWS = ("src/dagrpo/tasks/__init__.py", "src/dagrpo/tasks/schema.py", "src/dagrpo/records.py")
-_EXTRACTION = ("src/dagrpo/rewards/__init__.py", "src/dagrpo/rewards/gsm8k.py")
+_REWARDS = ("src/dagrpo/rewards", "src/dagrpo/params/reward.py")
 _EVALUATION = ("src/dagrpo/evaluation/__init__.py", "src/dagrpo/evaluation/tables.py")
 _STATISTICS = ("src/dagrpo/evaluation/outcomes.py", "src/dagrpo/evaluation/statistics.py")
 _MANIFEST = ("__init__", "folder", "manifest", "modules", "tensors")
 _FITTING = ("__init__", "batches", "optimizer", "policy", "prompts", "rollouts")
 
 CODE: dict[str, tuple[str, ...]] = {
-    "prepare": (*_COMMON, *_EXTRACTION, "src/dagrpo/tasks", "src/dagrpo/records.py", "src/dagrpo/params/data.py"),
+    "prepare": (
+        *_COMMON,
+        *_REWARDS,
+        "src/dagrpo/tasks",
+        "src/dagrpo/records.py",
+        "src/dagrpo/rendering.py",
+        "src/dagrpo/params/data.py",
+    ),
     "model": (
         *_COMMON,
         *_CHECKPOINTS,
@@ -43,7 +50,20 @@ CODE: dict[str, tuple[str, ...]] = {
         "src/dagrpo/grpo/warmup.py",
         "src/dagrpo/rendering.py",
         "src/dagrpo/params/checkpoint.py",
+        "src/dagrpo/params/training.py",
         "src/dagrpo/params/warmup.py",
+    ),
+    "difficulty": (
+        *_COMMON,
+        *(f"src/dagrpo/checkpoints/{name}.py" for name in _MANIFEST),
+        *_ROLLOUT,
+        *_ROWS,
+        *_REWARDS,
+        *_EVALUATION,
+        "src/dagrpo/evaluation/difficulty.py",
+        "src/dagrpo/evaluation/sampling.py",
+        "src/dagrpo/params/difficulty.py",
+        "src/dagrpo/params/evaluation.py",
     ),
     "convert": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
     "train": (
@@ -51,11 +71,10 @@ CODE: dict[str, tuple[str, ...]] = {
         *_CHECKPOINTS,
         *_ROLLOUT,
         *_ROWS,
-        "src/dagrpo/rewards",
+        *_REWARDS,
         "src/dagrpo/grpo",
         "src/dagrpo/params/algorithm.py",
         "src/dagrpo/params/checkpoint.py",
-        "src/dagrpo/params/reward.py",
         "src/dagrpo/params/training.py",
     ),
     "export": (*_COMMON, *_CHECKPOINTS, "src/dagrpo/params/checkpoint.py"),
@@ -70,7 +89,8 @@ CODE: dict[str, tuple[str, ...]] = {
     ),
     "score": (
         *_COMMON,
-        *_EXTRACTION,
+        *_REWARDS,
+        "src/dagrpo/records.py",
         *_EVALUATION,
         *_STATISTICS,
         "src/dagrpo/evaluation/scoring.py",

@@ -1,6 +1,10 @@
 """The frozen records that cross a package boundary."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["right", "wrong", "missing", "unverifiable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,12 @@ class Example:
     ground_truth: str
     data_source: str
     ability: str = "math"
+    verifier: str = "gsm8k"  # name in rewards/verifiers.py of what compares an answer with the ground truth
+    images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
+    tools: tuple[str, ...] = ()  # names in tasks/tools.py of what the policy may call
+    interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
+    pass_rate: float | None = None  # share of right answers of some policy, 0 to 1: how easy it is; None: not known
+    prompt_tokens: int = 0  # rendered with its tools by the experiment's tokenizer; 0: not counted yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +60,32 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message of a trajectory after the prompt."""
+
+    role: Literal["assistant", "tool", "user"]  # only the assistant's is the policy's own text
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a policy made of one problem, as far as a reward may look at it."""
+
+    text: str  # what the policy wrote, all its turns; never a tool's result, a user's turn or the prompt
+    ground_truth: str
+    verifier: str
+    tokens: int  # written by the policy
+    turns: int = 1  # of the policy
+    tool_calls: int = 0
+    failed_tool_calls: int = 0  # undecodable, unknown, refused or ended in an error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One graded completion. `correct` is None only where it could not be graded."""
+    """One graded attempt. `correct` is None where it could not be told within the limits (verdict unverifiable)."""
 
     extracted: str | None  # the answer as read, None when there is none to read
     correct: bool | None
     reward: float
+    verdict: Verdict
+    components: Mapping[str, float]  # each reward component with a weight -> its value, unweighted

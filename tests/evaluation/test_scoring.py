@@ -35,6 +35,7 @@ def row(problem: int, sample: int, text: str) -> dict[str, Any]:
         "logprobs": [0.0] * len(text),
         "finish_reason": "length" if "idea" in text else "stop",
         "ground_truth": "8",
+        "verifier": "gsm8k",
         "question": "q",
         "sampling_seed": 1,
     }
@@ -111,6 +112,7 @@ def test_without_samples_only_what_is_greedy_is_summarised(tmp_path: Path) -> No
     assert set(metrics_to_log(summary)) == {
         *("greedy", "greedy_low", "greedy_high"),
         *("truncation_rate_greedy", "missing_answer_rate_greedy", "mean_completion_tokens_greedy"),
+        "unverifiable_rate_greedy",
     }
 
 
@@ -166,3 +168,13 @@ def test_a_missing_column_a_wrong_type_a_null_and_an_empty_table_name_the_file(t
         write_parquet(path, table)
         with pytest.raises(ValueError, match=rf"x\.parquet.*{message}.*run the stage"):
             read_table(path, COMPLETIONS)
+
+
+def test_an_answer_that_cannot_be_verified_in_time_is_counted_by_itself_and_not_as_missing(tmp_path: Path) -> None:
+    endless = "\\boxed{9^{9^{9}}}"
+    path = write(tmp_path, [(endless, "\\boxed{8}", endless, "none", "\\boxed{7}")], verifier="math_verify")
+    scores, summary = score(path, Scoring(bootstrap_draws=100, verify_seconds=0.5))
+    assert scores["verdict"].to_pylist() == ["unverifiable", "right", "unverifiable", "missing", "wrong"]
+    assert summary["unverifiable_rate"] == {"greedy": 1.0, "sampled": 1 / 4}
+    assert summary["missing_answer_rate"] == {"greedy": 0.0, "sampled": 1 / 4}
+    assert summary["mean_at_k"]["value"] == 1 / 4

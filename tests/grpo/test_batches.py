@@ -39,3 +39,16 @@ def test_another_seed_gives_another_order_and_the_same_seed_the_same() -> None:
 @given(st.integers(0, 50), st.integers(1, 20))
 def test_slices_cover_everything_once(total: int, size: int) -> None:
     assert [i for s in slices(total, size) for i in range(total)[s]] == list(range(total))
+
+
+def test_a_curriculum_goes_from_easy_to_hard_in_every_epoch_and_shuffles_equals() -> None:
+    rates = [0.25, 1.0, 0.5, 1.0, 0.0, 0.5]
+    epochs = [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
+    assert all([rates[index] for index in epoch] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.0] for epoch in epochs)
+    assert {tuple(epoch[:2]) for epoch in epochs} == {(1, 3), (3, 1)}
+    assert epochs == [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
+
+
+def test_a_curriculum_spans_steps_as_an_epoch_does() -> None:
+    rates = [float(index) for index in range(10)]
+    assert [prompt_indices(0, step, 4, 10, rates) for step in range(3)] == [[9, 8, 7, 6], [5, 4, 3, 2], [1, 0, 9, 8]]

@@ -28,13 +28,23 @@ def _model() -> Qwen2ForCausalLM:
 
 
 def _rollouts(step: int = 0) -> Rollouts:
-    prompts = [Prompt(index=n // 4, text="", token_ids=((1, 2), (2, 3, 4))[n // 4], ground_truth="") for n in range(8)]
+    prompts = [
+        Prompt(index=n // 4, text="", token_ids=((1, 2), (2, 3, 4))[n // 4], ground_truth="", verifier="gsm8k")
+        for n in range(8)
+    ]
     request = SamplingRequest(input_ids=(1,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
     completions = [Completion(token_ids=c, logprobs=(0.0,) * len(c), finish_reason="stop") for c in COMPLETIONS]
+    missing = Score(extracted=None, correct=False, reward=0.0, verdict="missing", components={"accuracy": 0.0})
     return Rollouts(
-        step=step, samples_per_prompt=4, prompts=tuple(prompts), requests=(request,) * 8, completions=tuple(completions),
-        texts=("",) * 8, scores=(Score(extracted=None, correct=False, reward=0.0),) * 8, rewards=torch.zeros(8),
-    )  # fmt: skip
+        step=step,
+        samples_per_prompt=4,
+        prompts=tuple(prompts),
+        requests=(request,) * 8,
+        completions=tuple(completions),
+        texts=("",) * 8,
+        scores=(missing,) * 8,
+        rewards=torch.zeros(8),
+    )
 
 
 ADVANTAGES = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, 0.0, -1.0, -1.0])

@@ -199,6 +199,7 @@ def _completions(task: str, problems: int, samples: int, accuracy: float, random
                     "logprobs": [-0.1] * (len(text) % 16 + 1),
                     "finish_reason": "length" if random.random() < 0.03 else "stop",
                     "ground_truth": str(left + right),
+                    "verifier": "gsm8k",
                     "question": f"What is {left} + {right}? End with #### and the number.",
                     "sampling_seed": problem * 10 + sample + 1,
                 }

@@ -1,6 +1,5 @@
-"""Reading answers: a golden table, what no text may do, and linear time on hostile input."""
+"""Reading the number that ends a GSM8K solution: a golden table, and what holds for any number and any text."""
 
-import time
 from decimal import Decimal
 from typing import Literal
 
@@ -79,21 +78,6 @@ GOLDEN: list[tuple[str, str | None, str | None]] = [
     ("", None, None),
 ]
 
-HOSTILE = {
-    "digits": "9" * 1_000_000,
-    "digits and commas": "1," * 500_000,
-    "well-formed groups": "1" + ",111" * 250_000,
-    "digits and points": "1." * 500_000,
-    "points": "." * 1_000_000 + "5",
-    "full-width digits": "\uff11" * 1_000_000,
-    "marks": "#" * 1_000_000,
-    "many answers": "#### 1 " * 150_000,
-    "decoration": "*" * 1_000_000,
-    "minus signs": "-" * 1_000_000,
-    "exponents": "1e9" * 300_000,
-    "combining characters": "\u0301\u0316" * 500_000 + "5",
-}
-
 
 @pytest.mark.parametrize(("text", "strict", "flexible"), GOLDEN)
 def test_an_answer_is_read_as_in_the_golden_table(text: str, strict: str | None, flexible: str | None) -> None:
@@ -131,17 +115,39 @@ def test_a_ground_truth_that_is_no_plain_number_is_refused(text: str) -> None:
         equal("18", text)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("extractor", ["strict", "flexible"])
-@pytest.mark.parametrize("before", ["", "#### "])
-def test_a_megabyte_of_anything_is_read_in_no_time(
-    name: str, extractor: Literal["strict", "flexible"], before: str
-) -> None:
-    started = time.process_time()
-    extracted = extract(before + HOSTILE[name], extractor)
-    if extracted is not None:
-        assert equal(extracted, extracted)
-    assert time.process_time() - started < 0.1
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("#### 18", "18"),
+        ("#### 18.", "18"),
+        ("#### $18.00", "18"),
+        ("#### **18**", "18"),
+        ("#### 18 dollars", "18"),
+        ("#### 18 km/h.", "18"),
+        ("#### 18 square feet", "18"),
+        ("#### 18%", "18"),
+        ("#### 18\u20ac", "18"),
+        ("#### 18\nThat was easy, like 1, 2, 3.", "18"),
+        ("#### 18 or 19", None),
+        ("#### 18 or so", None),
+        ("#### 18 19", None),
+        ("#### 18, 19", None),
+        ("#### 18 = 9 * 2", None),
+        ("#### 18 is my answer", None),
+        ("#### 18 (see step 2)", None),
+        ("#### 18 dollars that he has got to pay", None),
+        ("#### 3/4", None),
+        ("18", None),
+    ],
+)
+def test_an_exact_answer_has_nothing_but_its_unit_beside_it(text: str, answer: str | None) -> None:
+    assert extract(text, "exact") == answer
+
+
+@pytest.mark.parametrize("text", ["\\boxed{34}", "**Answer:** 34", "Answer: 34.", "It is **34**", "$34$"])
+def test_the_flexible_answer_needs_no_mark(text: str) -> None:
+    assert extract(text, "flexible") == "34"
+    assert extract(text, "strict") is None
 
 
 def _written(number: Decimal, thousands: bool, minus: str, zeros: int) -> str:

@@ -10,19 +10,32 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from dagrpo.tasks import aime, gsm8k
-from dagrpo.tasks.hub import _files
-from dagrpo.tasks.registry import TASKS
+from dagrpo.tasks import hub
+from dagrpo.tasks.data_sets import aime, bigmath, countdown, dapo, geo3k, gsm8k, math, openmath
+from dagrpo.tasks.source import Source
 
 if TYPE_CHECKING:
     from tests.tasks.conftest import ServeHub
 
+SOURCES = (
+    aime.AIME_2024,
+    aime.AIME_2025,
+    bigmath.SOURCE,
+    countdown.SOURCE,
+    dapo.SOURCE,
+    geo3k.SOURCE,
+    gsm8k.SOURCE,
+    math.MATH,
+    math.MATH_500,
+    openmath.SOURCE,
+)
 GSM8K_CARD = b"""---
 configs:
 - config_name: main
@@ -31,23 +44,35 @@ configs:
   data_files: [{split: train, path: socratic/train-*}]
 ---
 """
-PREPARE = """
-import sys
-from pathlib import Path
+LOAD = """
+import json, sys
 from dagrpo.params.data import Data
-from dagrpo.tasks.prepare import prepare
+from dagrpo.tasks.registry import get_task
 try:
-    prepare(sys.argv[1], Path(sys.argv[2]), Data(max_train=3, max_test=2))
+    problems = get_task(sys.argv[1]).load(Data(max_train=3, max_test=2, held_out=1))
 except ValueError as error:
     sys.exit(str(error))
+of = lambda split, field: [str(getattr(example, field)) for example in problems.splits[split]]
+print(json.dumps({
+    "origin": problems.origin, "revision": problems.revision, "files": problems.files, "read": problems.read,
+    "questions": {split: of(split, "question") for split in problems.splits},
+    "truths": {split: of(split, "ground_truth") for split in problems.splits},
+    "images": {split: [len(example.images) for example in problems.splits[split]] for split in problems.splits},
+}))
 """
 
 
-def _prepare(task: str, folder: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(task: str, folder: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """In a process of its own: `datasets` reads its settings when it is imported."""
-    command = [sys.executable, "-W", "ignore", "-c", PREPARE, task, str(folder)]
-    environment = {**os.environ, "HF_HOME": str(folder.parent / "home"), **settings}
+    command = [sys.executable, "-W", "ignore", "-c", LOAD, task]
+    environment = {**os.environ, "HF_HOME": str(folder / "home"), **settings}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _load(task: str, folder: Path, address: str) -> dict[str, Any]:
+    done = _run(task, folder, {"HF_ENDPOINT": address})
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
 
 
 def _parquet(rows: list[dict[str, object]]) -> bytes:
@@ -60,11 +85,11 @@ def _gsm8k_rows(prefix: str) -> list[dict[str, object]]:
     return [{"question": f"{prefix} {i}", "answer": f"#### {i}"} for i in range(4)]
 
 
-def test_every_task_from_the_hub_is_pinned_to_a_full_commit() -> None:
-    assert set(TASKS) == {"arithmetic", "gsm8k", "aime_2024", "aime_2025"}
-    for source in (gsm8k.SOURCE, aime.AIME_2024, aime.AIME_2025):
-        assert len(source.revision) == 40
-        assert set(source.revision) <= set("0123456789abcdef")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.repository)
+def test_every_source_is_pinned_to_a_full_commit(source: Source) -> None:
+    assert len(source.revision) == 40
+    assert set(source.revision) <= set("0123456789abcdef")
+    assert set(source.hub_splits) == set(source.mirror_files)
 
 
 def test_gsm8k_comes_from_the_pinned_commit_and_its_main_configuration(tmp_path: Path, serve_hub: ServeHub) -> None:
@@ -74,50 +99,103 @@ def test_gsm8k_comes_from_the_pinned_commit_and_its_main_configuration(tmp_path:
         "main/test-00000-of-00001.parquet": _parquet(_gsm8k_rows("test")),
         "socratic/train-00000-of-00001.parquet": _parquet(_gsm8k_rows("socratic")),
     }
-    hub = serve_hub("openai/gsm8k", gsm8k.SOURCE.revision, files)
-    done = _prepare("gsm8k", tmp_path / "gsm8k", {"HF_ENDPOINT": hub.address})
-    assert done.returncode == 0, done.stderr
-    card = json.loads((tmp_path / "gsm8k/card.json").read_text())
-    assert (card["origin"], card["revision"]) == ("hub", gsm8k.SOURCE.revision)
-    assert card["raw"] == {name: hashlib.sha256(files[name]).hexdigest() for name in files if name.startswith("main/")}
-    assert card["read"] == {"train": 4, "test": 4}
-    assert pq.read_table(tmp_path / "gsm8k/train.parquet")["extra_info"][0]["question"].as_py() == "train 0"
-    assert all(gsm8k.SOURCE.revision in path for path in hub.asked if "gsm8k" in path)
-    assert not any("socratic/" in path for path in hub.asked)
+    stand_in = serve_hub("openai/gsm8k", gsm8k.SOURCE.revision, files)
+    loaded = _load("gsm8k", tmp_path, stand_in.address)
+    assert (loaded["origin"], loaded["revision"]) == ("hub", gsm8k.SOURCE.revision)
+    assert loaded["files"] == {
+        name: hashlib.sha256(files[name]).hexdigest() for name in files if name.startswith("main/")
+    }
+    assert loaded["read"] == {"train": 4, "test": 4}
+    assert loaded["questions"]["train"] == ["train 0", "train 1", "train 2", "train 3"]
+    assert all(gsm8k.SOURCE.revision in path for path in stand_in.asked if "gsm8k" in path)
+    assert not any("socratic/" in path for path in stand_in.asked)
 
 
 def test_aime_reads_the_only_split_that_the_hub_has_as_its_test_split(tmp_path: Path, serve_hub: ServeHub) -> None:
     rows = [{"ID": f"2024-I-{i}", "Problem": f"Find {i}.", "Solution": "", "Answer": i} for i in range(3)]
-    hub = serve_hub("Maxwell-Jia/AIME_2024", aime.AIME_2024.revision, {"aime_2024_problems.parquet": _parquet(rows)})
-    done = _prepare("aime_2024", tmp_path / "aime_2024", {"HF_ENDPOINT": hub.address})
-    assert done.returncode == 0, done.stderr
-    card = json.loads((tmp_path / "aime_2024/card.json").read_text())
-    assert card["counts"] == {"train": 0, "test": 2}
-    assert pq.read_table(tmp_path / "aime_2024/test.parquet")["reward_model"][1]["ground_truth"].as_py() == "1"
+    files = {"aime_2024_problems.parquet": _parquet(rows)}
+    stand_in = serve_hub("Maxwell-Jia/AIME_2024", aime.AIME_2024.revision, files)
+    loaded = _load("aime_2024", tmp_path, stand_in.address)
+    assert loaded["truths"] == {"train": [], "test": ["0", "1", "2"]}
+
+
+def test_a_json_lines_file_of_the_hub_is_read_as_one_of_a_mirror(tmp_path: Path, serve_hub: ServeHub) -> None:
+    row = {"problem": "Find $x$.", "solution": "\\boxed{2}", "answer": "2", "level": 3}
+    stand_in = serve_hub(
+        "HuggingFaceH4/MATH-500", math.MATH_500.revision, {"test.jsonl": (json.dumps(row) + "\n").encode()}
+    )
+    assert _load("math_500", tmp_path, stand_in.address)["truths"] == {"train": [], "test": ["2"]}
+
+
+def test_nested_columns_and_copies_come_from_the_hub_too(tmp_path: Path, serve_hub: ServeHub) -> None:
+    row: dict[str, object] = {
+        "data_source": "math_dapo",
+        "prompt": [{"content": f"{dapo.OPENING}Find $x$.{dapo.CLOSING}", "role": "user"}],
+        "reward_model": {"ground_truth": "22099999999999998951424", "style": "rule-lighteval/MATH_v2"},
+        "extra_info": {"index": "9a9b6eb4"},
+    }
+    other = {**row, "extra_info": {"index": "b426d104"}}
+    files = {"data/dapo-math-17k.parquet": _parquet([row, other] * 50)}
+    loaded = _load("dapo", tmp_path, serve_hub(dapo.SOURCE.repository, dapo.SOURCE.revision, files).address)
+    assert loaded["read"] == {"train": 100, "test": 0}
+    assert loaded["questions"]["train"] == ["Find $x$.", "Find $x$."]
+    assert loaded["truths"]["train"] == ["22099999999999998951424"] * 2
+
+
+def test_pictures_and_the_validation_split_come_from_the_hub(tmp_path: Path, serve_hub: ServeHub) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGBA", (2, 2)).save(buffer, "PNG")
+    row: dict[str, object] = {
+        "images": [{"bytes": buffer.getvalue(), "path": None}],
+        "problem": "<image>Find x.",
+        "answer": "15",
+    }
+    files = {f"data/{split}-00000-of-00001.parquet": _parquet([row]) for split in ("train", "validation", "test")}
+    loaded = _load("geo3k", tmp_path, serve_hub(geo3k.SOURCE.repository, geo3k.SOURCE.revision, files).address)
+    assert loaded["images"] == {"train": [1], "validation": [1], "test": [1]}
+
+
+def test_files_that_are_not_needed_are_not_downloaded(tmp_path: Path, serve_hub: ServeHub) -> None:
+    names = [f"data/train-0000{i}-of-00003.parquet" for i in range(3)]
+    parts = [[{"problem": f"Find {i}{j}.", "expected_answer": "1"} for j in range(3)] for i in range(3)]
+    files = {name: _parquet([dict(row) for row in part]) for name, part in zip(names, parts, strict=True)}
+    stand_in = serve_hub(openmath.SOURCE.repository, openmath.SOURCE.revision, files)
+    loaded = _load("openmath", tmp_path, stand_in.address)
+    assert loaded["questions"]["train"] == ["Find 00.", "Find 01.", "Find 02.", "Find 10."]  # 3 and 1 held out
+    assert list(loaded["files"]) == names[:2]
+    assert not any("/resolve/" in path and path.endswith(names[2]) for path in stand_in.asked)
+
+
+def test_a_split_that_the_hub_does_not_have_is_named(tmp_path: Path, serve_hub: ServeHub) -> None:
+    files = {"data/test-00000-of-00001.parquet": _parquet([{"problem": "Find 1.", "answer": "1"}])}
+    stand_in = serve_hub("yentinglin/aime_2025", aime.AIME_2025.revision, files)
+    done = _run("aime_2025", tmp_path, {"HF_ENDPOINT": stand_in.address})
+    assert done.returncode == 1
+    assert "(train) is not a split of the data set, which has test: use data.mirror instead." in done.stderr
 
 
 def test_a_hub_without_the_pinned_commit_is_an_error_and_not_another_commit(
     tmp_path: Path, serve_hub: ServeHub
 ) -> None:
     files = {"data/train-00000-of-00001.parquet": _parquet([{"problem": "Find 1.", "answer": "1"}])}
-    hub = serve_hub("yentinglin/aime_2025", "f" * 40, files)
-    done = _prepare("aime_2025", tmp_path / "aime_2025", {"HF_ENDPOINT": hub.address})
+    stand_in = serve_hub("yentinglin/aime_2025", "f" * 40, files)
+    done = _run("aime_2025", tmp_path, {"HF_ENDPOINT": stand_in.address})
     assert done.returncode == 1
     sentence = done.stderr.strip().splitlines()[-1]
     assert sentence.startswith(
         f"yentinglin/aime_2025 at commit {aime.AIME_2025.revision} cannot be read from the hub ("
     )
     assert sentence.endswith("check the network, or set data.mirror to a folder with a local copy.")
-    assert not (tmp_path / "aime_2025").exists()
 
 
 def test_a_hub_out_of_reach_is_one_sentence(tmp_path: Path) -> None:
-    done = _prepare("gsm8k", tmp_path / "gsm8k", {"HF_HUB_OFFLINE": "1"})
+    done = _run("gsm8k", tmp_path, {"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 1
     assert done.stderr.startswith(f"openai/gsm8k at commit {gsm8k.SOURCE.revision} cannot be read from the hub (")
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_local_folder_that_shadows_the_data_set_is_refused() -> None:
+def test_a_local_folder_that_shadows_the_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_urls", lambda source: {"train": ["/home/someone/openai/gsm8k/train.parquet"]})
     with pytest.raises(ValueError, match=r"gsm8k/train\.parquet is not a file of openai/gsm8k at commit e53f0488"):
-        _files(gsm8k.SOURCE, ["/home/someone/openai/gsm8k/train.parquet"])
+        hub.hub_place(gsm8k.SOURCE)

@@ -5,52 +5,94 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.params.data import Data
-from dagrpo.tasks.mirror import read_mirror
-from dagrpo.tasks.source import Raw, Source
+from dagrpo.tasks.mirror import mirror_place
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, Problems, chat
 
 SOURCE = Source(
     repository="someone/sums",
-    configuration=None,
     revision="0" * 40,
-    hub_splits={"train": "train", "test": "test"},
-    mirror_files={"train": "sums/train.jsonl", "test": "sums/test.jsonl"},
+    hub_splits={"train": "train", "validation": "validation", "test": "test"},
+    mirror_files={"train": "sums/train.jsonl", "validation": "sums/val.jsonl", "test": "sums/test.jsonl"},
     columns={"question": ("Question", "question"), "answer": ("answer",)},
-    rows={"train": 2, "test": 1},
+    rows={"train": 2, "validation": 1, "test": 1},
 )
 ROWS = [{"question": "1 + 1", "answer": "#### 2"}, {"question": "1 + 2", "answer": "#### 3"}]
+TEST = {"question": "2 + 2", "answer": "#### 4"}
+
+
+def _to_problem(row: Row) -> Problem:
+    question, answer = row.text("question"), row.text("answer")
+    return Problem(prompt=chat(question), question=question, answer=answer, ground_truth=answer)
+
+
+def _load(folder: Path, params: Data | None = None) -> Problems:
+    task = sourced_task("sums", SOURCE, _to_problem, verifier="gsm8k")
+    return task.load((params or Data()).model_copy(update={"mirror": str(folder)}))
 
 
 def _lines(rows: list[Mapping[str, object]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def _read(folder: Path, train: bytes, params: Data | None = None) -> Raw:
+def _read(folder: Path, train: bytes, params: Data | None = None) -> Problems:
     (folder / "sums").mkdir(exist_ok=True)
     (folder / "sums/train.jsonl").write_bytes(train)
-    (folder / "sums/test.jsonl").write_bytes(_lines([{"question": "2 + 2", "answer": "#### 4"}]))
-    return read_mirror(SOURCE, folder, params or Data())
+    (folder / "sums/test.jsonl").write_bytes(_lines([TEST]))
+    return _load(folder, params)
 
 
-def test_rows_come_as_text_with_their_place_and_the_digest_of_their_file(tmp_path: Path) -> None:
-    raw = _read(tmp_path, _lines([*ROWS]))
-    assert [row.fields for row in raw.rows["train"]] == ROWS
-    assert [row.number for row in raw.rows["train"]] == [1, 2]
-    assert raw.files["sums/train.jsonl"] == hashlib.sha256(_lines([*ROWS])).hexdigest()
-    assert (raw.origin, raw.revision) == ("mirror", None)
+def _questions(problems: Problems, split: str = "train") -> list[str]:
+    return [example.question for example in problems.splits[split]]
+
+
+def test_rows_come_with_their_index_and_the_digest_of_their_file(tmp_path: Path) -> None:
+    problems = _read(tmp_path, _lines([*ROWS]))
+    assert [(e.question, e.answer, e.index, e.split) for e in problems.splits["train"]] == [
+        ("1 + 1", "#### 2", 0, "train"),
+        ("1 + 2", "#### 3", 1, "train"),
+    ]
+    assert problems.files["sums/train.jsonl"] == hashlib.sha256(_lines([*ROWS])).hexdigest()
+    assert (problems.origin, problems.revision, problems.source) == ("mirror", None, "someone/sums")
+    assert problems.read == {"train": 2, "test": 1}
 
 
 def test_a_column_may_go_by_another_name_and_hold_a_number(tmp_path: Path) -> None:
-    raw = _read(tmp_path, _lines([{"Question": "1 + 1", "answer": 2, "id": None}, *ROWS[1:]]))
-    assert raw.rows["train"][0].fields == {"question": "1 + 1", "answer": "2"}
+    problems = _read(tmp_path, _lines([{"Question": "1 + 1", "answer": 2, "id": None}, *ROWS[1:]]))
+    assert (problems.splits["train"][0].question, problems.splits["train"][0].answer) == ("1 + 1", "2")
 
 
 def test_a_line_may_hold_other_line_separators_and_the_last_may_have_no_end(tmp_path: Path) -> None:
     strange = {"question": "a\u2028b\u0085c", "answer": "#### 1"}
     content = (json.dumps(strange, ensure_ascii=False) + "\n" + json.dumps(ROWS[1])).encode()
-    assert _read(tmp_path, content).rows["train"][0].fields == strange
+    assert _questions(_read(tmp_path, content)) == ["a\u2028b\u0085c", "1 + 2"]
+
+
+def test_either_format_will_do_and_the_named_one_goes_first(tmp_path: Path) -> None:
+    (tmp_path / "sums").mkdir()
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "sums/train.parquet")
+    pq.write_table(pa.Table.from_pylist([TEST]), tmp_path / "sums/test.parquet")
+    problems = _load(tmp_path)
+    assert _questions(problems) == ["1 + 1", "1 + 2"]
+    assert set(problems.files) == {"sums/train.parquet", "sums/test.parquet"}
+    (tmp_path / "sums/test.jsonl").write_bytes(_lines([{"question": "3 + 3", "answer": "#### 6"}]))
+    assert _questions(_load(tmp_path), "test") == ["3 + 3"]
+
+
+def test_a_validation_split_is_read_where_the_mirror_has_it(tmp_path: Path) -> None:
+    assert set(_read(tmp_path, _lines([*ROWS])).splits) == {"train", "test"}
+    (tmp_path / "sums/val.jsonl").write_bytes(_lines([{"question": "5 + 5", "answer": "#### 10"}]))
+    problems = _load(tmp_path)
+    assert _questions(problems, "validation") == ["5 + 5"]
+    assert problems.splits["validation"][0].split == "validation"
+    assert problems.read == {"train": 2, "validation": 1, "test": 1}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +104,7 @@ def test_a_line_may_hold_other_line_separators_and_the_last_may_have_no_end(tmp_
         (_lines([*ROWS[:1]]) + b"\n" + _lines([*ROWS[1:]]), r"train\.jsonl, line 2 is not valid JSON"),
         (b"\xff\xfe{}\n", r"train\.jsonl, line 1 is not valid JSON"),
         (b"[" * 100_000 + b"\n", r"train\.jsonl, line 1 is not valid JSON"),
+        (b'{"question": "1", "answer": ' + b"7" * 5000 + b"}\n", r"train\.jsonl, line 1 is not valid JSON"),
         (b"[1]\n", r"train\.jsonl, line 1 is list, not an object"),
         (
             _lines([ROWS[0], {"question": "1 + 2"}]),
@@ -75,7 +118,7 @@ def test_a_line_may_hold_other_line_separators_and_the_last_may_have_no_end(tmp_
         (_lines([{"question": "\ud83e", "answer": "2"}]), r"row 1, field `question` holds half of a surrogate pair"),
         (
             _lines([*ROWS[:1]]),
-            r"train\.jsonl holds 1 rows, but the train split of someone/sums has 2: .* set data\.max_train",
+            r"train\.jsonl holds 1 rows, but the train split of someone/sums has 2: .* set data\.max_train \(to 1 ",
         ),
     ],
 )
@@ -83,17 +126,29 @@ def test_a_fault_is_named_by_file_and_row(tmp_path: Path, train: bytes, sentence
     with pytest.raises(ValueError, match=sentence) as caught:
         _read(tmp_path, train)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
 
 
 def test_a_sample_of_the_data_set_is_enough_under_a_limit(tmp_path: Path) -> None:
-    assert len(_read(tmp_path, _lines([*ROWS[:1]]), Data(max_train=1)).rows["train"]) == 1
+    assert len(_read(tmp_path, _lines([*ROWS[:1]]), Data(max_train=1)).splits["train"]) == 1
+
+
+def test_a_sample_of_the_validation_split_follows_the_limit_on_test(tmp_path: Path) -> None:
+    _read(tmp_path, _lines([*ROWS]))
+    (tmp_path / "sums/val.jsonl").write_bytes(_lines([*ROWS]))
+    with pytest.raises(ValueError, match=r"val\.jsonl holds 2 rows, but the validation split .* set data\.max_test"):
+        _load(tmp_path)
+    assert len(_load(tmp_path, Data(max_test=1)).splits["validation"]) == 2
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"sums/train\.jsonl is missing: put a copy of someone/sums there"):
-        read_mirror(SOURCE, tmp_path, Data())
+    with pytest.raises(
+        ValueError,
+        match=r"sums/train\.jsonl is missing: put a copy of someone/sums there \(or one that ends in \.parquet\)",
+    ):
+        mirror_place(SOURCE, tmp_path)
 
 
 def test_a_mirror_that_is_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.mirror is .*nowhere, which is not a folder"):
-        read_mirror(SOURCE, tmp_path / "nowhere", Data())
+        mirror_place(SOURCE, tmp_path / "nowhere")

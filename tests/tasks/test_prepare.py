@@ -1,166 +1,315 @@
-"""The prepare stage's work, on real data where it is at hand: counts, drops, the card, bytes, and faults."""
+"""The prepare stage's work on hand-made data: what is written, what is dropped and where that is said."""
 
+import hashlib
 import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-import datasets
-import pandas as pd
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from dagrpo.files import read_parquet, sha256_of
+from dagrpo.files import read_parquet, sha256_of, write_parquet
 from dagrpo.params.data import Arithmetic, Data
-from dagrpo.params.reward import Reward
-from dagrpo.records import Example
-from dagrpo.rewards.score import grade
-from dagrpo.tasks.prepare import prepare, select
-from dagrpo.tasks.schema import SCHEMA, from_table
+from dagrpo.tasks.gates import sieve as gates
+from dagrpo.tasks.prepare import prepare, sift
+from tests.tasks.gates.problems import character_model, example, examples, problems, qwen3_model
+from tests.tasks.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
 SMALL = Data(arithmetic=Arithmetic(train=40, test=10))
-FILES = ("card.json", "test.parquet", "train.parquet")
+LONG = "a run of words so long and so odd that no two problems share it"  # 14 words
 
 
-def _example(question: str, split: str = "train", index: int = 0) -> Example:
-    return Example(
-        task="sums",
-        split=split,
-        index=index,
-        prompt=({"role": "user", "content": question},),
-        question=question,
-        answer="#### 1",
-        ground_truth="1",
-        data_source="sums",
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return character_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def qwen3(data_folder: Path, tmp_path: Path) -> Path:
+    return qwen3_model(data_folder, tmp_path / "qwen3")
+
+
+# What is written
+
+
+def test_the_folder_holds_the_files_and_the_card_counts_the_rows(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "arithmetic"
+    card = prepare("arithmetic", folder, SMALL, model=model, evaluate=["arithmetic"])
+    assert sorted(path.name for path in folder.iterdir()) == list(FILES)
+    assert [path.name for path in tmp_path.iterdir()] == ["arithmetic"]
+    assert json.loads((folder / "card.json").read_text())["counts"] == {"train": 40, "test": 10}
+    assert sum(count["train"] for count in card.levels.values()) == len(read_split(folder, "train")) == 40
+    assert read_parquet(folder / "dropped.parquet").schema.equals(gates.SCHEMA)
+    assert read_dropped(folder) == []
+
+
+def test_prompt_tokens_are_written_and_described(model: Path, tmp_path: Path) -> None:
+    card = prepare("arithmetic", tmp_path / "a", SMALL, model=model, evaluate=["arithmetic"])
+    train = read_split(tmp_path / "a", "train")
+    assert [e.prompt_tokens for e in train] == [len(e.question) + 3 for e in train]
+    lengths = card.prompt_tokens.splits["train"]
+    assert lengths is not None
+    assert (lengths.min, lengths.max) == (min(e.prompt_tokens for e in train), max(e.prompt_tokens for e in train))
+    assert not card.prompt_tokens.images_counted
+
+
+def test_the_same_input_gives_the_same_bytes(model: Path, tmp_path: Path) -> None:
+    mirror = gsm8k_mirror(
+        dapo_mirror(tmp_path / "mirror", [(f"{LONG} {i % 40}", str(i // 80)) for i in range(90)]), [LONG, "b"]
+    )
+    for name in ("one", "two"):
+        prepare("dapo", tmp_path / name, limited(mirror, held_out=5), model=model, evaluate=["gsm8k", "dapo"])
+    assert [sha256_of(tmp_path / "one" / f) for f in FILES] == [sha256_of(tmp_path / "two" / f) for f in FILES]
+    assert read_dropped(tmp_path / "one")
+
+
+def test_the_bytes_are_the_same_wherever_the_mirror_stands(model: Path, tmp_path: Path) -> None:
+    mirror = gsm8k_mirror(tmp_path / "mirror", ["a", "b", "a"])
+    (tmp_path / "elsewhere").symlink_to(mirror)
+    for name, place in (("one", mirror), ("two", tmp_path / "elsewhere")):
+        prepare("gsm8k", tmp_path / name, limited(place), model=model, evaluate=["gsm8k"])
+    assert [sha256_of(tmp_path / "one" / f) for f in FILES] == [sha256_of(tmp_path / "two" / f) for f in FILES]
+
+
+def test_a_further_split_is_written_beside_train_and_test(model: Path) -> None:
+    loaded = problems({name: examples([name], name) for name in ("train", "test", "validation")})
+    card, sieve = sift("sums", loaded, Data(), model=model, tests={})
+    assert card.counts == {"train": 1, "test": 1, "validation": 1}
+    assert [e.question for e in sieve.kept["validation"]] == ["validation"]
+
+
+def test_limits_keep_the_first_rows_and_count_the_others_without_listing_them(model: Path) -> None:
+    loaded = problems({"train": examples(["a", "b", "c", "d"]), "test": examples(["t", "u", "v"], "test")})
+    card, sieve = sift("sums", loaded, Data(max_train=3, max_test=1), model=model, tests={})
+    assert [e.question for e in (*sieve.kept["train"], *sieve.kept["test"])] == ["a", "b", "c", "t"]
+    assert (card.dropped["train: beyond data.max_train"], card.dropped["test: beyond data.max_test"]) == (1, 2)
+    assert card.limits == {"max_train": 3, "max_test": 1}
+    assert sieve.dropped == []
+
+
+def test_a_train_problem_of_the_whole_test_split_goes_even_when_test_is_cut(model: Path) -> None:
+    loaded = problems({"train": examples(["u", "a"]), "test": examples(["t", "u"], "test")})
+    card, sieve = sift("sums", loaded, Data(max_test=1), model=model, tests={})
+    assert [e.question for e in sieve.kept["train"]] == ["a"]
+    assert card.dropped["train: question also in test"] == 1
+
+
+# The gates together
+
+
+def test_each_gate_sees_what_the_one_before_it_left(model: Path) -> None:
+    train = [
+        example("unreadable", "x y", index=0),
+        example("conflict", "1", index=1),
+        example("Conflict?", "2", index=2),
+        example("twice", index=3),
+        example("twice", index=4),
+        example("in test", index=5),
+        example(f"train: {LONG}", index=6),
+        example("q" * 200, index=7),
+        example("easy", index=8, pass_rate=1.0),
+        example("kept", index=9, pass_rate=0.5),
+        example("beyond", index=10),
+    ]
+    loaded = problems({"train": train, "test": examples(["in test", f"test: {LONG}"], "test")}, copies={"train": 4})
+    params = Data(
+        unreadable_answers="drop", contamination="drop", max_prompt_tokens=100, max_pass_rate=0.9, max_train=2
+    )
+    card, sieve = sift("sums", loaded, params, model=model, tests={})
+    assert [e.index for e in sieve.kept["train"]] == [3, 9]
+    assert [(item.example.index, item.reason) for item in sieve.dropped] == [
+        (0, "unreadable answer"),
+        (1, "conflicting answers"),
+        (2, "conflicting answers"),
+        (4, "repeated question"),
+        (5, "question also in test"),
+        (6, "shares words with a test problem"),
+        (7, "prompt too long"),
+        (8, "pass rate above data.max_pass_rate"),
+    ]
+    assert card.dropped["train: beyond data.max_train"] == 1
+    assert (card.read, card.exact_copies) == ({"train": 15, "test": 2}, {"train": 4, "test": 0})
+    assert card.conflicting_questions == {"train": 1, "test": 0}
+    metrics = card.metrics()
+    assert metrics["dropped_conflicting_answers"] == 2
+    assert metrics["contaminated_train_problems"] == metrics["dropped_unreadable_answer"] == 1
+    assert (metrics["dropped_rows"], metrics["exact_copies"], metrics["train_rows"]) == (9, 4, 2)
+    shown = dict(card.summary())
+    assert shown["train: conflicting answers"] == "2"
+    assert "train: pass rate below data.min_pass_rate" not in shown
+
+
+_ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "A", "b ?", "b", "c", "d", "x" * 60]), st.sampled_from("12?")), max_size=12
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    train=_ROWS,
+    test=_ROWS,
+    copies=st.integers(0, 5),
+    longest=st.sampled_from([None, 20]),
+    max_train=st.sampled_from([None, 2]),
+    contamination=st.sampled_from(["report", "drop"]),
+    held_out=st.booleans(),
+)
+def test_nothing_is_lost(
+    model: Path,
+    train: list[tuple[str, str]],
+    test: list[tuple[str, str]],
+    copies: int,
+    longest: int | None,
+    max_train: int | None,
+    contamination: str,
+    held_out: bool,
+) -> None:
+    """Rows read = rows kept + rows dropped + exact copies + rows beyond the limits."""
+    start = [(f"solid {letter}", "1") for letter in "pqr"]  # enough to hold one out
+    splits = {"train": examples(start + train), "test": [] if held_out else examples(test, "test")}
+    params = Data.model_validate(
+        {
+            "unreadable_answers": "drop",
+            "max_prompt_tokens": longest,
+            "max_train": max_train,
+            "contamination": contamination,
+            "held_out": 1,
+        }
+    )
+    loaded = problems(splits, copies={"train": copies}, held_out=held_out)
+    card, sieve = sift("sums", loaded, params, model=model, tests={"exam": examples(["d"], "test")})
+    accounted = sum(card.counts.values()) + sum(card.dropped.values()) + sum(card.exact_copies.values())
+    assert sum(card.read.values()) == accounted
+    assert card.counts == {split: len(found) for split, found in sieve.kept.items()}
+    beyond = sum(count for reason, count in card.dropped.items() if "beyond" in reason)
+    listed = Counter(f"{item.example.split}: {item.reason}" for item in sieve.dropped)
+    assert listed == Counter({reason: n for reason, n in card.dropped.items() if n and "beyond" not in reason})
+    assert len({(e.split, e.index) for e in sieve.examples()}) == sum(card.counts.values())
+    assert sum(map(len, splits.values())) == sum(card.counts.values()) + len(sieve.dropped) + beyond
+    if not held_out:
+        for split in ("train", "test"):
+            gone = sum(count for reason, count in card.dropped.items() if reason.startswith(f"{split}:"))
+            assert card.read[split] == card.counts[split] + gone + card.exact_copies[split]
+
+
+# Other tasks' test splits
+
+
+@pytest.mark.parametrize("mode", ["report", "drop"])
+def test_a_contaminated_row_is_found_and_dropped_when_asked(mode: str, model: Path, tmp_path: Path) -> None:
+    mirror = dapo_mirror(
+        gsm8k_mirror(tmp_path / "mirror", ["a"], [f"Tom asks: {LONG}?"]),
+        [("b", "1"), (f"So, {LONG}.", "2"), ("c", "3")],
+    )
+    params = limited(mirror, held_out=1, contamination=mode)
+    card = prepare("dapo", tmp_path / "dapo", params, model=model, evaluate=["gsm8k"])
+    assert card.contamination.by_task == {"dapo": 0, "gsm8k": 1}
+    (shared,) = card.contamination.examples["gsm8k"]
+    assert (shared.train_index, shared.test_index, shared.words) == (1, 0, " ".join(LONG.split()[:13]))
+    questions = [e.question for e in read_split(tmp_path / "dapo", "train")]
+    assert (f"So, {LONG}." in questions) == (mode == "report")
+    assert len(read_dropped(tmp_path / "dapo")) == (1 if mode == "drop" else 0)
+
+
+def test_the_held_out_problems_of_another_task_are_its_test_split(model: Path, tmp_path: Path) -> None:
+    questions = [f"What is {number} plus 7?" for number in range(8)]
+    rows = [*((question, "1") for question in questions), ("x", "1"), ("x", "2")]
+    mirror = gsm8k_mirror(dapo_mirror(tmp_path / "mirror", rows), questions)
+    params = limited(mirror, held_out=3)
+    prepare("dapo", tmp_path / "dapo", params, model=model, evaluate=["dapo"])
+    held_out = {e.question for e in read_split(tmp_path / "dapo", "test")}
+    card = prepare("gsm8k", tmp_path / "gsm8k", params, model=model, evaluate=["dapo"])
+    assert {questions[found.train_index] for found in card.contamination.examples["dapo"]} == held_out
+    assert card.contamination.by_task["dapo"] == len(held_out) == 3
+
+
+def test_both_forms_of_a_data_set_hold_out_the_same_problems(qwen3: Path, tmp_path: Path) -> None:
+    mirror = dapo_mirror(tmp_path / "mirror", [(f"What is {number}?", "1") for number in range(20)])
+    params = limited(mirror, held_out=4)
+    for task in ("dapo", "dapo_tool"):
+        prepare(task, tmp_path / task, params, model=qwen3, evaluate=[task])
+    plain, tool = (read_split(tmp_path / task, "test") for task in ("dapo", "dapo_tool"))
+    assert [e.question for e in plain] == [e.question for e in tool]
+    assert all(
+        with_tool.prompt_tokens > without.prompt_tokens + 50 for without, with_tool in zip(plain, tool, strict=True)
     )
 
 
-def _read(folder: Path, split: str) -> list[Example]:
-    path = folder / f"{split}.parquet"
-    return from_table(read_parquet(path), path)
+# Pass rates
 
 
-def _small_gsm8k(folder: Path, train: list[str]) -> Path:
-    """A mirror with these training lines and one test problem."""
-    (folder / "gsm8k").mkdir(parents=True)
-    (folder / "gsm8k/train.jsonl").write_text("".join(f"{line}\n" for line in train))
-    (folder / "gsm8k/test.jsonl").write_text('{"question": "2 + 2", "answer": "#### 4"}\n')
-    return folder
+def _rates(path: Path, rates: Mapping[str, float]) -> str:
+    digests = [hashlib.sha256(question.encode()).hexdigest() for question in rates]
+    write_parquet(path, pa.table({"question_sha256": digests, "pass_rate": list(rates.values())}))
+    return str(path)
 
 
-def test_repeats_go_and_test_stays_whole() -> None:
-    train = [_example(question, index=i) for i, question in enumerate(["a", "b", "a", "c", "t"])]
-    test = [_example(question, "test", i) for i, question in enumerate(["t", "u", "t"])]
-    splits, dropped = select({"train": train, "test": test}, Data(max_train=2))
-    assert [(e.question, e.index) for e in splits["train"]] == [("a", 0), ("b", 1)]
-    assert [(e.question, e.index) for e in splits["test"]] == [("t", 0), ("u", 1)]
-    assert dropped == {
-        "train: repeated question": 1,
-        "test: repeated question": 1,
-        "train: question also in test": 1,
-        "train: beyond data.max_train": 1,
-        "test: beyond data.max_test": 0,
-    }
+def test_pass_rates_are_joined_and_the_card_names_their_file_by_content(model: Path, tmp_path: Path) -> None:
+    mirror = gsm8k_mirror(tmp_path / "mirror", ["easy", "hard", "unknown"])
+    path = _rates(tmp_path / "difficulty.parquet", {"easy": 1.0, "hard": 0.125})
+    params = limited(mirror, pass_rates=path, max_pass_rate=0.9)
+    card = prepare("gsm8k", tmp_path / "gsm8k", params, model=model, evaluate=["gsm8k"])
+    assert [(e.question, e.pass_rate) for e in read_split(tmp_path / "gsm8k", "train")] == [
+        ("hard", 0.125),
+        ("unknown", None),
+    ]
+    assert card.pass_rates is not None
+    assert (card.pass_rates.sha256, card.pass_rates.known["train"]) == (sha256_of(Path(path)), 2)
 
 
-def test_a_train_problem_of_the_whole_test_split_goes_even_when_test_is_cut() -> None:
-    test = [_example("t", "test"), _example("u", "test", 1)]
-    splits, _ = select({"train": [_example("u")], "test": test}, Data(max_test=1))
-    assert splits["train"] == []
+def test_pass_rates_of_other_problems_are_an_error_for_the_task_that_is_trained_on(model: Path, tmp_path: Path) -> None:
+    mirror = gsm8k_mirror(tmp_path / "mirror", ["a"])
+    params = limited(mirror, pass_rates=_rates(tmp_path / "difficulty.parquet", {"elsewhere": 1.0}))
+    for train in (None, "gsm8k"):
+        with pytest.raises(ValueError, match="none of the 1 questions it rates"):
+            prepare("gsm8k", tmp_path / "gsm8k", params, model=model, evaluate=["gsm8k"], train=train)
+    card = prepare("gsm8k", tmp_path / "gsm8k", params, model=model, evaluate=["gsm8k"], train="dapo")
+    assert card.counts["train"] == 1
 
 
-def test_the_folder_holds_the_three_files_and_the_card_counts_the_rows(tmp_path: Path) -> None:
-    card = prepare("arithmetic", tmp_path / "arithmetic", SMALL)
-    assert sorted(path.name for path in (tmp_path / "arithmetic").iterdir()) == list(FILES)
-    assert [path.name for path in tmp_path.iterdir()] == ["arithmetic"]
-    assert json.loads((tmp_path / "arithmetic/card.json").read_text())["counts"] == {"train": 40, "test": 10}
-    assert sum(count["train"] for count in card.levels.values()) == len(_read(tmp_path / "arithmetic", "train")) == 40
+# Faults
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        prepare("arithmetic", tmp_path / name, SMALL)
-    assert [sha256_of(tmp_path / "one" / f) for f in FILES] == [sha256_of(tmp_path / "two" / f) for f in FILES]
+def test_an_unreadable_answer_of_a_file_is_refused_or_dropped(model: Path, tmp_path: Path) -> None:
+    mirror = dapo_mirror(tmp_path / "mirror", [("a", "1"), ("b", "1"), ("c", r"\frac{1}{")])
+    with pytest.raises(
+        ValueError, match=r"^task dapo, train row 2, field `ground_truth` is .*unreadable_answers to drop"
+    ):
+        prepare("dapo", tmp_path / "dapo", limited(mirror, held_out=1), model=model, evaluate=["dapo"])
+    assert not (tmp_path / "dapo").exists()
+    params = limited(mirror, held_out=1, unreadable_answers="drop")
+    prepare("dapo", tmp_path / "dapo", params, model=model, evaluate=["dapo"])
+    assert [(row["index"], row["reason"]) for row in read_dropped(tmp_path / "dapo")] == [(2, "unreadable answer")]
 
 
-def test_gsm8k_is_complete(data_folder: Path, tmp_path: Path) -> None:
-    card = prepare("gsm8k", tmp_path / "gsm8k", Data(mirror=str(data_folder)))
-    assert card.counts == card.read == card.expected == {"train": 7473, "test": 1319}
-    assert not any(card.dropped.values())
-    assert card.raw["gsm8k/test.jsonl"] == sha256_of(data_folder / "gsm8k/test.jsonl")
-    assert (card.source, card.origin, card.revision) == ("openai/gsm8k", "mirror", None)
-    train, test = (_read(tmp_path / "gsm8k", split) for split in ("train", "test"))
-    assert [example.index for example in test] == list(range(1319))
-    assert test[0].ground_truth == "18"
-    assert not {e.question for e in train} & {e.question for e in test}
-    assert all(grade(e.answer, e.ground_truth, Reward()).correct for e in (*train, *test))
-    assert all("," not in e.ground_truth for e in (*train, *test))
-
-
-def test_gsm8k_has_the_same_bytes_wherever_the_mirror_stands(data_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").symlink_to(data_folder)
-    for name, mirror in (("one", data_folder), ("two", tmp_path / "elsewhere")):
-        prepare("gsm8k", tmp_path / name, Data(mirror=str(mirror), max_train=500))
-    assert [sha256_of(tmp_path / "one" / f) for f in FILES] == [sha256_of(tmp_path / "two" / f) for f in FILES]
-
-
-def test_verl_reads_gsm8k_as_it_is(data_folder: Path, tmp_path: Path) -> None:
-    prepare("gsm8k", tmp_path / "gsm8k", Data(mirror=str(data_folder), max_train=20))
-    train, test = (str(tmp_path / f"gsm8k/{split}.parquet") for split in ("train", "test"))
-    row = pd.read_parquet(test).iloc[0]
-    assert [set(message) for message in row["prompt"]] == [{"role", "content"}]
-    assert row["reward_model"]["ground_truth"] == "18"
-    loaded = datasets.load_dataset("parquet", data_files=[train, test], cache_dir=str(tmp_path / "cache"))["train"]
-    assert len(loaded) == 20 + 1319
-    assert loaded[0]["prompt"][0]["role"] == "user"
-    assert loaded[0]["extra_info"]["split"] == "train"
-
-
-@pytest.mark.parametrize(
-    ("task", "first", "source"),
-    [
-        ("aime_2024", "204", "Maxwell-Jia/AIME_2024"),
-        ("aime_2025", "70", "yentinglin/aime_2025"),
-    ],
-)
-def test_aime_has_thirty_problems_and_nothing_to_train_on(
-    data_folder: Path, tmp_path: Path, task: str, first: str, source: str
-) -> None:
-    card = prepare(task, tmp_path / task, Data(mirror=str(data_folder)))
-    assert card.counts == card.expected == {"train": 0, "test": 30}
-    assert card.source == source
-    assert read_parquet(tmp_path / task / "train.parquet").schema.equals(SCHEMA)
-    test = _read(tmp_path / task, "test")
-    assert test[0].ground_truth == first
-    assert all(e.ground_truth == str(int(e.ground_truth)) and 0 <= int(e.ground_truth) <= 999 for e in test)
-
-
-def test_limits_keep_the_first_rows_and_say_so(data_folder: Path, tmp_path: Path) -> None:
-    card = prepare("gsm8k", tmp_path / "gsm8k", Data(mirror=str(data_folder), max_train=100, max_test=10))
-    assert card.counts == {"train": 100, "test": 10}
-    assert card.limits == {"max_train": 100, "max_test": 10}
-    assert card.dropped["train: beyond data.max_train"] == 7373
-    assert card.dropped["test: beyond data.max_test"] == 1309
-
-
-def test_a_row_without_hashes_names_the_file_and_the_row_and_leaves_nothing(tmp_path: Path) -> None:
-    rows = ['{"question": "1 + 1", "answer": "#### 2"}', '{"question": "1 + 2", "answer": "It is 3"}']
-    mirror = _small_gsm8k(tmp_path / "mirror", rows)
+def test_a_row_without_hashes_names_the_file_and_the_row_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    mirror = gsm8k_mirror(tmp_path / "mirror", ["1 + 1"])
+    with (mirror / "gsm8k/train.jsonl").open("a") as file:
+        file.write('{"question": "1 + 2", "answer": "It is 3"}\n')
     with pytest.raises(ValueError, match=r"gsm8k/train\.jsonl, row 2, field `answer` has no `####`"):
-        prepare("gsm8k", tmp_path / "data/gsm8k", Data(mirror=str(mirror), max_train=5, max_test=5))
+        prepare("gsm8k", tmp_path / "data/gsm8k", limited(mirror), model=model, evaluate=["gsm8k"])
     assert not (tmp_path / "data").exists()
 
 
-def test_a_failure_leaves_what_was_there_before(tmp_path: Path) -> None:
-    rows = ['{"question": "1 + 1", "answer": "#### 2"}']
-    mirror = _small_gsm8k(tmp_path / "mirror", rows)
-    params = Data(mirror=str(mirror), max_train=5, max_test=5)
-    prepare("gsm8k", tmp_path / "gsm8k", params)
-    before = [sha256_of(tmp_path / "gsm8k" / f) for f in FILES]
+def test_a_failure_leaves_what_was_there_before(model: Path, tmp_path: Path) -> None:
+    mirror, folder = gsm8k_mirror(tmp_path / "mirror", ["1 + 1"]), tmp_path / "gsm8k"
+    prepare("gsm8k", folder, limited(mirror), model=model, evaluate=["gsm8k"])
+    before = [sha256_of(folder / f) for f in FILES]
     (mirror / "gsm8k/test.jsonl").unlink()
     with pytest.raises(ValueError, match=r"gsm8k/test\.jsonl is missing"):
-        prepare("gsm8k", tmp_path / "gsm8k", params)
-    assert [sha256_of(tmp_path / "gsm8k" / f) for f in FILES] == before
+        prepare("gsm8k", folder, limited(mirror), model=model, evaluate=["gsm8k"])
+    assert [sha256_of(folder / f) for f in FILES] == before
 
 
-def test_an_incomplete_copy_of_gsm8k_is_refused(tmp_path: Path) -> None:
-    mirror = _small_gsm8k(tmp_path / "mirror", ['{"question": "1 + 1", "answer": "#### 2"}'])
+def test_an_incomplete_copy_of_gsm8k_is_refused(model: Path, tmp_path: Path) -> None:
+    mirror = gsm8k_mirror(tmp_path / "mirror", ["1 + 1"])
     with pytest.raises(ValueError, match=r"train\.jsonl holds 1 rows, but the train split of openai/gsm8k has 7,473"):
-        prepare("gsm8k", tmp_path / "gsm8k", Data(mirror=str(mirror)))
+        prepare("gsm8k", tmp_path / "gsm8k", Data(mirror=str(mirror)), model=model, evaluate=["gsm8k"])
+
+
+def test_an_evaluated_task_that_does_not_exist_is_an_error(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`gsm9k` is not a task: the nearest known one is `gsm8k`"):
+        prepare("arithmetic", tmp_path / "a", SMALL, model=model, evaluate=["gsm9k"])

@@ -10,15 +10,19 @@ import pytest
 
 from dagrpo.files import read_json, sha256_of
 from dagrpo.stage import Stage, main
+from tests.tasks.gates.problems import character_model
+from tests.tasks.preparing import FILES, dapo_mirror
 
 SCRIPT = Path(__file__).resolve().parents[2] / "workflow/scripts/prepare.py"
 GOOD = '{"question": "1 + 1", "answer": "#### 2"}\n'
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_a_project_with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    character_model(tmp_path / "models/tiny")
+    Path("models/tiny/manifest.json").write_text("{}")
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -26,11 +30,11 @@ def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def _run(task: str, data: dict[str, object]) -> None:
     work: Callable[[Stage], None] = runpy.run_path(str(SCRIPT))["work"]
-    names = {"card": "card.json", "train": "train.parquet", "test": "test.parquet", "provenance": "provenance.json"}
+    names = {name.partition(".")[0]: name for name in (*FILES, "provenance.json")}
     outputs = [part for key, name in names.items() for part in ("--output", f"{key}=data/{task}/{name}")]
-    main(
-        "prepare", work, ["--experiment", "e", "--params", json.dumps({"data": data}), "--log", "logs/x.log", *outputs]
-    )
+    params = json.dumps({"data": data, "experiment": {"evaluate": [task], "train": task}})
+    model = ["--input", "model=models/tiny/manifest.json"]
+    main("prepare", work, ["--experiment", "e", "--params", params, "--log", "logs/x.log", *model, *outputs])
 
 
 def test_the_task_is_the_name_of_the_folder_and_provenance_stands_beside_the_card(
@@ -38,11 +42,31 @@ def test_the_task_is_the_name_of_the_folder_and_provenance_stands_beside_the_car
 ) -> None:
     _run("arithmetic", {"arithmetic": {"train": 40, "test": 10}})
     folder = Path("data/arithmetic")
-    assert {path.name for path in folder.iterdir()} == {"card.json", "train.parquet", "test.parquet", "provenance.json"}
-    outputs = read_json(folder / "provenance.json")["outputs"]
-    assert outputs == {str(path): sha256_of(path) for path in folder.iterdir() if path.name != "provenance.json"}
+    assert {path.name for path in folder.iterdir()} == {*FILES, "provenance.json"}
+    provenance = read_json(folder / "provenance.json")
+    assert provenance["outputs"] == {
+        str(path): sha256_of(path) for path in folder.iterdir() if path.name != "provenance.json"
+    }
+    assert list(provenance["inputs"]) == ["models/tiny/manifest.json"]
     assert read_json(folder / "card.json")["task"] == "arithmetic"
     assert "train rows" in capsys.readouterr().err
+
+
+def test_the_summary_shows_what_each_gate_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    dapo_mirror(
+        Path("mirror"), [("a", "1"), ("A.", "1"), ("b", "1"), ("b", "2"), ("c", "1"), ("d" * 300, "1")], copies=3
+    )
+    _run("dapo", {"mirror": "mirror", "max_train": 9, "max_test": 9, "held_out": 1, "max_prompt_tokens": 500})
+    shown = " ".join(capsys.readouterr().err.split())
+    for wanted in (
+        "train: exact copies │ 12",
+        "train: conflicting answers │ 2",
+        "train: repeated question, retyped │ 1",
+        "held out from train │ 1",
+        "train: prompt too long │ 1",
+        "train: shares words with dapo │ 0",
+    ):
+        assert wanted in shown
 
 
 @pytest.mark.parametrize(
@@ -76,3 +100,17 @@ def test_an_unknown_task_ends_the_stage_with_one_sentence(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         _run("aime_2023", {})
     assert "prepare: `aime_2023` is not a task: the nearest known one is `aime_202" in capsys.readouterr().err
+
+
+def test_a_chat_template_that_refuses_the_prompt_ends_the_stage_with_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path("mirror/gsm8k")
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        (folder / f"{split}.jsonl").write_text(GOOD.replace("1 + 1", split))
+    with pytest.raises(SystemExit):
+        _run("gsm8k_tool", {"mirror": "mirror", "max_train": 5, "max_test": 5})
+    error = capsys.readouterr().err
+    assert "refuses the prompt of task gsm8k_tool, train row 0" in error
+    assert len(error.strip().splitlines()) == 1

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pandas as pd
@@ -61,13 +62,44 @@ def test_any_text_survives_the_table(question: str, answer: str, index: int) -> 
     assert from_table(to_table([example]), FILE) == [example]
 
 
-def test_no_column_may_hold_a_null() -> None:
-    assert not any(field.nullable for field in SCHEMA)
+def test_no_column_but_the_pass_rate_may_hold_a_null() -> None:
+    assert [field.name for field in SCHEMA if field.nullable] == ["pass_rate"]
 
 
 def test_the_columns_are_those_of_verl_and_the_task() -> None:
-    assert SCHEMA.names == ["data_source", "agent_name", "prompt", "ability", "reward_model", "extra_info", "task"]
-    assert [field.name for field in SCHEMA.field("extra_info").type] == ["split", "index", "answer", "question"]
+    of_verl = ["data_source", "agent_name", "prompt", "images", "ability", "reward_model", "extra_info"]
+    assert SCHEMA.names[:7] == of_verl
+    assert SCHEMA.names[7:] == ["task", "verifier", "tools", "interaction", "pass_rate", "prompt_tokens"]
+    extra = ["split", "index", "answer", "question", "need_tools_kwargs"]
+    assert [field.name for field in SCHEMA.field("extra_info").type] == extra
+
+
+def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Path) -> None:
+    whole = replace(
+        EXAMPLE,
+        verifier="geo3k",
+        images=(b"first", b"second"),
+        tools=("calc_geo3k_reward",),
+        interaction="gsm8k",
+        pass_rate=0.25,
+        prompt_tokens=77,
+    )
+    write_parquet(tmp_path / "test.parquet", to_table([whole]))
+    assert from_table(read_parquet(tmp_path / "test.parquet"), FILE) == [whole]
+
+
+@pytest.mark.parametrize(
+    ("changes", "agent", "needs_tools"),
+    [
+        ({}, "single_turn_agent", False),
+        ({"tools": ("code_interpreter",)}, "tool_agent", True),
+        ({"interaction": "gsm8k"}, "tool_agent", False),
+    ],
+)
+def test_verl_is_told_which_of_its_loops_runs_a_row(changes: dict[str, Any], agent: str, needs_tools: bool) -> None:
+    (row,) = to_table([replace(EXAMPLE, **changes)]).to_pylist()
+    assert row["agent_name"] == agent
+    assert row["extra_info"]["need_tools_kwargs"] is needs_tools
 
 
 def test_pandas_reads_a_row_as_verl_does(tmp_path: Path) -> None:
@@ -94,8 +126,8 @@ def test_a_missing_column_is_named() -> None:
 
 
 def test_an_unknown_column_is_named() -> None:
-    with pytest.raises(ValueError, match=r"test\.parquet has an unknown column `images`"):
-        from_table(to_table([EXAMPLE]).append_column("images", pa.array(["x"])), FILE)
+    with pytest.raises(ValueError, match=r"test\.parquet has an unknown column `pictures`"):
+        from_table(to_table([EXAMPLE]).append_column("pictures", pa.array(["x"])), FILE)
 
 
 def test_a_column_of_another_type_is_named() -> None:

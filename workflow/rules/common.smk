@@ -4,7 +4,11 @@ import os
 from pathlib import Path
 
 from dagrpo.code import code_files
-from dagrpo.workflow.configuration import checked, differs_from_file
+from dagrpo.workflow.configuration import (
+    checked,
+    differs_from_file,
+    split_for_rollouts,
+)
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
 from dagrpo.workflow.locks import release_stale_lock
 from dagrpo.workflow.stages import sections
@@ -40,6 +44,17 @@ def own(stage):
     return sections(params, stage)
 
 
+def train_split(wildcards):
+    """What training draws its problems from, before they are rated."""
+    return split_for_rollouts(
+        experiment.train, f"data/{experiment.train}/train.parquet"
+    )
+
+
+def test_split(wildcards):
+    return split_for_rollouts(wildcards.task, f"data/{wildcards.task}/test.parquet")
+
+
 def checkpoint_to_evaluate(wildcards):
     folder = CHECKPOINT_OF[wildcards.policy]
     return f"{RUN}/{folder}/manifest.json".format(**wildcards)
@@ -70,6 +85,7 @@ def every_provenance():
     return [
         *(f"data/{task}/provenance.json" for task in experiment.tasks),
         f"models/{params.model.name}/provenance.json",
+        f"results/{experiment.name}/difficulty/provenance.json",
         *of_every_seed(*checkpoints),
         *of_every_evaluation("completions.provenance.json"),
         *of_every_evaluation("scores.provenance.json"),

@@ -6,7 +6,7 @@ rule sample:
         script="workflow/scripts/sample.py",
         code=code_files("sample"),
         model=checkpoint_to_evaluate,
-        test="data/{task}/test.parquet",
+        test=test_split,
     output:
         completions=f"{RUN}/eval/{{task}}/{{policy}}/completions.parquet",
         provenance=f"{RUN}/eval/{{task}}/{{policy}}/completions.provenance.json",

@@ -33,7 +33,7 @@ rule warmup:
         script="workflow/scripts/warmup.py",
         code=code_files("warmup"),
         model=f"models/{params.model.name}/manifest.json",
-        train=f"data/{experiment.train}/train.parquet",
+        train=train_split,
     output:
         manifest=f"{RUN}/warmup/manifest.json",
         provenance=f"{RUN}/warmup/provenance.json",

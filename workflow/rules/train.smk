@@ -6,7 +6,7 @@ rule train:
         script="workflow/scripts/train.py",
         code=code_files("train"),
         initial=f"{RUN}/initial/manifest.json",
-        train=f"data/{experiment.train}/train.parquet",
+        train="results/{experiment}/difficulty/train.parquet",
     output:
         policy=f"{RUN}/policy/manifest.json",
         metrics=f"{RUN}/metrics.parquet",

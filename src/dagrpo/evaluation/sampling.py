@@ -23,7 +23,7 @@ from dagrpo.records import Completion, Example, SamplingRequest
 from dagrpo.rendering import completion_text, render
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.server import serving
-from dagrpo.tasks.schema import from_table
+from dagrpo.tasks.schema import from_table, require_single_turn
 
 CHUNKS_IN_FLIGHT = 4  # when nothing is in lockstep, a long chunk keeps the engine full while its last requests finish
 
@@ -45,6 +45,8 @@ class SamplingRun:
     engine: Engine
     deterministic: bool
     server_log: Path
+    greedy: bool = True  # one completion at temperature 0 per problem, besides the sampled ones
+    limit_key: str = "evaluation.sampling.max_new_tokens"  # the parameter that bounds a completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ def read_problems(run: SamplingRun, tokenizer: PreTrainedTokenizerBase) -> list[
     examples = from_table(read_parquet(run.test_split), run.test_split)[: run.sampling.max_problems]
     if not examples:
         raise ValueError(f"{run.test_split} has no rows: choose experiment.evaluate tasks that have a test split.")
+    require_single_turn(examples, run.test_split)
     room = min(_context_length(run.model), run.engine.max_total_tokens)
     problems = []
     for index, example in enumerate(examples):
@@ -97,7 +100,7 @@ def read_problems(run: SamplingRun, tokenizer: PreTrainedTokenizerBase) -> list[
         if len(prompt_ids) + run.sampling.max_new_tokens > room:
             raise ValueError(
                 f"{run.test_split} row {index}: the prompt has {len(prompt_ids)} tokens and "
-                f"evaluation.sampling.max_new_tokens is {run.sampling.max_new_tokens}, but model and engine hold {room}: "
+                f"{run.limit_key} is {run.sampling.max_new_tokens}, but model and engine hold {room}: "
                 "lower it, or leave the row out."
             )
         problems.append(Problem(index=index, example=example, prompt=prompt, prompt_ids=prompt_ids))
@@ -109,8 +112,8 @@ def _context_length(model: Path) -> int:
     return int(config.get("text_config", config).get("max_position_embeddings", 1 << 30))
 
 
-def draws_of(problem: Problem, sampling: Sampling, seed: int) -> list[Draw]:
-    """The greedy request of one problem, then its k sampled ones, each with a seed of its own."""
+def draws_of(problem: Problem, sampling: Sampling, seed: int, *, greedy: bool = True) -> list[Draw]:
+    """The greedy request of one problem if asked for, then its k sampled ones, each with a seed of its own."""
     return [
         Draw(
             problem=problem,
@@ -124,7 +127,7 @@ def draws_of(problem: Problem, sampling: Sampling, seed: int) -> list[Draw]:
                 max_new_tokens=sampling.max_new_tokens,
             ),
         )
-        for index in range(GREEDY, sampling.samples)
+        for index in range(GREEDY if greedy else 0, sampling.samples)
     ]
 
 
@@ -132,7 +135,7 @@ def complete(
     client: Client, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, run: SamplingRun
 ) -> pa.Table:
     """Ask for every draw of every problem. In lockstep a chunk is one batch, so its size is part of the result."""
-    draws = [draw for problem in problems for draw in draws_of(problem, run.sampling, run.seed)]
+    draws = [draw for problem in problems for draw in draws_of(problem, run.sampling, run.seed, greedy=run.greedy)]
     size = run.engine.max_running_requests * (1 if run.deterministic else CHUNKS_IN_FLIGHT)
     completions: list[Completion] = []
     with progress(f"sample {problems[0].example.task} (seed {run.seed})", len(draws)) as bar:
@@ -160,6 +163,7 @@ def _row(draw: Draw, completion: Completion, tokenizer: PreTrainedTokenizerBase)
         "logprobs": completion.logprobs,
         "finish_reason": completion.finish_reason,
         "ground_truth": example.ground_truth,
+        "verifier": example.verifier,
         "question": example.question,
         "sampling_seed": draw.request.seed,
     }

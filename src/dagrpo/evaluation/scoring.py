@@ -16,9 +16,10 @@ from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import COMPLETIONS, GREEDY, SCORES, read_table
 from dagrpo.params.base import Extractor
 from dagrpo.params.evaluation import Scoring
-from dagrpo.rewards.gsm8k import equal, extract
+from dagrpo.records import Verdict
+from dagrpo.rewards.grading import Grader
 
-RATES = ("truncation_rate", "missing_answer_rate", "mean_completion_tokens")
+RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_completion_tokens")
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
@@ -28,39 +29,40 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     if len(tasks) != 1:
         raise ValueError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
     try:
-        scores = grade_all(table, scoring.extractor)
+        with Grader(scoring.verify_seconds) as grader:
+            graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
     except ValueError as error:
         raise ValueError(f"{completions}, {error}") from None
-    return scores, summarise(scores, table, scoring, completions)
+    return graded[scoring.extractor], summarise(graded, scoring, completions)
 
 
-def grade_all(completions: pa.Table, extractor: Extractor) -> pa.Table:
-    """Read and compare every answer; columns as in SCORES. ValueError names a row whose ground truth is no number."""
-    extracted = [extract(text, extractor) for text in completions.column("completion").to_pylist()]
-    truths = completions.column("ground_truth").to_pylist()
-    correct = [_is_right(row, *pair) for row, pair in enumerate(zip(extracted, truths, strict=True))]
+def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
+    """Read and compare every answer; columns as in SCORES. ValueError when a ground truth is none for its verifier."""
+    texts, truths, verifiers = (
+        completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
+    )
+    judgements = grader.judge(texts, truths, verifiers, extractor)
     columns = {
-        "extracted": extracted,
-        "correct": correct,
+        "extracted": [judgement.answer for judgement in judgements],
+        "verdict": [judgement.verdict for judgement in judgements],
+        "correct": [judgement.verdict == "right" for judgement in judgements],
         "truncated": pc.equal(completions.column("finish_reason"), "length"),
         "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
     }
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
 
 
-def _is_right(row: int, answer: str | None, truth: str) -> bool:
-    try:
-        return answer is not None and equal(answer, truth)
-    except ValueError as error:
-        raise ValueError(f"row {row}: {error}") from None
-
-
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     return table.column(name) if name in table.column_names else None
 
 
-def summarise(scores: pa.Table, completions: pa.Table, scoring: Scoring, source: Path) -> dict[str, Any]:
-    """The content of scores.json. With no sampled completions, what describes those is left out."""
+def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path) -> dict[str, Any]:
+    """The content of scores.json, from the scores by each extractor.
+
+    With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
+    itself: a score lies between its value and that plus the unverifiable rate.
+    """
+    scores = graded[scoring.extractor]
     found = outcomes(scores, source)
     return {
         "task": found.task,
@@ -71,7 +73,9 @@ def summarise(scores: pa.Table, completions: pa.Table, scoring: Scoring, source:
         "bootstrap": {"draws": scoring.bootstrap_draws, "seed": scoring.bootstrap_seed},
         **_metrics(found, resampling_of(scoring)),
         **_rates(scores),
-        "accuracy_by_extractor": _accuracy_by_extractor(completions),
+        "accuracy_by_extractor": {
+            name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
+        },
     }
 
 
@@ -104,15 +108,14 @@ def _by_kind(scores: pa.Table, values: Sequence[float | bool]) -> dict[str, floa
 def _rates(scores: pa.Table) -> dict[str, dict[str, float]]:
     return {
         "truncation_rate": _by_kind(scores, scores.column("truncated").to_pylist()),
-        "missing_answer_rate": _by_kind(scores, scores.column("extracted").is_null().to_pylist()),
+        "missing_answer_rate": _verdict_rate(scores, "missing"),
+        "unverifiable_rate": _verdict_rate(scores, "unverifiable"),
         "mean_completion_tokens": _by_kind(scores, scores.column("completion_tokens").to_pylist()),
     }
 
 
-def _accuracy_by_extractor(completions: pa.Table) -> dict[str, dict[str, float]]:
-    """What each extractor would have said: a large gap is a policy that answers in another form than is read."""
-    graded = {extractor: grade_all(completions, extractor) for extractor in get_args(Extractor)}
-    return {name: _by_kind(scores, scores.column("correct").to_pylist()) for name, scores in graded.items()}
+def _verdict_rate(scores: pa.Table, verdict: Verdict) -> dict[str, float]:
+    return _by_kind(scores, pc.equal(scores.column("verdict"), verdict).to_pylist())
 
 
 def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:

@@ -24,6 +24,7 @@ COMPLETIONS = pa.schema(
         _required("logprobs", pa.list_(pa.float32())),
         _required("finish_reason", pa.string()),  # "stop" or "length"
         _required("ground_truth", pa.string()),
+        _required("verifier", pa.string()),
         _required("question", pa.string()),
         _required("sampling_seed", pa.int64()),
     ]
@@ -35,7 +36,8 @@ SCORES = pa.schema(
         _required("problem_index", pa.int64()),
         _required("sample_index", pa.int32()),
         pa.field("extracted", pa.string()),  # null: no answer to read
-        _required("correct", pa.bool_()),
+        _required("verdict", pa.string()),  # right, wrong, missing or unverifiable
+        _required("correct", pa.bool_()),  # verdict is right
         _required("truncated", pa.bool_()),
         _required("completion_tokens", pa.int32()),
         _required("completion", pa.string()),

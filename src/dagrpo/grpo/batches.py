@@ -50,16 +50,21 @@ def pad(
     )
 
 
-def prompt_indices(seed: int, step: int, count: int, total: int) -> list[int]:
+def prompt_indices(
+    seed: int, step: int, count: int, total: int, pass_rates: Sequence[float] | None = None
+) -> list[int]:
     """The prompts of a step: the next `count` of an endless row of shuffled epochs.
 
     A function of its arguments alone, so a resumed run needs no saved position. An epoch's order depends on
-    (seed, epoch); a step may span two epochs. Each prompt appears once per epoch.
+    (seed, epoch); a step may span two epochs. Each prompt appears once per epoch. With pass rates, [total], an epoch goes
+    from the highest to the lowest, and only prompts of equal pass rate are shuffled among each other.
     """
     first = step * count
     indices: list[int] = []
     for epoch in range(first // total, (first + count - 1) // total + 1):
         order = np.random.default_rng([seed, epoch]).permutation(total)
+        if pass_rates is not None:
+            order = order[np.argsort(-np.asarray(pass_rates)[order], kind="stable")]
         start = max(first - epoch * total, 0)
         stop = min(first + count - epoch * total, total)
         indices += [int(index) for index in order[start:stop]]

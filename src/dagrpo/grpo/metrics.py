@@ -17,7 +17,9 @@ def step_metrics(rollouts: Rollouts, advantages: torch.Tensor, updated: Updated)
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "accuracy": float(np.mean([score.correct is True for score in rollouts.scores])),
-        "missing_answer_fraction": float(np.mean([score.extracted is None for score in rollouts.scores])),
+        "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in rollouts.scores])),
+        "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in rollouts.scores])),
+        **_reward_components(rollouts),
         "zero_std_fraction": float((groups.std(axis=1) == 0).mean()),
         "advantage_mean": float(advantages.double().mean()),
         "advantage_std": float(advantages.double().std()),
@@ -32,6 +34,12 @@ def step_metrics(rollouts: Rollouts, advantages: torch.Tensor, updated: Updated)
         "learning_rate": updated.learning_rate,
         **logprob_differences(rollouts, updated.logprobs),
     }
+
+
+def _reward_components(rollouts: Rollouts) -> dict[str, float]:
+    """The mean of each component of the reward by itself, unweighted."""
+    names = rollouts.scores[0].components
+    return {f"reward_{name}_mean": float(np.mean([s.components[name] for s in rollouts.scores])) for name in names}
 
 
 def logprob_differences(rollouts: Rollouts, trainer_logprobs: torch.Tensor) -> dict[str, float]:

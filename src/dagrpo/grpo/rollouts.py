@@ -22,7 +22,9 @@ SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
         ("ground_truth", pa.string()),
         ("extracted", pa.string()),
-        ("correct", pa.bool_()),
+        ("verdict", pa.string()),  # right, wrong, missing or unverifiable
+        ("correct", pa.bool_()),  # null: unverifiable
+        ("components", pa.map_(pa.string(), pa.float32())),  # of the reward, unweighted
         ("reward", pa.float32()),
         ("advantage", pa.float32()),
         ("sampling_seed", pa.int64()),
@@ -38,6 +40,8 @@ class Prompt:
     text: str
     token_ids: tuple[int, ...]  # [prompt]
     ground_truth: str
+    verifier: str
+    pass_rate: float | None = None  # None: not rated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,9 @@ def to_table(rollouts: Rollouts, advantages: torch.Tensor, trainer_logprobs: Seq
                 "finish_reason": completion.finish_reason,
                 "ground_truth": prompt.ground_truth,
                 "extracted": score.extracted,
+                "verdict": score.verdict,
                 "correct": score.correct,
+                "components": sorted(score.components.items()),
                 "reward": float(rollouts.rewards[position]),
                 "advantage": float(advantages[position]),
                 "sampling_seed": rollouts.requests[position].seed,

@@ -11,9 +11,10 @@ from dagrpo.grpo.rollouts import Prompt, Rollouts
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
-from dagrpo.records import SamplingRequest, Score
+from dagrpo.records import Attempt, SamplingRequest, Score
 from dagrpo.rendering import completion_text
-from dagrpo.rewards.score import grade
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.score import grade_all
 from dagrpo.rollout.client import RolloutClient
 from dagrpo.rollout.seeds import sampling_seed
 
@@ -46,6 +47,7 @@ class RolloutSource:
         self,
         *,
         client: RolloutClient,
+        grader: Grader,
         tokenizer: PreTrainedTokenizerBase,
         prompts: Sequence[Prompt],
         rollout: Rollout,
@@ -54,23 +56,34 @@ class RolloutSource:
         seed: int,
     ) -> None:
         self._client = client
+        self._grader = grader
         self._tokenizer = tokenizer
         self._prompts = prompts
         self._rollout = rollout
         self._reward = reward
         self._training = training
         self._seed = seed
+        self._pass_rates = _pass_rates(prompts) if training.order == "easy_first" else None
 
     def collect(self, step: int) -> Rollouts:
         """The rollouts of the step numbered from 0."""
-        indices = prompt_indices(self._seed, step, self._training.prompts_per_step, len(self._prompts))
+        indices = prompt_indices(
+            self._seed, step, self._training.prompts_per_step, len(self._prompts), self._pass_rates
+        )
         drawn = [self._prompts[index] for index in indices]
         pairs = requests_of(step, drawn, self._training.samples_per_prompt, self._rollout, self._seed)
         completions = self._client.generate([request for _, request in pairs], lockstep=self._rollout.deterministic)
         texts = [completion_text(self._tokenizer, completion.token_ids) for completion in completions]
-        scores = [
-            grade(text, prompt.ground_truth, self._reward) for text, (prompt, _) in zip(texts, pairs, strict=True)
+        attempts = [
+            Attempt(
+                text=text,
+                ground_truth=prompt.ground_truth,
+                verifier=prompt.verifier,
+                tokens=len(completion.token_ids),
+            )
+            for text, completion, (prompt, _) in zip(texts, completions, pairs, strict=True)
         ]
+        scores = grade_all(attempts, self._reward, self._rollout.max_new_tokens, self._grader)
         return Rollouts(
             step=step,
             samples_per_prompt=self._training.samples_per_prompt,
@@ -87,3 +100,9 @@ class RolloutSource:
         if self._reward.permuted:
             rewards = np.random.default_rng([self._seed, step, 1]).permutation(rewards)
         return torch.from_numpy(rewards)
+
+
+def _pass_rates(prompts: Sequence[Prompt]) -> list[float]:
+    rates = [prompt.pass_rate for prompt in prompts if prompt.pass_rate is not None]
+    assert len(rates) == len(prompts), "checked when the prompts were read"
+    return rates

@@ -26,6 +26,7 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
+from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.client import RolloutClient
 from dagrpo.rollout.server import serving
 
@@ -81,9 +82,10 @@ def _train(run: TrainingRun, report: Report) -> None:
     history = History(run.state)
     prompts = _prompts(run, tokenizer)  # before the engine starts: a bad row is an error at once
     if first < run.training.steps:
-        with _engine(run, model) as (client, folder):
+        with _engine(run, model) as (client, folder), Grader(run.reward.verify_seconds) as grader:
             source = RolloutSource(
                 client=client,
+                grader=grader,
                 tokenizer=tokenizer,
                 prompts=prompts,
                 rollout=run.rollout,
@@ -118,12 +120,14 @@ def _engine(run: TrainingRun, model: PreTrainedModel) -> Iterator[tuple[RolloutC
 
 def _prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     examples = read_examples(run.train_split)
-    if len(examples) < run.training.prompts_per_step:
+    prompts = prompts_of(examples, tokenizer, run.training, run.train_split)
+    if len(prompts) < run.training.prompts_per_step:
         raise ValueError(
-            f"{run.train_split} has {len(examples)} rows, fewer than training.prompts_per_step "
-            f"({run.training.prompts_per_step}): lower the latter."
+            f"{run.train_split} has {len(prompts)} problems to train on ({len(examples)} rows, less those outside "
+            f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
+            f"({run.training.prompts_per_step}): lower the latter, or widen the range."
         )
-    return prompts_of(examples, tokenizer, run.training.max_prompt_tokens, run.train_split)
+    return prompts
 
 
 class _Loop:

@@ -17,7 +17,7 @@ from dagrpo.files import atomic_folder
 from dagrpo.grpo.batches import Batch, pad, prompt_indices
 from dagrpo.grpo.optimizer import adamw, apply_gradients, warmed_up
 from dagrpo.grpo.policy import token_logprobs
-from dagrpo.grpo.prompts import read_examples, supervised_pair
+from dagrpo.grpo.prompts import read_examples, supervised_pairs
 from dagrpo.params.warmup import Warmup
 
 Report = Callable[[int, Mapping[str, float]], None]
@@ -31,7 +31,7 @@ def warm_up(source: Path, train_split: Path, destination: Path, params: Warmup, 
         return
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
-    pairs = [supervised_pair(example, tokenizer) for example in read_examples(train_split)]
+    pairs = supervised_pairs(read_examples(train_split), tokenizer, train_split)
     fit(model, pairs, tokenizer.eos_token_id, params, seed, report)
     hf.save_model(model, source, destination)
 

@@ -5,7 +5,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-Extractor = Literal["strict", "flexible"]  # read by reward and by evaluation
+Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
+EXTRACTION = (
+    "strict: in the form the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
+    "that looks like an answer; exact: as strict, but nothing else may stand beside it."
+)
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 
 

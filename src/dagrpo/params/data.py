@@ -31,10 +31,46 @@ class Data(Section):
     max_test: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Keep only the first rows of each test split; null: all."
     )
+    held_out: Annotated[int, Field(ge=1)] = Field(
+        512,
+        description="Test problems to set apart where a data set has a train split only (dapo, ...), picked by a hash of the question.",
+    )
+    unreadable_answers: Literal["refuse", "drop"] = Field(
+        "refuse",
+        description="A ground truth that the task's verifier cannot read: refuse the data, or drop the row and say so.",
+    )
+    contamination: Literal["report", "drop"] = Field(
+        "report",
+        description="A train problem that shares a run of words with a test problem of experiment.evaluate: count it, or drop it.",
+    )
+    contamination_words: Annotated[int, Field(ge=5)] = Field(
+        13, description="Length of such a run, in words of the normalised text."
+    )
+    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Drop problems with a longer prompt, tools included; null: keep all."
+    )
+    pass_rates: str | None = Field(
+        None,
+        description="A difficulty.parquet of an earlier experiment, whose pass rates the problems get; null: none.",
+    )
+    min_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Drop train problems with a known pass rate below this: too hard to learn from."
+    )
+    max_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Drop train problems with a known pass rate above this: nothing left to learn."
+    )
     arithmetic: Arithmetic = Field(Arithmetic(), description="The generated arithmetic problems.")
 
     @model_validator(mode="after")
     def _mirror_is_not_empty(self) -> Self:
         if self.mirror == "":
             raise ValueError("data.mirror is empty: give a folder, or null to use the hub")
+        return self
+
+    @model_validator(mode="after")
+    def _pass_rates_are_a_range(self) -> Self:
+        if self.min_pass_rate > self.max_pass_rate:
+            raise ValueError(
+                f"data.min_pass_rate ({self.min_pass_rate}) is above data.max_pass_rate ({self.max_pass_rate}): swap them"
+            )
         return self

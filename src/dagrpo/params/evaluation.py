@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Extractor, Section
+from dagrpo.params.base import EXTRACTION, Extractor, Section
 
 
 class Sampling(Section):
@@ -27,7 +27,10 @@ class Sampling(Section):
 
 class Scoring(Section):
     extractor: Extractor = Field(
-        "strict", description="How the answer is read; changing it rescores, and samples nothing again."
+        "strict", description=f"How the answer is read; changing it rescores, and samples nothing again. {EXTRACTION}"
+    )
+    verify_seconds: Annotated[float, Field(gt=0)] = Field(
+        2.0, description="Longest time math-verify may take for one answer."
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Level of the intervals.")
     bootstrap_draws: Annotated[int, Field(ge=100)] = Field(

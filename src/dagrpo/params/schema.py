@@ -12,6 +12,7 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.data import Data
+from dagrpo.params.difficulty import Difficulty
 from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.model import Model
@@ -29,6 +30,7 @@ class Params(Section):
     data: Data = Field(Data(), description="Where raw data comes from.")
     model: Model = Field(Model(), description="The policy before any training.")
     warmup: Warmup = Field(Warmup(), description="Supervised fine-tuning before GRPO.")
+    difficulty: Difficulty = Field(Difficulty(), description="How hard each train problem is, by pass rate.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="The trainer's sharded format.")
     rollout: Rollout = Field(Rollout(), description="How completions are sampled during training.")
     reward: Reward = Field(Reward(), description="What a completion is worth.")
@@ -58,6 +60,22 @@ class Params(Section):
             raise ValueError(
                 "rollout.deterministic is true but rollout.engine.servers names servers that others may use: "
                 "set one of them otherwise (false, or an empty list)"
+            )
+        if self.data.pass_rates and f"results/{self.experiment.name}/" in self.data.pass_rates:
+            raise ValueError(
+                f"data.pass_rates is {self.data.pass_rates}, which this experiment makes out of the data itself: give "
+                "another experiment's file, or choose with training.min_pass_rate and max_pass_rate"
+            )
+        buffer = self.reward.overlong_buffer
+        if self.reward.weights.overlong and buffer >= self.rollout.max_new_tokens:
+            raise ValueError(
+                f"reward.overlong_buffer is {buffer}, which leaves no length without a penalty: lower it below "
+                f"rollout.max_new_tokens ({self.rollout.max_new_tokens})"
+            )
+        if self.data.max_prompt_tokens is not None and self.data.max_prompt_tokens > self.training.max_prompt_tokens:
+            raise ValueError(
+                f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
+                f"({self.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
             )
         if self.evaluation.sampling.top_k == 0:
             raise ValueError("evaluation.sampling.top_k is 0: give -1 to sample from all tokens, or a positive number")

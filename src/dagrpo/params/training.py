@@ -1,6 +1,6 @@
 """Section `training`: steps, batches and the optimizer of GRPO."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,16 @@ class Training(Section):
     max_prompt_tokens: Annotated[int, Field(ge=1)] = Field(
         64, description="A longer prompt is an error that names the row."
     )
+    order: Literal["shuffled", "easy_first"] = Field(
+        "shuffled",
+        description="Order of the problems in each epoch; easy_first: by falling pass rate, equal ones shuffled (a curriculum).",
+    )
+    min_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Leave out problems with a known pass rate below this."
+    )
+    max_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Leave out problems with a known pass rate above this."
+    )
     save_every: Annotated[int, Field(ge=1)] = Field(20, description="Steps between resumable states.")
 
     @model_validator(mode="after")
@@ -34,5 +44,14 @@ class Training(Section):
             raise ValueError(
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
                 f"({self.prompts_per_step}): change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pass_rates_are_a_range(self) -> Self:
+        if self.min_pass_rate > self.max_pass_rate:
+            raise ValueError(
+                f"training.min_pass_rate ({self.min_pass_rate}) is above training.max_pass_rate "
+                f"({self.max_pass_rate}): swap them"
             )
         return self

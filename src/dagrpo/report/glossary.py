@@ -40,6 +40,11 @@ GLOSSARY = (
         "Share of completions in which the extractor found no answer. They count as wrong.",
     ),
     (
+        "Not verifiable in time",
+        "Share of completions whose answer could not be compared with the ground truth within the time allowed. They do "
+        "not count as right; the true score lies between the one shown and that plus this share.",
+    ),
+    (
         "Mean reward",
         "Average reward of the completions sampled in a training step, on training problems: evidence of learning, "
         "not of generalisation.",

@@ -118,10 +118,13 @@ def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
         ("Cut at the limit, sampled", ("truncation_rate", "sampled"), wording.percent),
         ("No answer read, greedy", ("missing_answer_rate", "greedy"), wording.percent),
         ("No answer read, sampled", ("missing_answer_rate", "sampled"), wording.percent),
+        ("Not verifiable in time, greedy", ("unverifiable_rate", "greedy"), wording.percent),
+        ("Not verifiable in time, sampled", ("unverifiable_rate", "sampled"), wording.percent),
         ("Mean length, greedy, tokens", ("mean_completion_tokens", "greedy"), "{:.1f}".format),
         ("Mean length, sampled, tokens", ("mean_completion_tokens", "sampled"), "{:.1f}".format),
         ("Greedy accuracy, strict extractor", ("accuracy_by_extractor", "strict", "greedy"), wording.percent),
         ("Greedy accuracy, flexible extractor", ("accuracy_by_extractor", "flexible", "greedy"), wording.percent),
+        ("Greedy accuracy, exact extractor", ("accuracy_by_extractor", "exact", "greedy"), wording.percent),
     ]
     found = []
     for label, path, shown in rows:

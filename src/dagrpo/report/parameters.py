@@ -8,9 +8,11 @@ from typing import Any
 from dagrpo.files import canonical_json, read_json
 
 SECTIONS = (  # in the order of the pipeline
+    "experiment",
     "data",
     "model",
     "warmup",
+    "difficulty",
     "checkpoint",
     "rollout",
     "reward",

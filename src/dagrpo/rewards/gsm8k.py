@@ -6,86 +6,85 @@ powers, times, ranges and numbers with an exponent are no answer, rather than th
 """
 
 import re
-import unicodedata
-from decimal import Decimal
 
 from dagrpo.params.base import Extractor
+from dagrpo.rewards.numbers import (
+    CHARACTERS,
+    CURRENCIES,
+    MINUS_SIGNS,
+    last_number,
+    normalise,
+    plain_number,
+    truth_number,
+)
+from dagrpo.rewards.verifier import Verifier
 
 MARK = "####"
 
-_FULL_WIDTH_DIGITS = "".join(chr(0xFF10 + digit) for digit in range(10))
-_DIGITS = "0123456789" + _FULL_WIDTH_DIGITS
-_NUMBER_CHARACTERS = _DIGITS + ".,\uff0e\uff0c"  # ascii and full-width
-_MINUS_SIGNS = frozenset("-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d")  # hyphens, en dash, minus, full-width
-_CURRENCIES = "$\uff04\u20ac\u00a3\u00a5"
-_DECORATION = " \t\u00a0*_`'\"\\([{<:=+" + _CURRENCIES  # what may stand between the mark and the number
-
-_NUMBER = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})++(?:\.[0-9]*+)?|[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
+_STOPS = ".,\uff0e\uff0c"
+_DECORATION = " \t\u00a0*_`'\"\\([{<:=+" + CURRENCIES  # what may stand between the mark and the number
 _CONTINUES = re.compile(  # 3/4 and 2^10, 5 1/2, 12:30 and 10-15, 1e5
     r"\s?[/^]\s?[0-9{(]|\s[0-9]++/[0-9]|[:\-\u2013\u2212][0-9]|[eE][+-]?[0-9]"
 )
+_BESIDE = r"[\s%°*_`'\"\\)\]}>.,\uff0e\uff0c" + re.escape(CURRENCIES) + "]"  # that changes nothing about a number
+_UNITS = re.compile(rf"{_BESIDE}*+(?:[^\W\d_]++(?:/[^\W\d_]++)?{_BESIDE}*+){{0,4}}")
+_CONNECTIVES = re.compile(r"\b(?:or|and|to|but|not|is|if|so|because|maybe|perhaps|plus|minus|times)\b", re.IGNORECASE)
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
     """The answer that a text gives, as a normalised number (`1,000.50` is `1000.5`); None when it gives none.
 
     strict: the number right after the last `####`, on the same line; currency, quotes, emphasis and brackets may stand
-    before it, anything but a continuation of the number after it. flexible: the last number of the text.
+    before it, anything but a continuation of the number after it. exact: the same, but nothing may stand after it
+    save currency and up to four words of a unit. flexible: the last number of the text.
     """
-    return _after_the_mark(text) if extractor == "strict" else _last_number(text)
+    return last_number(text) if extractor == "flexible" else _after_the_mark(text, alone=extractor == "exact")
 
 
 def equal(extracted: str, ground_truth: str) -> bool:
     """Whether two plain numbers are equal, exactly. ValueError when one of them is not a plain number."""
-    return _decimal(extracted) == _decimal(ground_truth)
+    return (extracted == ground_truth and truth_number(ground_truth) == ground_truth) or (
+        _number(extracted) == _number(ground_truth)
+    )
 
 
-def _decimal(text: str) -> Decimal:
+def formatted(text: str) -> bool:
+    """Whether a number stands after the last `####`."""
+    return _after_the_mark(text, alone=False) is not None
+
+
+def check(ground_truth: str) -> None:
+    """ValueError when a ground truth is not a plain number."""
+    _number(ground_truth)
+
+
+def _number(text: str) -> str:
     """A plain number, never one with an exponent: `1e999999999` would cost gigabytes somewhere down the line."""
-    number = text.strip()
-    negative = number[:1] in _MINUS_SIGNS
-    normalised = _normalise(number[1:] if negative else number, negative=negative)
-    if normalised is None:
+    number = truth_number(text) if len(text) < 100 else plain_number(text)
+    if number is None:
         raise ValueError(f"{text[:40]!r} is not a plain number such as 18, -3 or 1,000.5: correct the ground truth.")
-    return Decimal(normalised)
-
-
-def _after_the_mark(text: str) -> str | None:
-    _, mark, tail = text.rpartition(MARK)
-    if not mark:
-        return None
-    line = tail.partition("\n")[0].lstrip(_DECORATION)
-    negative = line[:1] in _MINUS_SIGNS
-    if negative:
-        line = line[1:].lstrip(_DECORATION)
-    rest = line.lstrip(_NUMBER_CHARACTERS)
-    if _CONTINUES.match(rest):
-        return None
-    return _normalise(line[: len(line) - len(rest)].rstrip(".,\uff0e\uff0c"), negative=negative)
-
-
-def _last_number(text: str) -> str | None:
-    last = max(text.rfind(digit) for digit in _DIGITS)  # from the end, so that no other number costs anything
-    before = text[: last + 1].rstrip(_NUMBER_CHARACTERS)
-    run = text[len(before) : last + 1]
-    number = _normalise(run, negative=_ends_in_a_sign(before.rstrip(_CURRENCIES)))
-    if number is None:  # not one number but a list of them (3,4), or one after an ellipsis (...5)
-        number = _normalise(run[max(run.rfind(","), run.rfind("\uff0c")) + 1 :].lstrip(".\uff0e"), negative=False)
     return number
 
 
-def _ends_in_a_sign(before: str) -> bool:
-    """Whether a dash at the end is a minus sign: not in 16-3, x-3 or (a+b)-3."""
-    operand = before[-2:-1]
-    return before[-1:] in _MINUS_SIGNS and not (operand.isalnum() or operand == ")")
-
-
-def _normalise(run: str, *, negative: bool) -> str | None:
-    """Digits with thousands commas and a fraction -> the shortest text of the same number; None for anything else."""
-    text = unicodedata.normalize("NFKC", run)  # full-width to ascii
-    if not _NUMBER.fullmatch(text):
+def _after_the_mark(text: str, *, alone: bool) -> str | None:
+    _, mark, tail = text.rpartition(MARK)
+    if not mark:
         return None
-    whole, _, fraction = text.replace(",", "").partition(".")
-    fraction = fraction.rstrip("0")
-    number = (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
-    return f"-{number}" if negative and number != "0" else number
+    number = tail.strip(" ")
+    if number.isascii() and number.isdecimal() and number[0] != "0":
+        return number  # what nearly all texts end with
+    line = tail.partition("\n")[0].lstrip(_DECORATION)
+    negative = line[:1] in MINUS_SIGNS
+    if negative:
+        line = line[1:].lstrip(_DECORATION)
+    rest = line.lstrip(CHARACTERS)
+    if rest and (_CONTINUES.match(rest) or (alone and not _is_a_unit(rest))):
+        return None
+    return normalise(line[: len(line) - len(rest)].rstrip(_STOPS), negative=negative)
+
+
+def _is_a_unit(rest: str) -> bool:
+    return _UNITS.fullmatch(rest) is not None and _CONNECTIVES.search(rest) is None
+
+
+VERIFIER = Verifier(name="gsm8k", extract=extract, equal=equal, formatted=formatted, check=check)

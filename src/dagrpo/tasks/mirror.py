@@ -1,55 +1,36 @@
-"""Raw rows from a folder with local copies of the hub's data sets, in JSONL: <mirror>/gsm8k/train.jsonl, ..."""
+"""Raw files in a folder with local copies of the hub's data sets: <mirror>/gsm8k/train.jsonl, ..."""
 
-import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
-from dagrpo.params.data import Data
-from dagrpo.tasks.source import Raw, Row, Source, require_rows, to_row
+from dagrpo.tasks.source import SPLITS, Place, RawFile, Source
+
+SUFFIXES = (".jsonl", ".parquet")
 
 
-def read_mirror(source: Source, folder: Path, params: Data) -> Raw:
-    """Every row and every file's sha256. ValueError names the file and the line that is missing, damaged or no row."""
+def mirror_place(source: Source, folder: Path) -> Place:
+    """The file of each split, in whichever of the two formats it is there. ValueError names the one that is missing.
+
+    A split beyond train and test may be missing.
+    """
     if not folder.is_dir():
         raise ValueError(
             f"data.mirror is {folder}, which is not a folder: correct it, or set it to null to use the hub."
         )
-    limits = {"train": params.max_train, "test": params.max_test}
-    rows: dict[str, list[Row]] = {}
-    files: dict[str, str] = {}
-    for split, name in source.mirror_files.items():
-        content = _content(folder / name, source)
-        rows[split] = _rows(source, folder / name, content)
-        require_rows(source, split, str(folder / name), len(rows[split]), limits[split])
-        files[name] = hashlib.sha256(content).hexdigest()
-    return Raw(rows=rows, files=files, origin="mirror", revision=None)
+    files = {split: _file(source, split, folder, Path(name)) for split, name in source.mirror_files.items()}
+    present = {split: [file] for split, file in files.items() if file is not None}
+    return Place(files=present, origin="mirror", revision=None)
 
 
-def _content(path: Path, source: Source) -> bytes:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path} is missing: put a copy of {source.repository} there, or correct data.mirror."
-        ) from None
-    if not content.strip():
-        raise ValueError(f"{path} is empty: replace it with a complete copy of {source.repository}.")
-    return content
-
-
-def _rows(source: Source, path: Path, content: bytes) -> list[Row]:
-    lines = content.removesuffix(b"\n").split(b"\n")  # bytes: a text may hold other line separators
-    return [to_row(source, str(path), number, _parse(path, number, line)) for number, line in enumerate(lines, start=1)]
-
-
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        values = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}, line {number} is not valid JSON ({error}): correct the file.") from None
-    if not isinstance(values, dict):
-        raise ValueError(
-            f"{path}, line {number} is {type(values).__name__}, not an object with named fields: correct the file."
-        )
-    return values
+def _file(source: Source, split: str, folder: Path, name: Path) -> RawFile | None:
+    candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))
+    found = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
+    if found is not None:
+        path = folder / found
+        return RawFile(name=str(found), label=str(path), fetch=lambda: path)
+    if split not in SPLITS:
+        return None
+    other = next(suffix for suffix in SUFFIXES if suffix != name.suffix)
+    raise ValueError(
+        f"{folder / name} is missing: put a copy of {source.repository} there (or one that ends in {other}), "
+        "or correct data.mirror."
+    )

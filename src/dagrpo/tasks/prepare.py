@@ -1,4 +1,7 @@
-"""Stage prepare: a task's raw problems -> data/<task>/{train,test}.parquet and a card that says how they came about."""
+"""Stage prepare: a task's problems, through the gates, -> data/<task>/{train,test}.parquet, what was dropped, and a card.
+
+The gates stand in gates/, each in a file that says what it drops; here is their order.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,74 +10,88 @@ from pathlib import Path
 from dagrpo.files import atomic_folder, write_json, write_parquet
 from dagrpo.params.data import Data
 from dagrpo.records import Example
+from dagrpo.tasks.card import Card
+from dagrpo.tasks.gates.answers import drop_conflicting, drop_unreadable
+from dagrpo.tasks.gates.contamination import Contamination, check_contamination
+from dagrpo.tasks.gates.duplicates import drop_repeated
+from dagrpo.tasks.gates.held_out import hold_out
+from dagrpo.tasks.gates.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
+from dagrpo.tasks.gates.prompt_length import count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.tasks.gates.sieve import Sieve, dropped_table
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.schema import to_table
-from dagrpo.tasks.source import SPLITS
 from dagrpo.tasks.task import Problems
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """What stands in data/<task>/card.json."""
-
-    task: str
-    source: str
-    origin: str  # "hub", "mirror" or "generator"
-    revision: str | None  # commit on the hub
-    raw: Mapping[str, str]  # raw file -> sha256
-    expected: Mapping[str, int]  # split -> problems of the whole source
-    read: Mapping[str, int]  # split -> problems read
-    dropped: Mapping[str, int]  # reason -> problems
-    limits: Mapping[str, int | None]
-    counts: Mapping[str, int]  # split -> problems written
-    levels: Mapping[str, Mapping[str, int]]  # level -> split -> problems written; empty for a task without levels
+CARD = "card.json"
+DROPPED = "dropped.parquet"
 
 
-def prepare(task: str, folder: Path, params: Data) -> Card:
-    """Write `folder`, whole or not at all. ValueError when the task is unknown or its raw data is at fault."""
+def prepare(
+    task: str, folder: Path, params: Data, *, model: Path, evaluate: Sequence[str], train: str | None = None
+) -> Card:
+    """Write `folder`, whole or not at all. ValueError when the task is unknown or its raw data is at fault.
+
+    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
+    train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
+    know; None: this one.
+    """
     problems = get_task(task).load(params)
-    splits, dropped = select(problems.splits, params)
-    card = _card(task, problems, splits, dropped, params)
+    tests = {name: _test_split(name, params) for name in evaluate if name != task}
+    card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task))
     with atomic_folder(folder) as temporary:
-        for split in SPLITS:
-            write_parquet(temporary / f"{split}.parquet", to_table(splits[split]))
-        write_json(temporary / "card.json", asdict(card))
+        for split, examples in sieve.kept.items():
+            write_parquet(temporary / f"{split}.parquet", to_table(examples))
+        write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
+        write_json(temporary / CARD, asdict(card))
     return card
 
 
-def select(problems: Mapping[str, Sequence[Example]], params: Data) -> tuple[dict[str, list[Example]], dict[str, int]]:
-    """Drop, and count by reason, what must not or need not be used.
-
-    Repeated questions go, all but the first; then every train question that is also in test, so that test stays the
-    whole of what others report on; then what is beyond the limits.
-    """
-    train, test = _without_repeats(problems["train"]), _without_repeats(problems["test"])
-    held_out = {example.question for example in test}
-    clean = [example for example in train if example.question not in held_out]
-    dropped = {
-        "train: repeated question": len(problems["train"]) - len(train),
-        "test: repeated question": len(problems["test"]) - len(test),
-        "train: question also in test": len(train) - len(clean),
-        "train: beyond data.max_train": len(clean) - len(clean[: params.max_train]),
-        "test: beyond data.max_test": len(test) - len(test[: params.max_test]),
-    }
-    return {"train": clean[: params.max_train], "test": test[: params.max_test]}, dropped
-
-
-def _without_repeats(examples: Sequence[Example]) -> list[Example]:
-    first: dict[str, Example] = {}
-    for example in examples:
-        first.setdefault(example.question, example)
-    return list(first.values())
-
-
-def _card(
+def sift(
     task: str,
     problems: Problems,
-    splits: Mapping[str, Sequence[Example]],
-    dropped: Mapping[str, int],
     params: Data,
-) -> Card:
+    *,
+    model: Path,
+    tests: Mapping[str, Sequence[Example]],
+    rated: bool = True,
+) -> tuple[Card, Sieve]:
+    """Every gate in its order, and what is left.
+
+    tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
+    """
+    sieve, conflicting = _without_faults(problems, params)
+    held_out = _hold_out(sieve, problems, params)
+    compared = {task: sieve.kept["test"], **tests}
+    contamination = check_contamination(sieve, compared, params.contamination_words, params.contamination)
+    tools_shown = count_prompt_tokens(sieve, model)
+    drop_long_prompts(sieve, params.max_prompt_tokens)
+    pass_rates = _pass_rates(sieve, params, rated)
+    drop_by_pass_rate(sieve, params.min_pass_rate, params.max_pass_rate)
+    findings = _Findings(
+        held_out=held_out,
+        conflicting=conflicting,
+        contamination=contamination,
+        tools_shown=tools_shown,
+        pass_rates=pass_rates,
+        beyond=_cut(sieve, params),
+    )
+    return _card(task, problems, params, sieve, findings), sieve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Findings:
+    """What the gates found besides what they dropped."""
+
+    held_out: int
+    conflicting: Mapping[str, int]
+    contamination: Contamination
+    tools_shown: bool | None
+    pass_rates: PassRates | None
+    beyond: Mapping[str, int]
+
+
+def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _Findings) -> Card:
+    copies = {split: problems.read.get(split, len(found)) - len(found) for split, found in problems.splits.items()}
     return Card(
         task=task,
         source=problems.source,
@@ -82,13 +99,59 @@ def _card(
         revision=problems.revision,
         raw=dict(problems.files),
         expected=dict(problems.expected),
-        read={split: len(problems.splits[split]) for split in SPLITS},
-        dropped=dict(dropped),
+        read=dict(problems.read),
+        exact_copies=copies,
+        held_out=findings.held_out,
+        dropped={**sieve.counts, **findings.beyond},
+        conflicting_questions=findings.conflicting,
+        contamination=findings.contamination,
+        prompt_tokens=prompt_tokens(sieve.kept, tools_shown=findings.tools_shown),
+        pass_rates=findings.pass_rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
-        counts={split: len(splits[split]) for split in SPLITS},
-        levels={level: {split: _at_level(splits[split], level) for split in SPLITS} for level in problems.levels},
+        counts={split: len(examples) for split, examples in sieve.kept.items()},
+        levels={level: _at_level(sieve, level) for level in problems.levels},
     )
 
 
-def _at_level(examples: Sequence[Example], level: str) -> int:
-    return sum(example.ability == level for example in examples)
+def _test_split(task: str, params: Data) -> Sequence[Example]:
+    """The test problems of another task. What is held out from train is what the task's own prepare holds out."""
+    problems = get_task(task).load(params)
+    if not problems.held_out:
+        return problems.splits.get("test", ())
+    sieve, _ = _without_faults(problems, params)
+    _hold_out(sieve, problems, params)
+    return sieve.kept["test"]
+
+
+def _without_faults(problems: Problems, params: Data) -> tuple[Sieve, dict[str, int]]:
+    """The problems with one readable answer each, every question once; and how many questions had different answers."""
+    sieve = Sieve(problems.splits)
+    drop_unreadable(sieve, params.unreadable_answers)
+    conflicting = drop_conflicting(sieve)
+    drop_repeated(sieve)
+    return sieve, conflicting
+
+
+def _hold_out(sieve: Sieve, problems: Problems, params: Data) -> int:
+    if not problems.held_out:
+        return 0
+    hold_out(sieve, params.held_out)
+    return params.held_out
+
+
+def _pass_rates(sieve: Sieve, params: Data, rated: bool) -> PassRates | None:
+    return None if params.pass_rates is None else add_pass_rates(sieve, Path(params.pass_rates), must_match=rated)
+
+
+def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
+    """Keep the first problems up to the limits; how many are beyond."""
+    beyond = {}
+    for split, limit in (("train", params.max_train), ("test", params.max_test)):
+        found = sieve.kept[split]
+        sieve.kept[split] = found[:limit]
+        beyond[f"{split}: beyond data.max_{split}"] = len(found) - len(sieve.kept[split])
+    return beyond
+
+
+def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
+    return {split: sum(e.ability == level for e in examples) for split, examples in sieve.kept.items()}

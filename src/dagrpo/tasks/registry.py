@@ -1,11 +1,24 @@
-"""Every task by its name. A new task is one file, and one line here."""
+"""Every task by its name: whatever the modules of data_sets/ offer as TASKS. A new task is one file there."""
 
 import difflib
+import importlib
+import pkgutil
 
-from dagrpo.tasks import aime, arithmetic, gsm8k
+from dagrpo.tasks import data_sets
 from dagrpo.tasks.task import Task
 
-TASKS = {task.name: task for task in (arithmetic.TASK, gsm8k.TASK, aime.TASK_2024, aime.TASK_2025)}
+
+def discover() -> dict[str, Task]:
+    """The tasks of all modules of data_sets/, by name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(data_sets.__path__))
+    modules = [importlib.import_module(f"{data_sets.__name__}.{name}") for name in names]
+    tasks: list[Task] = [task for module in modules for task in module.TASKS]
+    found = {task.name: task for task in tasks}
+    assert len(found) == len(tasks), f"two tasks of one name: {sorted(task.name for task in tasks)}"
+    return found
+
+
+TASKS = discover()
 
 
 def get_task(name: str) -> Task:

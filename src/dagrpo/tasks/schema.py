@@ -1,6 +1,6 @@
 """The row contract of data/<task>/{train,test}.parquet: a superset of verl's, with an explicit Arrow schema.
 
-No nulls anywhere, no schema inferred from the data: the same rows always give the same columns, whatever they hold.
+No nulls but an unknown pass rate, no schema inferred from the data: the same rows always give the same columns, whatever they hold.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from dagrpo.records import Example
 
-AGENT = "single_turn_agent"
+SINGLE_TURN_AGENT = "single_turn_agent"
+TOOL_AGENT = "tool_agent"  # verl runs its tool loop for rows that say so, and for no others
 REWARD_STYLE = "rule"
 ROLES = ("system", "user", "assistant")
 
@@ -23,17 +24,36 @@ def _text(name: str) -> pa.Field:
 _MESSAGE = pa.struct([_text("role"), _text("content")])
 _REWARD_MODEL = pa.struct([_text("style"), _text("ground_truth")])
 _EXTRA_INFO = pa.struct(
-    [_text("split"), pa.field("index", pa.int64(), nullable=False), _text("answer"), _text("question")]
+    [
+        _text("split"),
+        pa.field("index", pa.int64(), nullable=False),
+        _text("answer"),
+        _text("question"),
+        pa.field("need_tools_kwargs", pa.bool_(), nullable=False),
+    ]
 )
+_IMAGE = pa.struct([pa.field("bytes", pa.binary(), nullable=False), _text("path")])
+
+
+def _list_of(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, pa.list_(pa.field("element", kind, nullable=False)), nullable=False)
+
+
 SCHEMA = pa.schema(
     [
         _text("data_source"),
         _text("agent_name"),
-        pa.field("prompt", pa.list_(pa.field("element", _MESSAGE, nullable=False)), nullable=False),
+        _list_of("prompt", _MESSAGE),
+        _list_of("images", _IMAGE),
         _text("ability"),
         pa.field("reward_model", _REWARD_MODEL, nullable=False),
         pa.field("extra_info", _EXTRA_INFO, nullable=False),
         _text("task"),
+        _text("verifier"),
+        _list_of("tools", pa.string()),
+        _text("interaction"),  # empty: none
+        pa.field("pass_rate", pa.float64()),  # null: not known
+        pa.field("prompt_tokens", pa.int32(), nullable=False),
     ]
 )
 
@@ -49,11 +69,30 @@ def from_table(table: pa.Table, source: Path) -> list[Example]:
     return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
 
 
+def require_single_turn(examples: Sequence[Example], source: Path) -> None:
+    """Refuse rows whose rollouts would need more than one completion of a text; ValueError names the first one.
+
+    A prompt that offers tools which nothing runs would be trained and scored without a word about it.
+    """
+    for number, example in enumerate(examples):
+        for fault, why in (
+            (
+                example.tools,
+                f"its prompt offers the tool {', '.join(example.tools)}, which a single-turn rollout never runs",
+            ),
+            (example.interaction, f"the simulated user {example.interaction} has no turn in a single-turn rollout"),
+            (example.images, "it has images, and the rollouts are of texts"),
+        ):
+            if fault:
+                raise ValueError(f"{source}, row {number}: {why}: choose a task in a single-turn form.")
+
+
 def _row(example: Example) -> dict[str, Any]:
     return {
         "data_source": example.data_source,
-        "agent_name": AGENT,
+        "agent_name": TOOL_AGENT if example.tools or example.interaction else SINGLE_TURN_AGENT,
         "prompt": list(example.prompt),
+        "images": [{"bytes": image, "path": ""} for image in example.images],
         "ability": example.ability,
         "reward_model": {"style": REWARD_STYLE, "ground_truth": example.ground_truth},
         "extra_info": {
@@ -61,8 +100,14 @@ def _row(example: Example) -> dict[str, Any]:
             "index": example.index,
             "answer": example.answer,
             "question": example.question,
+            "need_tools_kwargs": bool(example.tools),
         },
         "task": example.task,
+        "verifier": example.verifier,
+        "tools": list(example.tools),
+        "interaction": example.interaction,
+        "pass_rate": example.pass_rate,
+        "prompt_tokens": example.prompt_tokens,
     }
 
 
@@ -94,6 +139,12 @@ def _example(row: dict[str, Any], where: str) -> Example:
         ground_truth=row["reward_model"]["ground_truth"],
         data_source=row["data_source"],
         ability=row["ability"],
+        verifier=row["verifier"],
+        images=tuple(image["bytes"] for image in row["images"]),
+        tools=tuple(row["tools"]),
+        interaction=row["interaction"],
+        pass_rate=row["pass_rate"],
+        prompt_tokens=row["prompt_tokens"],
     )
 
 

@@ -1,85 +1,95 @@
-"""Raw rows of a data set: from the hub at a pinned commit (hub.py), or from a folder with local copies (mirror.py).
+"""Data sets: what they are called, where their rows are, and how many there must be.
 
-Both give the same rows as plain text, and each row knows where it came from, so that whoever finds a fault in it can
-name the file, the row and the field. What a row means is a task's business, not known here.
+Their files come from the hub at a pinned commit (hub.py) or from a folder with local copies (mirror.py), and are read
+by the same code (reading.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-SPLITS = ("train", "test")
+from dagrpo.params.data import Data
+from dagrpo.tasks.row import Row, fault_in, value_at
+
+SPLITS = ("train", "test")  # every prepared task has these; `validation` comes beside them where the source has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A data set on the hub, and where a mirror keeps its copy. A data set for evaluation only has no train split."""
+    """A data set on the hub, and where a mirror keeps its copy.
+
+    One for evaluation only has no train split; one without a test split has some of its train problems held out.
+    """
 
     repository: str
-    configuration: str | None  # None: the only one
+    configuration: str | None = None  # None: the only one
     revision: str  # a full commit: a branch can move
     hub_splits: Mapping[str, str]  # our split -> the hub's
-    mirror_files: Mapping[str, str]  # our split -> JSONL file under data.mirror
-    columns: Mapping[str, Sequence[str]]  # field -> the names its column goes by
-    rows: Mapping[str, int]  # our split -> rows of the whole data set
+    mirror_files: Mapping[str, str]  # our split -> file under data.mirror, .jsonl or .parquet
+    columns: Mapping[str, Sequence[str]]  # field -> the dotted paths it goes by: `answer`, `prompt.0.content`
+    optional: Sequence[str] = ()  # fields that a row may lack: they read as null
+    rows: Mapping[str, int]  # our split -> rows of the whole data set, copies not counted
+    copies: Sequence[str] = ()  # rows that agree in these fields are copies of one; (): every row stands for itself
+    sampled: bool = False  # too large to be read whole: reading ends with data.max_train + data.held_out problems
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it has a train split only."""
+        return "test" not in self.mirror_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One raw row, every field as text."""
+class RawFile:
+    """One file of a split, fetched when its turn comes."""
 
-    file: str
-    number: int  # from 1: the line of a JSONL file
-    fields: Mapping[str, str]
-
-    def error(self, field: str, fault: str) -> ValueError:
-        """A complaint about one field of this row, to be raised."""
-        return fault_in(self.file, self.number, field, fault)
+    name: str  # relative to the repository or to the mirror
+    label: str  # what complaints call it
+    fetch: Callable[[], Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
-    """Everything a source holds."""
+class Place:
+    """Where a source is read from."""
 
-    rows: Mapping[str, Sequence[Row]]  # our split -> rows
-    files: Mapping[str, str]  # raw file, relative to the repository or the mirror -> sha256
+    files: Mapping[str, Sequence[RawFile]]  # our split -> its files, in order
     origin: str  # "hub" or "mirror"
     revision: str | None  # None: a mirror vouches for no commit
 
 
-def fault_in(file: str, number: int, field: str, fault: str) -> ValueError:
-    """The one form of every complaint about raw data."""
-    return ValueError(f"{file}, row {number}, field `{field}` {fault}: correct the file.")
+def to_row(source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any]) -> Row:
+    """Pick a task's fields from one raw row. ValueError names the file, the row and the field that is missing."""
+    fields, columns = {}, {}
+    for field, names in source.columns.items():
+        columns[field], fields[field] = _find(source, label, number, field, names, values)
+    return Row(file=label, number=number, fields=fields, columns=columns, folder=folder)
 
 
-def to_row(source: Source, file: str, number: int, values: Mapping[str, Any]) -> Row:
-    """Pick a task's fields from one raw row. ValueError names the file, the row and the field that is missing or no text."""
-    fields = {field: _field(file, number, names, values) for field, names in source.columns.items()}
-    return Row(file=file, number=number, fields=fields)
+def _find(
+    source: Source, label: str, number: int, field: str, names: Sequence[str], values: Mapping[str, Any]
+) -> tuple[str, Any]:
+    for name in names:
+        try:
+            return name, value_at(values, name)
+        except KeyError:
+            continue
+    if field in source.optional:
+        return names[0], None
+    raise fault_in(label, number, names[0], f"is missing (the columns are: {', '.join(values) or 'none'})")
 
 
-def _field(file: str, number: int, names: Sequence[str], values: Mapping[str, Any]) -> str:
-    name = next((name for name in names if name in values), None)
-    if name is None:
-        present = ", ".join(values) or "none"
-        raise fault_in(file, number, names[0], f"is missing (the columns are: {present})")
-    value = values[name]
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise fault_in(file, number, name, f"is {type(value).__name__}, not text")
-    text = str(value)
-    if not text.strip():
-        raise fault_in(file, number, name, "is empty")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise fault_in(file, number, name, "holds half of a surrogate pair, which is not text")
-    return text
+def limit_of(split: str, params: Data) -> int | None:
+    """How many problems of a split are wanted; None: all."""
+    return params.max_train if split == "train" else params.max_test
 
 
-def require_rows(source: Source, split: str, file: str, count: int, limit: int | None) -> None:
-    """Refuse a copy that is not complete. With a limit on the split, a sample of the data set is enough."""
+def require_rows(source: Source, split: str, label: str, count: int, params: Data) -> None:
+    """Refuse a copy that is not complete. With a limit on the split, a part of the data set is enough."""
     if count == 0:
-        raise ValueError(f"{file} holds no rows: replace it with a complete copy of {source.repository}.")
-    if limit is None and count != source.rows[split]:
+        raise ValueError(f"{label} holds no rows: replace it with a complete copy of {source.repository}.")
+    if limit_of(split, params) is None and count != source.rows.get(split, count):
+        setting = "data.max_train" if split == "train" else "data.max_test"
         raise ValueError(
-            f"{file} holds {count:,} rows, but the {split} split of {source.repository} has {source.rows[split]:,}: "
-            f"replace it with a complete copy, or set data.max_{split}."
+            f"{label} holds {count:,} rows, but the {split} split of {source.repository} has {source.rows[split]:,}: "
+            f"replace it with a complete copy, or, to use a part of the data set, set {setting} (to {count} for this part)."
         )

@@ -1,28 +1,38 @@
-"""What a task is: a name, and where its problems come from."""
+"""What a task is: a data set in one prompt form, how its answers are verified, and what the policy may use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 from dagrpo.params.data import Data
 from dagrpo.records import Example
-from dagrpo.tasks.hub import read_hub
-from dagrpo.tasks.mirror import read_mirror
-from dagrpo.tasks.source import SPLITS, Row, Source
+from dagrpo.tasks.tools import INTERACTIONS, TOOLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problems:
     """All problems of a task, in its prompt form, before any is dropped."""
 
-    splits: Mapping[str, Sequence[Example]]  # train, test
+    splits: Mapping[str, Sequence[Example]]  # train, test, and validation where the source has one
     source: str
     origin: str  # "hub", "mirror" or "generator"
     revision: str | None  # commit on the hub
     files: Mapping[str, str]  # raw file -> sha256
-    expected: Mapping[str, int]  # split -> problems that the whole source holds
+    expected: Mapping[str, int]  # split -> rows of the whole source, copies not counted; none where not known
+    read: Mapping[str, int]  # split -> rows read, exact copies included
+    held_out: bool = False  # no test split of its own: data.held_out problems of train become one
     levels: Sequence[str] = ()  # where an example's `ability` is its level: all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a task makes of one raw row. The rest of an Example is the same for all rows, and the task's own."""
+
+    prompt: tuple[dict[str, str], ...]
+    question: str
+    answer: str  # the source's own full answer, the target of supervised fine-tuning; "": it has none
+    ground_truth: str
+    images: tuple[bytes, ...] = ()
+    pass_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +41,29 @@ class Task:
 
     name: str
     load: Callable[[Data], Problems]
+    verifier: str
+    tools: tuple[str, ...] = ()  # names in tools.py
+    interaction: str = ""  # name in tools.py of the simulated user; "": none
+    images: bool = False  # the prompts have pictures
+
+    @property
+    def multi_turn(self) -> bool:
+        """Whether a rollout is more than one turn of the policy."""
+        return bool(self.tools or self.interaction)
+
+    @property
+    def oracle(self) -> bool:
+        """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
+        return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What rollouts must be able to do beyond one turn of text: tools, interaction, images."""
+        needs = {"tools": bool(self.tools), "interaction": bool(self.interaction), "images": self.images}
+        return tuple(name for name, needed in needs.items() if needed)
 
 
-def sourced_task(name: str, source: Source, to_example: Callable[[Row, str, int], Example]) -> Task:
-    """A task whose problems are the rows of a source; `to_example` is given a row, its split and its index there."""
-    return Task(name=name, load=partial(_load, source, to_example))
-
-
-def _load(source: Source, to_example: Callable[[Row, str, int], Example], params: Data) -> Problems:
-    raw = read_hub(source, params) if params.mirror is None else read_mirror(source, Path(params.mirror), params)
-    return Problems(
-        splits={
-            split: [to_example(row, split, index) for index, row in enumerate(raw.rows.get(split, ()))]
-            for split in SPLITS
-        },
-        source=source.repository,
-        origin=raw.origin,
-        revision=raw.revision,
-        files=raw.files,
-        expected={split: source.rows.get(split, 0) for split in SPLITS},
-    )
+def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
+    """A prompt of one user turn, after a system turn where there is something to say in it."""
+    opening = ({"role": "system", "content": system},) if system else ()
+    return (*opening, {"role": "user", "content": user})

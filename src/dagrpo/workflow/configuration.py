@@ -8,6 +8,7 @@ from snakemake.exceptions import WorkflowError
 
 from dagrpo.params.overlay import with_overrides
 from dagrpo.params.schema import Params, parse, read_params, read_yaml
+from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
 
 PARAMS = Path("params.yaml")
 
@@ -23,9 +24,20 @@ def require_readable() -> None:
 def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it; WorkflowError, which Snakemake shows as it is."""
     try:
-        return parse(with_overrides(config))
+        params = parse(with_overrides(config))
+        require_fitting_tasks(params)
     except ValueError as error:
         raise WorkflowError(str(error)) from None
+    return params
+
+
+def split_for_rollouts(task: str, path: str) -> str:
+    """The path of a split whose problems are to be completed; WorkflowError for a task that takes more than one turn."""
+    try:
+        require_single_turn(task)
+    except ValueError as error:
+        raise WorkflowError(str(error)) from None
+    return path
 
 
 def differs_from_file(params: Params) -> bool:

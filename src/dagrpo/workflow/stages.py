@@ -6,9 +6,10 @@ from dagrpo.files import canonical_json
 from dagrpo.params.schema import Params
 
 KEYS: dict[str, tuple[str, ...]] = {
-    "prepare": ("data",),
+    "prepare": ("data", "experiment.evaluate", "experiment.train"),
     "model": ("model",),
     "warmup": ("warmup",),
+    "difficulty": ("difficulty", "rollout", "reward.verifier", "reward.extractor", "reward.verify_seconds"),
     "convert": ("checkpoint",),
     "train": ("rollout", "reward", "algorithm", "training"),
     "export": ("checkpoint",),

@@ -1,0 +1,124 @@
+"""`python -m dagrpo grade TASK completions.jsonl`: what each extractor reads in each text, and where they disagree.
+
+For a person who wonders at a score: nothing is written, and no model is opened.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dagrpo.params.base import Extractor
+from dagrpo.records import Verdict
+from dagrpo.rewards.grading import Grader, Judgement
+from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.tasks.registry import get_task
+
+EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
+FIELDS = ("completion", "ground_truth")
+STYLES: dict[Verdict, str] = {"right": "green", "wrong": "red", "missing": "dim", "unverifiable": "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the file: a JSON object with the fields `completion` and `ground_truth`."""
+
+    number: int  # from 1
+    completion: str
+    ground_truth: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graded:
+    """One line as every extractor reads it."""
+
+    line: Line
+    judgements: tuple[Judgement, ...]  # in the order of EXTRACTORS
+
+    @property
+    def disagrees(self) -> bool:
+        return len({judgement.verdict for judgement in self.judgements}) > 1
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The completions of a JSONL file; ValueError names the line and the field that is missing or no text."""
+    try:
+        texts = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} is missing: give a JSONL file with the fields {' and '.join(FIELDS)} on each line."
+        ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text: give a JSONL file.") from None
+    lines = [_line(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty: give a JSONL file with the fields {' and '.join(FIELDS)} on each line.")
+    return lines
+
+
+def _line(path: Path, number: int, text: str) -> Line:
+    try:
+        values: Any = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}, line {number} is not valid JSON ({error}): correct the file.") from None
+    for field in FIELDS:
+        if not isinstance(values, dict) or not isinstance(values.get(field), str):
+            raise ValueError(f"{path}, line {number} has no text `{field}`: correct the file.")
+    return Line(number=number, completion=values["completion"], ground_truth=values["ground_truth"])
+
+
+def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds: float = 2.0) -> list[Graded]:
+    """Every line read and judged by every extractor. ValueError names a line whose ground truth is none."""
+    for line in lines:
+        try:
+            get_verifier(verifier).check(line.ground_truth)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line.number}, field `ground_truth`: {error}") from None
+    texts, truths = [line.completion for line in lines], [line.ground_truth for line in lines]
+    with Grader(verify_seconds) as grader:
+        columns = [grader.judge(texts, truths, [verifier] * len(lines), extractor) for extractor in EXTRACTORS]
+    return [
+        Graded(line=line, judgements=judgements)
+        for line, judgements in zip(lines, zip(*columns, strict=True), strict=True)
+    ]
+
+
+def show(task: str, path: Path) -> None:
+    """Print the table of answers, what share each extractor finds right, and the lines they disagree on."""
+    verifier = get_task(task).verifier
+    graded = grade_lines(read_lines(path), verifier, path)
+    console = Console(highlight=False)
+    console.print(_answers(graded, f"{escape(path.name)}, read by the verifier {verifier} of {task}"))
+    for position, extractor in enumerate(EXTRACTORS):
+        right = sum(each.judgements[position].verdict == "right" for each in graded)
+        console.print(f"{extractor:>8}: {right:,} of {len(graded):,} right ({right / len(graded):.1%})")
+    numbers = [str(each.line.number) for each in graded if each.disagrees]
+    console.print(f"The extractors disagree on line {', '.join(numbers)}." if numbers else "The extractors agree.")
+
+
+def _answers(graded: Sequence[Graded], title: str) -> Table:
+    table = Table(title=title)
+    for heading in ("line", "ground truth", *EXTRACTORS, ""):
+        table.add_column(heading, overflow="fold")
+    for each in graded:
+        cells = (str(each.line.number), escape(each.line.ground_truth), *_cells(each.judgements))
+        table.add_row(*cells, "differ" if each.disagrees else "")
+    return table
+
+
+def _cells(judgements: Sequence[Judgement]) -> Iterator[str]:
+    for judgement in judgements:
+        style = STYLES[judgement.verdict]
+        answer = "none" if judgement.answer is None else _visible(judgement.answer)
+        yield f"[{style}]{answer} ({judgement.verdict})[/{style}]"
+
+
+def _visible(answer: str) -> str:
+    """An answer as a terminal may show it: cut, and without control characters."""
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
+    return escape(shown if len(answer) <= 60 else f"{shown}...")

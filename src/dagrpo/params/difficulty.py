@@ -1,0 +1,14 @@
+"""Section `difficulty`: how hard each train problem is for the policy that training starts from."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.params.base import Section
+
+
+class Difficulty(Section):
+    samples: Annotated[int, Field(ge=0)] = Field(
+        0, description="Completions per train problem, graded for its pass rate; 0: no problem is rated."
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(2000, description="Seed of those completions.")

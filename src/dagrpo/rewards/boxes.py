@@ -1,0 +1,22 @@
+r"""Reading an answer that stands in `\boxed{...}`, as the verifiers math, math_verify and geo3k ask for it."""
+
+from dagrpo.params.base import Extractor
+from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_formula, tidied
+
+
+def extract(text: str, extractor: Extractor) -> str | None:
+    r"""The answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
+
+    strict and exact: the last `\boxed{...}`, where nothing can stand beside the answer. flexible: that, else what
+    follows the last `Answer:`, else what stands in the last `<answer>...</answer>`, else the last formula or number.
+    """
+    found = last_boxed(text)
+    if found is None and extractor == "flexible":
+        found = answer_line(text) or answer_tag(text) or last_formula(text)
+        found = found and (last_boxed(found) or found)
+    return None if found is None else tidied(found)
+
+
+def formatted(text: str) -> bool:
+    r"""Whether there is a `\boxed{...}` with something in it."""
+    return last_boxed(text) is not None

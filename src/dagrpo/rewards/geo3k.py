@@ -1,0 +1,27 @@
+r"""Geometry3K: thoughts in `<think>...</think>`, then the answer in `\boxed{...}`.
+
+The published reward (mathruler) is reward.weights accuracy 0.9 and format 0.1.
+"""
+
+from dagrpo.rewards.boxes import extract
+from dagrpo.rewards.hendrycks_math import equal
+from dagrpo.rewards.latex import check
+from dagrpo.rewards.verifier import Verifier
+
+_THINK, _END_OF_THINK, _BOX, _END_OF_BOX = "<think>", "</think>", "\\boxed{", "}"
+
+
+def formatted(text: str) -> bool:
+    r"""Whether all of the text is `<think>...</think>...\boxed{...}...`, by searches that never go back."""
+    if not text.startswith(_THINK):
+        return False
+    position = len(_THINK)
+    for part in (_END_OF_THINK, _BOX, _END_OF_BOX):
+        found = text.find(part, position)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return True
+
+
+VERIFIER = Verifier(name="geo3k", extract=extract, equal=equal, formatted=formatted, check=check)

@@ -1,0 +1,79 @@
+"""Reading and comparing answers: the fast way in this process, and with math-verify in worker processes where it takes that.
+
+Not here: what a right answer is worth (score.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from dagrpo.params.base import Extractor
+from dagrpo.records import Verdict
+from dagrpo.rewards.latex import no_latex
+from dagrpo.rewards.pool import Comparison, WorkerPool
+from dagrpo.rewards.verifier import Verifier
+from dagrpo.rewards.verifiers import get_verifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """An answer as read, and what it is. `answer` is None where there is none to read (verdict missing)."""
+
+    answer: str | None
+    verdict: Verdict
+
+
+class Grader:
+    """Judges batches of texts, from any thread. Worker processes start when first needed, and end with the block."""
+
+    def __init__(self, verify_seconds: float, processes: int | None = None) -> None:
+        self._pool = WorkerPool(seconds=verify_seconds, processes=processes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._pool.close()
+
+    def judge(
+        self, texts: Sequence[str], ground_truths: Sequence[str], verifiers: Sequence[str], extractor: Extractor
+    ) -> list[Judgement]:
+        """One judgement for each text, in order. ValueError names the row whose ground truth is none for its verifier."""
+        judged: list[Judgement] = []
+        pending: dict[int, Comparison] = {}
+        known = {name: get_verifier(name) for name in set(verifiers)}
+        for row, (text, truth, name) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
+            answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
+            if verdict is None:
+                pending[row] = Comparison(answer=answer, ground_truth=truth)
+            judged.append(Judgement(answer=answer, verdict=verdict or "unverifiable"))
+        return self._with_slow_verdicts(judged, pending) if pending else judged
+
+    def _with_slow_verdicts(self, judged: list[Judgement], pending: Mapping[int, Comparison]) -> list[Judgement]:
+        replies = self._pool.compare(list(pending.values()))
+        for (row, comparison), reply in zip(pending.items(), replies, strict=True):
+            if reply == "no_ground_truth":
+                raise ValueError(f"row {row}: {no_latex(comparison.ground_truth)}")
+            judged[row] = Judgement(answer=comparison.answer, verdict=reply)
+        return judged
+
+
+def _judge_fast(
+    verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
+) -> tuple[str | None, Verdict | None]:
+    """The answer, and its verdict where no math-verify is needed."""
+    answer = verifier.extract(text, extractor)
+    if answer is None:
+        return None, "missing"
+    if extractor == "exact" and verifier.literal:
+        return answer, "right" if answer == truth else "wrong"
+    try:
+        equal = verifier.equal(answer, truth)
+    except ValueError as error:
+        raise ValueError(f"row {row}: {error}") from None
+    return answer, None if equal is None else "right" if equal else "wrong"

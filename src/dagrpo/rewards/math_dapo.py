@@ -1,0 +1,46 @@
+"""DAPO's reading of an answer: the last line `Answer: 34` (arXiv:2503.14476), by Minerva's normalisation.
+
+All of the text is read; the published reward looks at its last 300 characters. Not here: what a right answer is worth.
+"""
+
+from dagrpo.params.base import Extractor
+from dagrpo.rewards.gsm8k import extract as extract_after_the_mark
+from dagrpo.rewards.latex import check, compare
+from dagrpo.rewards.minerva import normalise, normalise_truth
+from dagrpo.rewards.reading import answer_line, last_boxed, tidied
+from dagrpo.rewards.verifier import Verifier
+
+
+def extract(text: str, extractor: Extractor) -> str | None:
+    r"""The answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
+
+    strict: the last line `Answer:`, and the `\boxed{...}` on it. flexible: that, else the last `\boxed{...}`, else the
+    number after the last `####`. exact: the last `\boxed{...}`, as it stands.
+    """
+    if extractor == "exact":
+        return last_boxed(text)
+    found = _on_the_answer_line(text)
+    if found is None and extractor == "flexible":
+        boxed = last_boxed(text)
+        found = extract_after_the_mark(text, "strict") if boxed is None else tidied(boxed)
+    return found
+
+
+def equal(answer: str, ground_truth: str) -> bool | None:
+    """Equal normalised texts are equal, plain numbers are compared exactly, and math-verify has to tell of the rest."""
+    return compare(answer, ground_truth, normalise, normalise_truth)
+
+
+def formatted(text: str) -> bool:
+    """Whether there is an answer on a line `Answer:`."""
+    return answer_line(text) is not None
+
+
+def _on_the_answer_line(text: str) -> str | None:
+    line = answer_line(text)
+    if line is None:
+        return None
+    return tidied(last_boxed(line) or line)
+
+
+VERIFIER = Verifier(name="math_dapo", extract=extract, equal=equal, formatted=formatted, check=check, literal=True)

@@ -1,0 +1,181 @@
+"""Worker processes that compare answers with math-verify, each answer within a hard limit of wall-clock time.
+
+An answer that takes longer costs its worker, killed and replaced, and nobody else waits: the next free worker takes the
+next answer. math-verify's own limit is off: it works by signals, which only a main thread may use, and which a long
+multiplication does not hear. Not here: the comparison itself (worker.py), and the fast one (the verifiers).
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Literal, get_args
+
+Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
+
+LONGEST_ANSWER = 2000  # characters; a longer one is not sent
+DEEPEST_NESTING = 60  # braces and parentheses inside each other; a deeper one is not sent
+MEMORY_BYTES = 2 << 30  # address space of one worker
+START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
+MODULE = "dagrpo.rewards.worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One question to math-verify: is this answer the ground truth? Without an answer: can the ground truth be read?"""
+
+    answer: str | None
+    ground_truth: str
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a text is so long or so deep that it would only cost the limit."""
+        return any(
+            len(text) > LONGEST_ANSWER or _nesting(text) > DEEPEST_NESTING
+            for text in (self.answer or "", self.ground_truth)
+        )
+
+
+def _nesting(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        if character in "{([":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "})]":
+            depth -= 1
+    return deepest
+
+
+class Worker:
+    """One process, used by one thread at a time."""
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self.warm = False  # math-verify is imported, and waits
+
+    def start(self) -> None:
+        """Start the process, unless it runs; it warms up by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            self.kill()  # it died with nothing to do
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", MODULE, str(self._memory_bytes)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+                start_new_session=True,
+            )
+
+    def ask(self, comparison: Comparison, seconds: float) -> Reply:
+        """What math-verify says, unverifiable where that took too long or ended the process.
+
+        Warming up does not count. RuntimeError when no process can be started.
+        """
+        self._warm_up()
+        request = {"answer": comparison.answer, "ground_truth": comparison.ground_truth, "seconds": seconds}
+        line = self._exchange(json.dumps(request).encode() + b"\n", seconds)
+        if line is None:
+            self.kill()
+            self.start()  # to be warm when it is next asked
+            return "unverifiable"
+        reply: Reply = json.loads(line)["verdict"]
+        assert reply in get_args(Reply)
+        return reply
+
+    def kill(self) -> None:
+        """End the process and all that it may have started."""
+        process, self._process, self.warm = self._process, None, False
+        if process is None:
+            return
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _warm_up(self) -> None:
+        self.start()
+        if not self.warm and self._exchange(b"", START_SECONDS) is None:
+            self.kill()
+            raise RuntimeError(
+                f"the worker process {MODULE} did not start: run python -m {MODULE} {MEMORY_BYTES} to see why."
+            )
+        self.warm = True
+
+    def _exchange(self, line: bytes, seconds: float) -> bytes | None:
+        """The line that the process answers, None when it takes too long or ends."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        with suppress(BrokenPipeError):  # it has ended, as reading will tell
+            self._process.stdin.write(line)
+        return _read_line(self._process.stdout, deadline)
+
+
+def _read_line(pipe: IO[bytes], deadline: float) -> bytes | None:
+    readable = select.poll()
+    readable.register(pipe, select.POLLIN)
+    line = b""
+    while (left := deadline - time.monotonic()) > 0 and readable.poll(left * 1000):
+        received = os.read(pipe.fileno(), 1 << 16)
+        line += received
+        if not received or line.endswith(b"\n"):
+            return line or None
+    return None
+
+
+class WorkerPool:
+    """As many workers as there are processors, at most 8, started when first needed. May be used by many threads."""
+
+    def __init__(self, *, seconds: float, processes: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
+        count = processes or min(8, len(os.sched_getaffinity(0)))
+        self._seconds = seconds
+        self._workers = [Worker(memory_bytes) for _ in range(count)]
+        self._free = list(self._workers)
+        self._changed = threading.Condition()
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="grading")
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:
+        """One reply for each comparison, in order. The same question is asked once."""
+        questions = list(dict.fromkeys(comparisons))
+        replies = dict(zip(questions, self._threads.map(self._one, questions), strict=True))
+        return [replies[comparison] for comparison in comparisons]
+
+    def close(self) -> None:
+        """End all processes. What is being compared is finished first."""
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+
+    def _one(self, comparison: Comparison) -> Reply:
+        if comparison.hopeless:
+            return "unverifiable"
+        worker = self._take()
+        try:
+            return worker.ask(comparison, self._seconds)
+        finally:
+            with self._changed:
+                self._free.append(worker)
+                self._changed.notify()
+
+    def _take(self) -> Worker:
+        """A free worker, a warm one if there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._free))
+            worker = max(self._free, key=lambda worker: worker.warm)
+            self._free.remove(worker)
+            return worker

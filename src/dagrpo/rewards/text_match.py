@@ -1,0 +1,100 @@
+"""exact_match and substring_match: short answers in words, in `<answer>...</answer>`, as search-R1 grades them.
+
+Case, punctuation, articles and extra space do not count (the normalisation of SQuAD, arXiv:1606.05250), save the sign and the
+decimal point of a number: -5 is not 5, and 3.5 is not 35.
+"""
+
+import json
+import re
+import unicodedata
+from functools import lru_cache
+
+from dagrpo.params.base import Extractor
+from dagrpo.rewards.numbers import to_ascii
+from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
+from dagrpo.rewards.verifier import Verifier
+
+LONGEST_COMPOSED = 1000  # characters of an answer in which accents are one with their letters
+
+_PUNCTUATION = re.compile(r"\.(?![0-9])|(?<=[0-9a-z])-|-(?![0-9.])|[!\"#$%&'()*+,/:;<=>?@\[\\\]^_`{|}~]")
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+
+
+def extract(text: str, extractor: Extractor) -> str | None:
+    """strict: the last `<answer>...</answer>`; exact: the only one, at the end; flexible: that, else a line `Answer:`."""
+    if extractor == "exact":
+        return only_answer_tag(text)
+    found = answer_tag(text)
+    return answer_line(text) if found is None and extractor == "flexible" else found
+
+
+def formatted(text: str) -> bool:
+    """Whether there is an `<answer>` with something in it."""
+    return answer_tag(text) is not None
+
+
+def normalise(text: str) -> str:
+    """Lower case without punctuation and articles, single spaces, in linear time."""
+    plain = text if text.isascii() else _without_unicode_punctuation(to_ascii(text))
+    return " ".join(_ARTICLE.sub(" ", _PUNCTUATION.sub("", plain.lower())).split())
+
+
+def _without_unicode_punctuation(text: str) -> str:
+    composed = unicodedata.normalize("NFKC", text) if len(text) <= LONGEST_COMPOSED else text  # quadratic
+    return "".join(c for c in composed if c.isascii() or unicodedata.category(c)[0] not in "PS")
+
+
+@lru_cache(maxsize=1 << 14)
+def _accepted(ground_truth: str) -> tuple[str, ...]:
+    """The normalised texts that a ground truth accepts."""
+    try:
+        texts = json.loads(ground_truth)
+    except (ValueError, RecursionError):
+        texts = None
+    listed = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
+    accepted = tuple(map(normalise, texts)) if listed else ()
+    if not accepted or "" in accepted:
+        raise ValueError(
+            f"{ground_truth[:40]!r} is not a JSON list of texts with a letter or digit in each: "
+            'write it as ["Paris", "City of Paris"].'
+        )
+    return accepted
+
+
+def check(ground_truth: str) -> None:
+    """ValueError when a ground truth is not a JSON list of texts, each of which says something."""
+    _accepted(ground_truth)
+
+
+def equal(answer: str, ground_truth: str) -> bool:
+    """Whether the answer is one of the accepted texts."""
+    return normalise(answer) in _accepted(ground_truth)
+
+
+def holds(answer: str, ground_truth: str) -> bool:
+    """Whether one of the accepted texts stands in the answer, as whole words."""
+    normalised = normalise(answer)
+    return any(_stands_in(normalised, accepted) for accepted in _accepted(ground_truth))
+
+
+def _stands_in(text: str, part: str) -> bool:
+    start = text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        if not (_joined(text[start - 1 : start], part[0]) or _joined(part[-1], text[end : end + 1])):
+            return True
+        start = text.find(part, start + 1)
+    return False
+
+
+def _joined(left: str, right: str) -> bool:
+    """Whether two neighbours are inside one word or number; scripts without spaces have no such inside."""
+    return _of_a_word(left) and _of_a_word(right)
+
+
+def _of_a_word(character: str) -> bool:
+    return character.isascii() and (character.isalnum() or character in ("-", "."))
+
+
+EXACT_MATCH = Verifier(name="exact_match", extract=extract, equal=equal, formatted=formatted, check=check)
+SUBSTRING_MATCH = Verifier(name="substring_match", extract=extract, equal=holds, formatted=formatted, check=check)

@@ -1,0 +1,112 @@
+r"""The worker process of pool.py: compares answers with math-verify, one JSON line in, one JSON line out.
+
+    python -P -m dagrpo.rewards.worker MEMORY_BYTES
+
+`{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "seconds": 2.0}` -> `{"verdict": "right"}`; an answer of null asks
+only whether the ground truth can be read. It ends when its input does, and the kernel ends it when it has worked on one
+line for longer than that line's `seconds` (and then some: the parent is to end it first), so that it never outlives a
+parent that was killed. Not here: restarting, and what a lost worker means.
+"""
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+from functools import lru_cache
+from typing import Any, TextIO
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+GRACE_SECONDS = 1.0
+STACK_BYTES = 256 << 20
+DEEPEST_RECURSION = 50_000  # beyond it the stack ends, and the process with it
+WARM_UP = (
+    r"\frac{1}{2}",
+    "34",
+    r"2\sqrt{3}",
+    "(1,2)",
+    r"\{1,2\}",
+    r"90^\circ",
+    r"\text{(A)}",
+    "x^2+2x",
+    "x=3",
+    "2^{10}",
+    "1/2",
+)
+_BOXED = [LatexExtractionConfig(boxed_match_priority=0)]
+
+
+def main() -> None:
+    """Answer lines until there are no more."""
+    memory = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.disable(logging.CRITICAL)
+    replies = _private_stdout()
+    sys.setrecursionlimit(DEEPEST_RECURSION)
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=_serve, args=(replies, memory))
+    thread.start()
+    thread.join()
+
+
+def _private_stdout() -> TextIO:
+    """Where replies go. Whatever a library prints goes to stderr instead."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return replies
+
+
+def _serve(replies: TextIO, memory: int) -> None:
+    for answer in WARM_UP:
+        _compare(answer, answer)
+    print(json.dumps({"ready": True}), file=replies, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE_SECONDS)
+        reply = _reply(request, memory)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+def _reply(request: dict[str, Any], memory: int) -> dict[str, str]:
+    """The verdict. math-verify takes an allocation that failed for two different values, so one that came near ends here."""
+    try:
+        verdict = _judge(request["answer"], request["ground_truth"])
+    except (MemoryError, RecursionError):
+        os._exit(1)
+    if _peak_bytes() > memory // 2:
+        os._exit(1)
+    return {"verdict": verdict}
+
+
+def _judge(answer: str | None, ground_truth: str) -> str:
+    gold = _parse(ground_truth)
+    if not gold:
+        return "no_ground_truth"
+    if answer is None:
+        return "right"
+    return "right" if _compare(answer, ground_truth) else "wrong"
+
+
+def _compare(answer: str, ground_truth: str) -> bool:
+    return bool(verify(list(_parse(ground_truth)), list(_parse(answer)), timeout_seconds=None))
+
+
+@lru_cache(maxsize=64)
+def _parse(latex: str) -> tuple[Any, ...]:
+    return tuple(parse(f"\\boxed{{{latex}}}", _BOXED, fallback_mode="no_fallback", parsing_timeout=None))
+
+
+def _peak_bytes() -> int:
+    """The largest address space that this process has had."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        sizes = dict(line.split(":", 1) for line in status)
+    return int(sizes["VmPeak"].split()[0]) << 10
+
+
+if __name__ == "__main__":
+    main()

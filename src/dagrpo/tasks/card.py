@@ -1,0 +1,79 @@
+"""What stands in data/<task>/card.json: where the problems come from, what the gates found, and what was written."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dagrpo.tasks.gates.contamination import Contamination
+from dagrpo.tasks.gates.pass_rates import PassRates
+from dagrpo.tasks.gates.prompt_length import PromptTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """The same data and parameters give the same card: no time, no path, no host.
+
+    Of every split: read = exact_copies + dropped + counts, but for problems held out, which go from train to test.
+    """
+
+    task: str
+    source: str
+    origin: str  # "hub", "mirror" or "generator"
+    revision: str | None  # commit on the hub
+    raw: Mapping[str, str]  # raw file -> sha256
+    expected: Mapping[str, int]  # split -> problems of the whole source, copies not counted
+    read: Mapping[str, int]  # split -> rows read
+    exact_copies: Mapping[str, int]  # split -> rows that the source repeats as they are, not read again
+    held_out: int  # train problems that became the test split of a source without one
+    dropped: Mapping[str, int]  # "split: reason" -> problems; all but those beyond the limits are in dropped.parquet
+    conflicting_questions: Mapping[str, int]  # split -> questions that had different ground truths
+    contamination: Contamination
+    prompt_tokens: PromptTokens  # of the problems written
+    pass_rates: PassRates | None  # None: data.pass_rates names no file
+    limits: Mapping[str, int | None]
+    counts: Mapping[str, int]  # split -> problems written
+    levels: Mapping[str, Mapping[str, int]]  # level -> split -> problems written; empty for a task without levels
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers to follow over runs, by the names they have in MLflow."""
+        rows = {f"{split}_rows": float(count) for split, count in self.counts.items()}
+        reasons: dict[str, float] = {}
+        for key, count in self.dropped.items():
+            name = f"dropped_{_name(key.partition(': ')[2])}"
+            reasons[name] = reasons.get(name, 0.0) + count
+        longest = {
+            f"{split}_prompt_tokens_max": float(lengths.max)
+            for split, lengths in self.prompt_tokens.splits.items()
+            if lengths is not None
+        }
+        totals = {
+            "dropped_rows": float(sum(self.dropped.values())),
+            "exact_copies": float(sum(self.exact_copies.values())),
+            "contaminated_train_problems": float(self.contamination.train_problems),
+        }
+        return rows | totals | reasons | longest
+
+    def summary(self) -> list[tuple[str, str]]:
+        """What a person is shown, as rows of a table; what is 0 is left out."""
+        at = "" if self.revision is None else f" at {self.revision[:12]}"
+        shown = [("source", f"{self.source} ({self.origin}{at})")]
+        shown += [(f"{split} rows read", f"{count:,}") for split, count in self.read.items() if count]
+        shown += [(f"{split}: exact copies", f"{count:,}") for split, count in self.exact_copies.items() if count]
+        shown += [(reason, f"{count:,}") for reason, count in self.dropped.items() if count]
+        shown += [("held out from train", f"{self.held_out:,}")] if self.held_out else []
+        shown += [(f"{split} rows", f"{count:,}") for split, count in self.counts.items()]
+        shown += [
+            (f"train: shares words with {task}", f"{count:,}") for task, count in self.contamination.by_task.items()
+        ]
+        if self.prompt_tokens.tools_shown is False:
+            shown.append(("tools", "left out by the chat template: the policy is not told of them"))
+        return shown + [
+            (f"{split}: tokens per prompt", f"{lengths.min:,} to {lengths.max:,}, median {lengths.median:,}")
+            for split, lengths in self.prompt_tokens.splits.items()
+            if lengths is not None
+        ]
+
+
+def _name(reason: str) -> str:
+    """A reason as part of a metric's name."""
+    return re.sub(r"\W+", "_", reason)

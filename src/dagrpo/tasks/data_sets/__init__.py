@@ -1,0 +1,1 @@
+"""One file per data set. Each offers TASKS, and registry.py finds them."""

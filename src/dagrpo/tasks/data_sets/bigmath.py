@@ -1,0 +1,35 @@
+"""Big-Math: a quarter of a million problems whose answers can be verified (Albalak et al. 2025, arXiv:2502.17387).
+
+Each comes with the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
+"""
+
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+
+SOURCE = Source(
+    repository="SynthLabsAI/Big-Math-RL-Verified",
+    revision="c75d2f117cddfecb6bd08756e61e508e59732b21",
+    hub_splits={"train": "train"},
+    mirror_files={"train": "bigmath/train.parquet"},
+    columns={"problem": ("problem",), "answer": ("answer",), "pass_rate": ("llama8b_solve_rate",)},
+    optional=("pass_rate",),
+    rows={},
+)
+INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
+
+
+def to_problem(row: Row) -> Problem:
+    """One raw row in its prompt form."""
+    question, ground_truth = row.text("problem"), row.text("answer").strip()
+    return Problem(
+        prompt=chat(f"{question}\n\n{INSTRUCTION}"),
+        question=question,
+        answer=f"\\boxed{{{ground_truth}}}",
+        ground_truth=ground_truth,
+        pass_rate=row.share("pass_rate"),
+    )
+
+
+TASKS = (sourced_task("bigmath", SOURCE, to_problem, verifier="math_verify"),)

@@ -1,0 +1,37 @@
+"""Countdown: make a target from three or four numbers, each used once. The data set gives no solutions."""
+
+import json
+
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+
+SOURCE = Source(
+    repository="Jiayi-Pan/Countdown-Tasks-3to4",
+    revision="408f70d177020686d34a56bba5952feb45aaaee4",
+    hub_splits={"train": "train"},
+    mirror_files={"train": "countdown/train.parquet"},
+    columns={"numbers": ("nums", "numbers"), "target": ("target",)},
+    rows={"train": 490_364},
+)
+INSTRUCTION = (
+    "You may add, subtract, multiply, divide and use parentheses. Think step by step, and close with the expression alone "
+    "in <answer></answer>, such as <answer>(1 + 2) / 3</answer>."
+)
+
+
+def to_problem(row: Row) -> Problem:
+    """One raw row in its prompt form; the ground truth is JSON, as the verifier reads it."""
+    numbers, target = row.integers("numbers"), row.integer("target")
+    listed = ", ".join(str(number) for number in numbers)
+    question = f"Write an expression whose value is {target}, with each of the numbers {listed} exactly once."
+    return Problem(
+        prompt=chat(f"{question} {INSTRUCTION}"),
+        question=question,
+        answer="",
+        ground_truth=json.dumps({"numbers": list(numbers), "target": target}),
+    )
+
+
+TASKS = (sourced_task("countdown", SOURCE, to_problem, verifier="countdown"),)

@@ -1,0 +1,49 @@
+"""DAPO-Math-17k: competition problems whose answers are integers (Yu et al. 2025, arXiv:2503.14476).
+
+The hub's file holds every row 100 times; a copy agrees in prompt, answer and id. Some problems occur under several ids,
+a few of them with different answers: those are no copies. Ground truths are exact, as text, up to 2.2e22.
+"""
+
+from functools import partial
+
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+from dagrpo.tasks.tools import CODE_INTERPRETER
+
+SOURCE = Source(
+    repository="BytedTsinghua-SIA/DAPO-Math-17k",
+    revision="65877096c24ffa7abc4e4fa5edb95cf3413a5674",
+    hub_splits={"train": "train"},
+    mirror_files={"train": "dapo/dapo_math_17k.parquet"},
+    columns={
+        "prompt": ("prompt.0.content",),
+        "ground_truth": ("reward_model.ground_truth",),
+        "id": ("extra_info.index",),
+    },
+    rows={"train": 17_917},
+    copies=("prompt", "ground_truth", "id"),
+)
+# What the data set writes round each problem.
+OPENING = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+CLOSING = '\n\nRemember to put your answer on its own line after "Answer:".'
+
+
+def to_problem(row: Row) -> Problem:
+    """One raw row. The prompt is the data set's own; ValueError when it does not ask for `Answer:` as all of them do."""
+    prompt, ground_truth = row.text("prompt"), row.text("ground_truth").strip()
+    if not (prompt.startswith(OPENING) and prompt.endswith(CLOSING)):
+        raise row.error("prompt", "does not ask for the answer in the data set's own words")
+    question = prompt.removeprefix(OPENING).removesuffix(CLOSING)
+    if not question.strip():
+        raise row.error("prompt", "holds no problem")
+    return Problem(prompt=chat(prompt), question=question, answer=f"Answer: {ground_truth}", ground_truth=ground_truth)
+
+
+_task = partial(sourced_task, source=SOURCE, to_problem=to_problem, verifier="math_dapo")
+
+TASKS = (_task("dapo"), _task("dapo_tool", tools=(CODE_INTERPRETER.name,)))

@@ -1,0 +1,49 @@
+"""Geometry3K: school geometry about a figure (Lu et al. 2021, arXiv:2105.04165), as hiyouga/geometry3k poses it.
+
+The text of a problem may be as short as `Find x`: what is asked is in the picture.
+"""
+
+from functools import partial
+
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+from dagrpo.tasks.tools import CALC_GEO3K_REWARD
+
+SOURCE = Source(
+    repository="hiyouga/geometry3k",
+    revision="fd21e533e1e50d0662a2bf7b223e60511bd5f8b7",
+    hub_splits={"train": "train", "validation": "validation", "test": "test"},
+    mirror_files={"train": "geo3k/train.jsonl", "validation": "geo3k/val.jsonl", "test": "geo3k/test.jsonl"},
+    columns={"problem": ("problem",), "answer": ("answer",), "images": ("images", "image")},
+    rows={"train": 2101, "validation": 300, "test": 601},
+)
+INSTRUCTION = (
+    "First reason in an inner monologue between <think> and </think>, then give the final answer in \\boxed{}."
+)
+WITH_TOOL = (
+    "You are an expert in geometry. Reason about the figure first. Then check your result with the "
+    f"{CALC_GEO3K_REWARD.name} tool, at least once before you settle, and correct it when it was wrong. "
+    "Close with the final answer in \\boxed{}."
+)
+
+
+def to_problem(row: Row, system: str = "") -> Problem:
+    """One raw row in its prompt form, its figures as RGB files."""
+    problem, answer = row.text("problem"), row.text("answer").strip()
+    return Problem(
+        prompt=chat(f"{problem} {INSTRUCTION}", system),
+        question=problem,
+        answer=f"\\boxed{{{answer}}}",
+        ground_truth=answer,
+        images=row.images("images"),
+    )
+
+
+_task = partial(sourced_task, source=SOURCE, verifier="geo3k", images=True)
+
+TASKS = (
+    _task("geo3k", to_problem=to_problem),
+    _task("geo3k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=(CALC_GEO3K_REWARD.name,)),
+)

@@ -1,0 +1,54 @@
+"""GSM8K: grade-school word problems whose solution ends in `#### n` (Cobbe et al. 2021, arXiv:2110.14168).
+
+Four forms: plain; with a tool that tells whether an answer is right; with a user who does; and the bare question, for
+supervised fine-tuning on the worked solutions.
+"""
+
+from functools import partial
+
+from dagrpo.rewards.gsm8k import extract
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+from dagrpo.tasks.tools import CALC_GSM8K_REWARD
+
+SOURCE = Source(
+    repository="openai/gsm8k",
+    configuration="main",
+    revision="e53f048856ff4f594e959d75785d2c2d37b678ee",
+    hub_splits={"train": "train", "test": "test"},
+    mirror_files={"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
+    columns={"question": ("question",), "answer": ("answer",)},
+    rows={"train": 7473, "test": 1319},
+)
+INSTRUCTION = 'Think step by step and give the final answer after "####".'
+WITH_TOOL = (
+    "You are an expert in mathematics. Work through the problem first. Then check your result with the "
+    f"{CALC_GSM8K_REWARD.name} tool, at least once before you settle, and correct it when it was wrong. "
+    "Close with the final answer in the form `#### <answer>`."
+)
+WITH_FEEDBACK = (
+    "You are an expert in mathematics. Work through the problem and close with the final answer in the form "
+    "`#### <answer>`. When the user tells you that it is wrong, go over your reasoning again and answer anew."
+)
+
+
+def to_problem(row: Row, system: str = "", instruction: str = f" {INSTRUCTION}") -> Problem:
+    """One raw row in its prompt form. ValueError when its answer does not end in `#### n`, as the verifier reads it."""
+    question, answer = row.text("question"), row.text("answer")
+    ground_truth = extract(answer, "strict")
+    if ground_truth is None:
+        raise row.error("answer", "has no `####` followed by a number")
+    prompt = chat(f"{question}{instruction}", system)
+    return Problem(prompt=prompt, question=question, answer=answer, ground_truth=ground_truth)
+
+
+_task = partial(sourced_task, source=SOURCE, verifier="gsm8k")
+
+TASKS = (
+    _task("gsm8k", to_problem=to_problem),
+    _task("gsm8k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=(CALC_GSM8K_REWARD.name,)),
+    _task("gsm8k_feedback", to_problem=partial(to_problem, system=WITH_FEEDBACK), interaction="gsm8k"),
+    _task("gsm8k_sft", to_problem=partial(to_problem, instruction="")),
+)

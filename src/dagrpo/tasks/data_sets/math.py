@@ -1,0 +1,59 @@
+r"""MATH: competition problems with worked solutions that end in `\boxed{...}` (Hendrycks et al. 2021, arXiv:2103.03874).
+
+math_500 is the 500 of its test problems that Lightman et al. 2023 (arXiv:2305.20050) kept for evaluation.
+"""
+
+import re
+
+from dagrpo.rewards.reading import last_boxed
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+
+MATH = Source(
+    repository="DigitalLearningGmbH/MATH-lighteval",
+    revision="0530c78699ea5e8eb5530600900e1f328b48acad",
+    hub_splits={"train": "train", "test": "test"},
+    mirror_files={"train": "math/train.jsonl", "test": "math/test.jsonl"},
+    columns={"problem": ("problem",), "solution": ("solution",)},
+    rows={"train": 7500, "test": 5000},
+)
+MATH_500 = Source(
+    repository="HuggingFaceH4/MATH-500",
+    revision="6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+    hub_splits={"test": "test"},
+    mirror_files={"test": "math_500/test.jsonl"},
+    columns={"problem": ("problem",), "solution": ("solution",), "answer": ("answer",)},
+    rows={"test": 500},
+)
+INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
+_BARE = re.compile(r"\\(?:boxed|fbox)\s++([^\s${}]++)\s*+\$")  # TeX takes the one token of `\boxed 2` without braces
+
+
+def math_problem(row: Row) -> Problem:
+    r"""One row of MATH. ValueError when its solution ends in no `\boxed{...}`."""
+    solution = row.text("solution")
+    bare = _BARE.findall(solution)
+    ground_truth = last_boxed(solution) or (bare[-1] if bare else None)
+    if ground_truth is None:
+        raise row.error("solution", "has no \\boxed{...} with an answer in it")
+    return _problem(row, solution, ground_truth)
+
+
+def math_500_problem(row: Row) -> Problem:
+    """One row of MATH-500, whose answers stand apart."""
+    return _problem(row, row.text("solution"), row.text("answer").strip())
+
+
+def _problem(row: Row, solution: str, ground_truth: str) -> Problem:
+    question = row.text("problem")
+    return Problem(
+        prompt=chat(f"{question}\n\n{INSTRUCTION}"), question=question, answer=solution, ground_truth=ground_truth
+    )
+
+
+TASKS = (
+    sourced_task("math", MATH, math_problem, verifier="math"),
+    sourced_task("math_500", MATH_500, math_500_problem, verifier="math"),
+)

@@ -1,0 +1,39 @@
+"""OpenMathInstruct-2: synthetic problems in the manner of GSM8K and MATH (Toshniwal et al. 2024, arXiv:2410.01560).
+
+Each problem occurs with several generated solutions, 13,972,791 rows in all: the first solution stands for all. The
+answers are a language model's, by majority: some are wrong.
+"""
+
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+from dagrpo.tasks.sourced import sourced_task
+from dagrpo.tasks.task import Problem, chat
+
+SOURCE = Source(
+    repository="nvidia/OpenMathInstruct-2",
+    revision="469216e3f46f4dacf476b382e192485ea51a143e",
+    hub_splits={"train": "train"},
+    mirror_files={"train": "openmath/train.parquet"},
+    columns={
+        "problem": ("problem",),
+        "expected_answer": ("expected_answer",),
+        "generated_solution": ("generated_solution",),
+    },
+    optional=("generated_solution",),
+    rows={},
+    copies=("problem", "expected_answer"),
+    sampled=True,
+)
+INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
+
+
+def to_problem(row: Row) -> Problem:
+    """One raw row in its prompt form."""
+    question, ground_truth = row.text("problem"), row.text("expected_answer").strip()
+    solution = row.text("generated_solution") if row.fields["generated_solution"] else f"\\boxed{{{ground_truth}}}"
+    return Problem(
+        prompt=chat(f"{question}\n\n{INSTRUCTION}"), question=question, answer=solution, ground_truth=ground_truth
+    )
+
+
+TASKS = (sourced_task("openmath", SOURCE, to_problem, verifier="math_verify"),)

@@ -1,0 +1,73 @@
+"""Gates on the ground truth: a verifier must be able to read it, and a question must have only one."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+from dagrpo.records import Example
+from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.tasks.gates.text import identity
+
+UNREADABLE = "unreadable answer"
+CONFLICTING = "conflicting answers"
+LONGEST_SHOWN = 40
+
+
+def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
+    """Drop problems whose ground truth their verifier cannot read; with `refuse`, ValueError names the first."""
+
+    def fault(example: Example) -> str | None:
+        complaint = _complaint(example.verifier, example.ground_truth)
+        if complaint is not None and mode == "refuse":
+            raise ValueError(
+                f"task {example.task}, {example.split} row {example.index}, field `ground_truth` is "
+                f"{example.ground_truth[:LONGEST_SHOWN]!r}, which the verifier {example.verifier} cannot read "
+                f"({complaint}): correct the data, or set data.unreadable_answers to drop."
+            )
+        return complaint
+
+    for split in sieve.kept:
+        sieve.drop(split, UNREADABLE, fault)
+
+
+def drop_conflicting(sieve: Sieve) -> dict[str, int]:
+    """Drop every problem that its split asks twice with different ground truths: which one is right nobody knows.
+
+    Returns how many questions that were, by split.
+    """
+    return {split: _drop_conflicting(sieve, split) for split in sieve.kept}
+
+
+def _drop_conflicting(sieve: Sieve, split: str) -> int:
+    asked: dict[tuple[str, ...], list[Example]] = defaultdict(list)
+    for example in sieve.kept[split]:
+        asked[identity(example)].append(example)
+    details = {question: _listed(same) for question, same in asked.items() if _differ(same)}
+    sieve.drop(split, CONFLICTING, lambda example: details.get(identity(example)))
+    return len(details)
+
+
+def _differ(same: Sequence[Example]) -> bool:
+    truths = sorted({(example.verifier, example.ground_truth) for example in same})
+    return any(not _agree(verifier, truth, truths[0][1]) for verifier, truth in truths[1:])
+
+
+def _agree(verifier: str, one: str, other: str) -> bool:
+    """Whether two ground truths are the same answer. What only math-verify could tell counts as different."""
+    return one == other or get_verifier(verifier).equal(one, other) is True
+
+
+def _listed(same: Sequence[Example]) -> str:
+    rows = (f"row {example.index}: {example.ground_truth[:LONGEST_SHOWN]}" for example in same)
+    return "; ".join(rows)
+
+
+@cache
+def _complaint(verifier: str, ground_truth: str) -> str | None:
+    try:
+        get_verifier(verifier).check(ground_truth)
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None

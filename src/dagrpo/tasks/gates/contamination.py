@@ -1,0 +1,132 @@
+"""Gate on contamination: train problems that share their words with a test problem that the experiment evaluates on.
+
+Two problems share their words when a run of so many (13, as in Brown et al. 2020, arXiv:2005.14165, appendix C) occurs in
+both, or when their whole questions are equal. A run does not count when more than half of it is a phrase that more than
+ten train problems have, as the paper disregards runs found in more than ten documents: `where m and n are relatively
+prime positive integers, find m + n` says nothing about a problem.
+
+Words only: the same problem in other words, or in another language, is not found.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dagrpo.records import Example
+from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.tasks.gates.text import identity, normalised, runs, words
+
+CONTAMINATED = "shares words with a test problem"
+COMMON = 10  # a phrase that more train problems have is a phrase of the trade
+EXAMPLES = 5  # shown for each test split
+
+Occurrences = Mapping[str, Mapping[str, int]]  # run of words -> task -> first test problem that has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A train problem and a test problem with what they share."""
+
+    train_index: int
+    test_task: str
+    test_index: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination:
+    """What was found, for the card."""
+
+    words: int  # length of a run
+    train_problems: int  # that share words with any test split
+    by_task: Mapping[str, int]  # evaluated task -> train problems that share words with its test split
+    common_phrases_only: Mapping[str, int]  # and those that share only runs that do not count
+    examples: Mapping[str, Sequence[Shared]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What reading the train split once gives."""
+
+    matches: Sequence[tuple[int, str]]  # index of a train problem, run of words that a test problem has too
+    problems_with: Mapping[str, int]  # phrase -> train problems that have it
+
+
+def check_contamination(
+    sieve: Sieve, tests: Mapping[str, Sequence[Example]], length: int, mode: Literal["report", "drop"]
+) -> Contamination:
+    """Find contaminated train problems, and with `drop` take them out. `tests` are the test splits by task."""
+    found = _by_whole_question(sieve.kept["train"], tests)
+    common: dict[str, set[int]] = defaultdict(set)
+    _by_runs(sieve.kept["train"], _occurrences(tests, length), length, found, common)
+    details = {index: shared for task in reversed(list(tests)) for index, shared in found[task].items()}
+    if mode == "drop":
+        sieve.drop("train", CONTAMINATED, lambda example: _detail(details.get(example.index)))
+    return Contamination(
+        words=length,
+        train_problems=len(details),
+        by_task={task: len(found[task]) for task in tests},
+        common_phrases_only={task: len(common[task] - found[task].keys()) for task in tests},
+        examples={task: [found[task][index] for index in sorted(found[task])[:EXAMPLES]] for task in tests},
+    )
+
+
+def _by_whole_question(
+    train: Sequence[Example], tests: Mapping[str, Sequence[Example]]
+) -> dict[str, dict[int, Shared]]:
+    """Task -> index of a train problem -> the test problem that asks the very same. Finds the shortest questions too."""
+    found: dict[str, dict[int, Shared]] = {task: {} for task in tests}
+    for task, problems in tests.items():
+        asked = {identity(problem): problem.index for problem in reversed(problems)}
+        for example in train:
+            index = asked.get(identity(example))
+            if index is not None:
+                found[task][example.index] = Shared(
+                    train_index=example.index, test_task=task, test_index=index, words=normalised(example.question)
+                )
+    return found
+
+
+def _occurrences(tests: Mapping[str, Sequence[Example]], length: int) -> Occurrences:
+    occurrences: dict[str, dict[str, int]] = defaultdict(dict)
+    for task, problems in tests.items():
+        for problem in problems:
+            for run in runs(words(normalised(problem.question)), length):
+                occurrences[run].setdefault(task, problem.index)
+    return occurrences
+
+
+def _by_runs(
+    train: Sequence[Example],
+    occurrences: Occurrences,
+    length: int,
+    found: Mapping[str, dict[int, Shared]],
+    common: Mapping[str, set[int]],
+) -> None:
+    """Add what shares a run to `found`, and what shares one that does not count to `common`."""
+    more_than_half = length // 2 + 1
+    reading = _read(train, occurrences, length, more_than_half)
+    for train_index, run in reading.matches:
+        counts = all(reading.problems_with[phrase] <= COMMON for phrase in runs(run.split(), more_than_half))
+        for task, test_index in occurrences[run].items():
+            if counts:
+                shared = Shared(train_index=train_index, test_task=task, test_index=test_index, words=run)
+                found[task].setdefault(train_index, shared)
+            else:
+                common[task].add(train_index)
+
+
+def _read(train: Sequence[Example], occurrences: Occurrences, length: int, phrase_length: int) -> _Reading:
+    phrases = {phrase for run in occurrences for phrase in runs(run.split(), phrase_length)}
+    matches: list[tuple[int, str]] = []
+    problems_with: Counter[str] = Counter()
+    for example in train:
+        text = words(normalised(example.question))
+        problems_with.update({phrase for phrase in runs(text, phrase_length) if phrase in phrases})
+        matches += [(example.index, run) for run in runs(text, length) if run in occurrences]
+    return _Reading(matches=matches, problems_with=problems_with)
+
+
+def _detail(shared: Shared | None) -> str | None:
+    return None if shared is None else f"{shared.test_task}, test row {shared.test_index}: {shared.words}"

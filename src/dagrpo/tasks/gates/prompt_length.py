@@ -1,0 +1,80 @@
+"""Gate on prompt length, in tokens of the experiment's model, tools included. Pictures are not counted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dagrpo.records import Example
+from dagrpo.tasks.gates.sieve import Sieve
+from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered
+
+LONG = "prompt too long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Prompt tokens of a split: of so many problems, the shortest, the middle one, ..."""
+
+    min: int
+    median: int
+    percent_95: int  # as many tokens or fewer have 95% of the problems
+    max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTokens:
+    """For the card."""
+
+    images_counted: bool
+    tools_shown: bool | None  # whether the chat template tells the policy of its tools; None: it has none
+    splits: Mapping[str, Lengths | None]  # None: a split without problems
+
+
+def count_prompt_tokens(sieve: Sieve, model: Path) -> bool | None:
+    """Give every problem that is left its `prompt_tokens`. ValueError when the model's chat template refuses one.
+
+    Returns whether the template tells the policy of its tools, as some leave them out; None when there are none.
+    """
+    tokenizer = load_tokenizer(model)
+    counter = TokenCounter(tokenizer)
+    for split, examples in sieve.kept.items():
+        counts = counter.count([rendered(tokenizer, example) for example in examples])
+        sieve.kept[split] = [
+            replace(example, prompt_tokens=count) for example, count in zip(examples, counts, strict=True)
+        ]
+    with_tools = next((example for example in sieve.examples() if example.tools), None)
+    if with_tools is None:
+        return None
+    return rendered(tokenizer, with_tools) != rendered(tokenizer, replace(with_tools, tools=()))
+
+
+def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
+    """Drop problems whose prompt has more than `longest` tokens; None: none is too long."""
+
+    def fault(example: Example) -> str | None:
+        if longest is None or example.prompt_tokens <= longest:
+            return None
+        return f"{example.prompt_tokens} tokens"
+
+    for split in sieve.kept:
+        sieve.drop(split, LONG, fault)
+
+
+def prompt_tokens(splits: Mapping[str, Sequence[Example]], *, tools_shown: bool | None) -> PromptTokens:
+    """The lengths of the prompts of each split."""
+    return PromptTokens(
+        images_counted=False,
+        tools_shown=tools_shown,
+        splits={split: _lengths(sorted(e.prompt_tokens for e in examples)) for split, examples in splits.items()},
+    )
+
+
+def _lengths(ordered: Sequence[int]) -> Lengths | None:
+    if not ordered:
+        return None
+    return Lengths(min=ordered[0], median=_at(ordered, 50), percent_95=_at(ordered, 95), max=ordered[-1])
+
+
+def _at(ordered: Sequence[int], percent: int) -> int:
+    """The nearest-rank percentile: a length that some prompt has."""
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

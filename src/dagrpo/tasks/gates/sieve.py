@@ -1,0 +1,73 @@
+"""What every gate works on: the problems that are left of each split, and those that went, each with its reason."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dagrpo.records import Example
+
+SCHEMA = pa.schema(
+    [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("ground_truth", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A problem that a gate took out."""
+
+    example: Example
+    reason: str  # one of few, to be counted
+    detail: str  # about this one
+
+
+class Sieve:
+    """The problems on their way through the gates. Nothing gets lost: what is not kept is among the dropped.
+
+    A gate calls `drop` for every split it looks at, so that a reason nobody had shows as 0.
+    """
+
+    def __init__(self, splits: Mapping[str, Sequence[Example]]) -> None:
+        self.kept = {split: list(splits.get(split, ())) for split in dict.fromkeys(["train", "test", *splits])}
+        self.dropped: list[Dropped] = []
+        self.counts: dict[str, int] = {}  # "split: reason" -> problems, in the order of the gates
+
+    def drop(self, split: str, reason: str, fault: Callable[[Example], str | None]) -> None:
+        """Take out of a split every problem in which `fault` finds one; asked once for each, in their order."""
+        kept, before = [], len(self.dropped)
+        for example in self.kept[split]:
+            detail = fault(example)
+            if detail is None:
+                kept.append(example)
+            else:
+                self.dropped.append(Dropped(example=example, reason=reason, detail=detail))
+        self.kept[split] = kept
+        key = f"{split}: {reason}"
+        self.counts[key] = self.counts.get(key, 0) + len(self.dropped) - before
+
+    def examples(self) -> Iterator[Example]:
+        """Everything that is left, split by split."""
+        return (example for examples in self.kept.values() for example in examples)
+
+
+def dropped_table(dropped: Sequence[Dropped]) -> pa.Table:
+    """The dropped problems as the rows of dropped.parquet, in the order in which they went."""
+    rows = [
+        {
+            "split": item.example.split,
+            "index": item.example.index,
+            "question": item.example.question,
+            "ground_truth": item.example.ground_truth,
+            "reason": item.reason,
+            "detail": item.detail,
+        }
+        for item in dropped
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)

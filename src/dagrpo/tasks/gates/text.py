@@ -1,0 +1,63 @@
+"""When two questions are the same one: a normal form that forgives typing and never mathematics.
+
+Case, white space, LaTeX's dollar signs, quotation marks and the marks at the end of a clause go; signs, operators, braces
+and digits stay, so that `x-1` is not `x+1`, `3.5` not `3 5`, and `5!` not `5`.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+from dagrpo.records import Example
+
+_TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_]+|\S")  # a number, a word, or any other single character
+_WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+")
+_QUOTES = r"[\"“”„«»]|``|''"
+_MATHEMATICS = r"\\[()\[\],;]|\\ |\$"  # where LaTeX's mathematics begins and ends, and its spaces
+_CLAUSE_END = r"[.?;:](?=\s|\$|\\[)\]]|$)"
+_LAYOUT = re.compile(rf"<image>|{_MATHEMATICS}|{_QUOTES}|{_CLAUSE_END}")
+_SAME_SIGN = str.maketrans({"’": "'", "‘": "'", "′": "'", "−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*"})
+_MARKS = {"<super>": "^", "<sub>": "_", "<fraction>": " "}  # NFKC alone makes 102 of 10² and 11/2 of 1½
+
+
+@lru_cache(maxsize=1 << 18)
+def normalised(text: str) -> str:
+    """The normal form: lower case, compatible characters (NFKC) as one, single spaces between tokens."""
+    plain = text if text.isascii() else _compatible(text)
+    return " ".join(_TOKEN.findall(_LAYOUT.sub(" ", plain.lower())))
+
+
+def words(normal: str) -> list[str]:
+    """The words and numbers of a normal form; signs and operators are left out."""
+    return _WORD.findall(normal)
+
+
+def runs(found: Sequence[str], length: int) -> list[str]:
+    """Every run of `length` words, in their order; none when there are fewer."""
+    return [" ".join(found[start : start + length]) for start in range(len(found) - length + 1)]
+
+
+def exact_identity(example: Example) -> tuple[str, ...]:
+    """What only the very same problem has: its question and its images."""
+    return (example.question, *_digests(example))
+
+
+def identity(example: Example) -> tuple[str, ...]:
+    """What the same problem has however it is typed. `Find x.` beside another figure is another problem."""
+    return (normalised(example.question), *_digests(example))
+
+
+def _digests(example: Example) -> tuple[str, ...]:
+    return tuple(hashlib.sha256(image).hexdigest() for image in example.images)
+
+
+def _compatible(text: str) -> str:
+    marked = "".join(_marked(character) for character in text)
+    return unicodedata.normalize("NFKC", marked).replace("\u2044", "/").translate(_SAME_SIGN)
+
+
+def _marked(character: str) -> str:
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    return _MARKS.get(kind, "") + character

@@ -1,0 +1,133 @@
+"""The rows of JSONL and Parquet files, in their order, a part of a file in memory at a time.
+
+A source may hold every row many times over: of copies only the first is given, and Arrow finds most of them before
+any becomes a Python object.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source, to_row
+
+BATCH_ROWS = 256  # of rows that may hold pictures
+COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once
+BUFFER_BYTES = 1 << 20  # of a column, which would otherwise be read whole
+
+Numbered = tuple[int, Mapping[str, Any]]  # row number from 1, column -> value
+Identity = tuple[str, ...]  # what copies of a row have in common
+
+
+class Reader:
+    """Reads the files of one split. Not for two splits: a row of one may be a copy of a row of the other."""
+
+    def __init__(self, source: Source) -> None:
+        self.read = 0  # rows, copies included
+        self._source = source
+        self._seen: set[Identity] = set()
+
+    def rows(self, path: Path, label: str) -> Iterator[Row]:
+        """The rows of one file without copies. ValueError names the file and the row that is damaged or no row."""
+        for count, numbered in self._batches(path, label):
+            self.read += count
+            for number, values in numbered:
+                row = to_row(self._source, label, path.parent, number, values)
+                if self._is_first(row):
+                    yield row
+
+    def _batches(self, path: Path, label: str) -> Iterator[tuple[int, Sequence[Numbered]]]:
+        """How many rows a part of the file has, and those of them that Arrow cannot tell to be copies."""
+        if path.suffix == ".parquet":
+            for start, batch in _parquet(self._source, path, label):
+                yield batch.num_rows, _numbered(self._source, batch, start, self._seen)
+        elif path.suffix == ".jsonl":
+            yield from ((1, [numbered]) for numbered in _lines(self._source, path, label))
+        else:
+            raise ValueError(f"{label} is neither .jsonl nor .parquet: convert it to one of them.")
+
+    def _is_first(self, row: Row) -> bool:
+        if not self._source.copies:
+            return True
+        identity = tuple(row.text(field) for field in self._source.copies)
+        if identity in self._seen:
+            return False
+        self._seen.add(identity)
+        return True
+
+
+def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
+    with path.open("rb") as file:  # bytes: a text may hold other line separators
+        if not any(line.strip() for line in file):
+            raise ValueError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
+        file.seek(0)
+        for number, line in enumerate(file, start=1):
+            yield number, _parse(label, number, line)
+
+
+def _parse(label: str, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number of over 4,300 digits
+        raise ValueError(f"{label}, line {number} is not valid JSON ({error}): correct the file.") from None
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"{label}, line {number} is {type(values).__name__}, not an object with named fields: correct the file."
+        )
+    return values
+
+
+def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The columns that the source names, a part of the file at a time, with the number of its first row."""
+    size = COPIES_BATCH_ROWS if source.copies else BATCH_ROWS
+    wanted = {name.partition(".")[0] for names in source.columns.values() for name in names}
+    start = 1
+    try:
+        with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
+            columns = [name for name in file.schema_arrow.names if name in wanted]
+            for batch in file.iter_batches(size, columns=columns):
+                yield start, batch
+                start += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"{label} is not a Parquet file that can be read ({reason}): replace it with a complete copy of {source.repository}."
+        ) from None
+
+
+def _numbered(source: Source, batch: pa.RecordBatch, start: int, seen: Set[Identity]) -> list[Numbered]:
+    if not source.copies:
+        return list(enumerate(batch.to_pylist(), start))
+    unseen = _unseen(source, batch, seen)
+    return [
+        (start + index, row)
+        for index, row in zip(unseen, batch.take(pa.array(unseen, pa.int64())).to_pylist(), strict=True)
+    ]
+
+
+def _unseen(source: Source, batch: pa.RecordBatch, seen: Set[Identity]) -> Sequence[int]:
+    """The rows that are copies of no row seen, nor of an earlier one in the batch; all of them where Arrow cannot tell."""
+    try:
+        keys = {field: _column_at(batch, source.columns[field]) for field in source.copies}
+        table = pa.table({**keys, "row": pa.array(range(batch.num_rows))})
+        groups = table.group_by(list(keys), use_threads=False).aggregate([("row", "min")])
+    except (KeyError, pa.ArrowException):  # a row without the field: reading it as Python objects says which
+        return range(batch.num_rows)
+    identities = zip(*(groups[field].to_pylist() for field in keys), strict=True)
+    first = zip(identities, groups["row_min"].to_pylist(), strict=True)
+    return sorted(row for identity, row in first if identity not in seen)
+
+
+def _column_at(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """The column at the first dotted path whose beginning the batch has. KeyError when it has none."""
+    name = next((name for name in names if name.partition(".")[0] in batch.schema.names), names[0])
+    head, *parts = name.split(".")
+    column = batch[head]
+    for part in parts:
+        column = pc.list_element(column, int(part)) if part.isdecimal() else pc.struct_field(column, part)
+    return column

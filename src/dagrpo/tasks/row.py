@@ -1,0 +1,109 @@
+"""One raw row of a data set, which knows where it came from: every fault in it names the file, the row and the field.
+
+What a row means is a task's business (data_sets/), not known here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One raw row. Each accessor below raises ValueError when the field does not hold what it is asked for."""
+
+    file: str
+    number: int  # from 1: the line of a JSONL file
+    fields: Mapping[str, Any]  # our name of a field -> its value as the file has it
+    columns: Mapping[str, str] = field(default_factory=dict)  # our name of a field -> the file's, where it differs
+    folder: Path = Path()  # what a picture's path is relative to
+
+    def error(self, field: str, fault: str) -> ValueError:
+        """A complaint about one field of this row, to be raised."""
+        return fault_in(self.file, self.number, self.columns.get(field, field), fault)
+
+    def text(self, field: str) -> str:
+        """A text that is not blank; an integer is written out."""
+        value = self.fields[field]
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise self.error(field, f"is {type(value).__name__}, not text")
+        text = str(value)
+        if not text.strip():
+            raise self.error(field, "is empty")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise self.error(field, "holds half of a surrogate pair, which is not text") from None
+        return text
+
+    def integer(self, field: str) -> int:
+        """A whole number, written as one."""
+        value = self.fields[field]
+        if not _is_integer(value):
+            raise self.error(field, f"is {type(value).__name__}, not an integer")
+        return int(value)
+
+    def integers(self, field: str) -> tuple[int, ...]:
+        """A list of whole numbers, at least one."""
+        value = self.fields[field]
+        if not isinstance(value, list) or not value or not all(_is_integer(item) for item in value):
+            raise self.error(field, f"is {str(value)[:40]!r}, not a list of integers")
+        return tuple(value)
+
+    def share(self, field: str) -> float | None:
+        """A number from 0 to 1; None where the file says null."""
+        value = self.fields[field]
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise self.error(field, f"is {str(value)[:40]!r}, not a number from 0 to 1")
+        return float(value)
+
+    def images(self, field: str) -> tuple[bytes, ...]:
+        """Pictures as RGB files (images.py), from their bytes or from a path relative to the file."""
+        from dagrpo.tasks.images import rgb_file  # Pillow: only the tasks with pictures need it
+
+        value = self.fields[field]
+        pictures = [self._picture(field, picture) for picture in (value if isinstance(value, list) else [value])]
+        try:
+            return tuple(rgb_file(picture) for picture in pictures)
+        except ValueError as error:
+            raise self.error(field, str(error)) from None
+
+    def _picture(self, field: str, value: Any) -> bytes:
+        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
+            return bytes(value["bytes"])
+        path = value.get("path") if isinstance(value, Mapping) else value
+        if not isinstance(path, str) or not path:
+            raise self.error(field, "holds neither the bytes of a picture nor the path of one")
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise self.error(field, f"names {path!r}, which is not below the file's own folder")
+        try:
+            return (self.folder / path).read_bytes()
+        except OSError:
+            raise self.error(field, f"names {path!r}, which cannot be read beside the file") from None
+
+
+def fault_in(file: str, number: int, field: str, fault: str) -> ValueError:
+    """The one form of every complaint about raw data."""
+    return ValueError(f"{file}, row {number}, field `{field}` {fault}: correct the file.")
+
+
+def value_at(values: Mapping[str, Any], path: str) -> Any:
+    """What stands at a dotted path such as `prompt.0.content`. KeyError when nothing does."""
+    if path in values:
+        return values[path]
+    value: Any = values
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value[part]
+        elif isinstance(value, Sequence) and not isinstance(value, str) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            raise KeyError(path)
+    return value
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

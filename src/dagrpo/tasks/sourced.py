@@ -1,0 +1,125 @@
+"""Tasks whose problems are the rows of a data set: a task says what one row means, and everything else is here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dagrpo.files import sha256_of
+from dagrpo.params.data import Data
+from dagrpo.records import Example
+from dagrpo.tasks.hub import hub_place
+from dagrpo.tasks.mirror import mirror_place
+from dagrpo.tasks.reading import Reader
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import SPLITS, RawFile, Source, require_rows
+from dagrpo.tasks.task import Problem, Problems, Task
+
+IMAGE = "<image>"  # where a picture stands in a prompt
+
+ToProblem = Callable[[Row], Problem]
+
+
+def sourced_task(
+    name: str,
+    source: Source,
+    to_problem: ToProblem,
+    *,
+    verifier: str,
+    tools: tuple[str, ...] = (),
+    interaction: str = "",
+    images: bool = False,
+) -> Task:
+    """A task whose problems are the rows of a source, one each."""
+
+    def load(params: Data) -> Problems:
+        return _load(task, source, to_problem, params)
+
+    task = Task(name=name, load=load, verifier=verifier, tools=tools, interaction=interaction, images=images)
+    return task
+
+
+@dataclass(slots=True, kw_only=True)
+class _Split:
+    """What has been read of one split."""
+
+    examples: list[Example] = field(default_factory=list)
+    read: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def _load(task: Task, source: Source, to_problem: ToProblem, params: Data) -> Problems:
+    place = hub_place(source) if params.mirror is None else mirror_place(source, Path(params.mirror))
+    splits = {split: _Split() for split in SPLITS}
+    for split, files in place.files.items():
+        splits[split] = _read_split(task, source, to_problem, split, files, params)
+    return Problems(
+        splits={split: part.examples for split, part in splits.items()},
+        source=source.repository,
+        origin=place.origin,
+        revision=place.revision,
+        files={name: digest for part in splits.values() for name, digest in part.files.items()},
+        expected={**{split: 0 for split in SPLITS if split not in source.mirror_files}, **source.rows},
+        read={split: part.read for split, part in splits.items()},
+        held_out=source.held_out,
+    )
+
+
+def _read_split(
+    task: Task, source: Source, to_problem: ToProblem, split: str, files: Sequence[RawFile], params: Data
+) -> _Split:
+    """All rows of a split, or as many as a source too large for that has to give."""
+    enough = _enough(source, params)
+    reader, part = Reader(source), _Split()
+    for row in _rows(reader, files, part.files):
+        part.examples.append(_example(task, source, row, to_problem(row), split, len(part.examples)))
+        if len(part.examples) == enough:
+            break
+    part.read = reader.read
+    if not source.sampled:
+        require_rows(source, split, _label(files), len(part.examples), params)
+    return part
+
+
+def _label(files: Sequence[RawFile]) -> str:
+    return files[0].label if len(files) == 1 else f"{files[0].label} with {len(files) - 1} more"
+
+
+def _enough(source: Source, params: Data) -> int | None:
+    if not source.sampled:
+        return None
+    if params.max_train is None:
+        raise ValueError(
+            f"{source.repository} is too large to be read whole: set data.max_train to how many problems to train on."
+        )
+    return params.max_train + params.held_out
+
+
+def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[Row]:
+    """The rows of the files in turn; a file is fetched, and its sha256 taken, when its turn comes."""
+    for file in files:
+        path = file.fetch()
+        digests[file.name] = sha256_of(path)
+        yield from reader.rows(path, file.label)
+
+
+def _example(task: Task, source: Source, row: Row, problem: Problem, split: str, index: int) -> Example:
+    text = "".join(message["content"] for message in problem.prompt)
+    if task.images and text.count(IMAGE) != len(problem.images):
+        raise row.error(
+            "images", f"holds {len(problem.images)}, but the prompt has {text.count(IMAGE)} times `{IMAGE}`"
+        )
+    return Example(
+        task=task.name,
+        split=split,
+        index=index,
+        prompt=problem.prompt,
+        question=problem.question,
+        answer=problem.answer,
+        ground_truth=problem.ground_truth,
+        data_source=source.repository,
+        verifier=task.verifier,
+        images=problem.images,
+        tools=task.tools,
+        interaction=task.interaction,
+        pass_rate=problem.pass_rate,
+    )

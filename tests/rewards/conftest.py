@@ -1,0 +1,54 @@
+"""Real data where it is at hand, one grader for all tests of a process, and a measure of growth."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dagrpo.rewards.grading import Grader
+
+Growth = Callable[[Callable[[str], object], Callable[[int], str]], float]
+
+SMALL = 5_000  # characters
+FACTOR = 8
+NOISE_SECONDS = 100e-6
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Local copies of the public data sets, laid out as data.mirror expects."""
+    default = Path(__file__).resolve().parents[2] / "../shared/data"
+    folder = Path(os.environ.get("DAGRPO_DATA", default)).resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}: set DAGRPO_DATA to a folder with copies")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def grader() -> Iterator[Grader]:
+    with Grader(verify_seconds=5.0, processes=1) as grader:
+        yield grader
+
+
+@pytest.fixture
+def growth() -> Growth:
+    """How many times as long a text takes that is 8 times as long: 8 when linear, 64 when quadratic."""
+
+    def measure(read: Callable[[str], object], text_of_length: Callable[[int], str]) -> float:
+        small, large = (_seconds(read, text_of_length(length)) for length in (SMALL, FACTOR * SMALL))
+        return large / max(small, NOISE_SECONDS)
+
+    return measure
+
+
+def _seconds(read: Callable[[str], object], text: str) -> float:
+    """The quickest of three readings, in processor time."""
+    return min(_once(read, text) for _ in range(3))
+
+
+def _once(read: Callable[[str], object], text: str) -> float:
+    started = time.process_time()
+    read(text)
+    return time.process_time() - started

@@ -1,0 +1,84 @@
+r"""Answers in `\boxed{...}`, and the normalisation of MATH."""
+
+import pytest
+
+from dagrpo.rewards import hendrycks_math, symbolic_math
+from dagrpo.rewards.boxes import extract, formatted
+from dagrpo.rewards.reading import last_boxed
+
+# text -> strict, flexible
+GOLDEN: list[tuple[str, str | None, str | None]] = [
+    ("\\boxed{34}", "34", "34"),
+    ("\\boxed {34}", "34", "34"),
+    ("\\fbox{34}", "34", "34"),
+    ("\\boxed{1} or \\boxed{2}", "2", "2"),
+    ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}", "\\frac{1}{2}"),
+    ("\\boxed{\\boxed{34}}", "34", "34"),
+    ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}", "\\{1, 2\\}"),
+    ("\\boxed{\\left\\{x\\right.}", "\\left\\{x\\right.", "\\left\\{x\\right."),
+    ("\\boxed{$1,000.0$}", "1000", "1000"),
+    ("\\boxed{34} as asked in \\boxed{}", "34", "34"),
+    ("\\boxed{34} as \\boxed asks", "34", "34"),
+    ("\\boxed{34} and \\boxed{35", None, "35"),
+    ("\\boxed{}", None, None),
+    ("Answer: 34", None, "34"),
+    ("Answer: x\n<answer>34</answer>", None, "x"),
+    ("<answer>34</answer>", None, "34"),
+    ("<answer>\\boxed{34</answer>", None, "\\boxed{34"),
+    ("So it is $\\frac{1}{2}$ apples.", None, "\\frac{1}{2}"),
+    ("So $x = 1$ and $$y = 2$$", None, "y = 2"),
+    ("So it is \\[34\\] and that is all", None, "34"),
+    ("It costs $5 and then $6.", None, "6"),
+    ("So it is -3/4.", None, "-3/4"),
+    ("So it is 1,000.", None, "1000"),
+    ("nothing", None, None),
+    ("$", None, None),
+    ("$$", None, None),
+]
+
+
+@pytest.mark.parametrize(("text", "strict", "flexible"), GOLDEN)
+def test_an_answer_is_read_as_in_the_golden_table(text: str, strict: str | None, flexible: str | None) -> None:
+    assert extract(text, "strict") == strict
+    assert extract(text, "exact") == strict
+    assert extract(text, "flexible") == flexible
+    assert formatted(text) == (last_boxed(text) is not None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "same"),
+    [
+        ("\\dfrac{1}{2}", "\\frac{1}{2}", True),
+        ("\\tfrac12", "\\frac{1}{2}", True),
+        ("1/2", "\\frac{1}{2}", True),
+        ("-1/2", "-\\frac{1}{2}", True),
+        ("0.5", "\\frac{1}{2}", True),
+        (".5", "0.50", True),
+        ("\\left(1, 2\\right)", "(1,2)", True),
+        ("50\\%", "50", True),
+        ("\\$18", "18", True),
+        ("90^\\circ", "90", True),
+        ("90^{\\circ}", "90", True),
+        ("5 \\text{ cm}^2", "5", True),
+        ("\\text{Evelyn}", "Evelyn", True),
+        ("x=5", "5", True),
+        ("2\\sqrt{11}", "2 \\sqrt { 11 }", True),
+        ("\\frac{28\\sqrt3}{3}", "\\frac { 28 \\sqrt 3 } { 3 }", True),
+        ("10,080", "10080", True),
+        ("5", "6", False),
+        ("\\begin{pmatrix}11\\\\ 2\\end{pmatrix}", "\\begin{pmatrix}1\\\\ 12\\end{pmatrix}", None),
+        ("\\frac{2}{4}", "\\frac{1}{2}", None),
+        ("\\sqrt{2}", "2", None),
+    ],
+)
+def test_the_answers_of_math_are_normalised_before_they_are_compared(
+    answer: str, truth: str, same: bool | None
+) -> None:
+    assert hendrycks_math.equal(answer, truth) is same
+
+
+def test_math_verify_is_asked_about_everything_but_the_same_text_and_plain_numbers() -> None:
+    assert symbolic_math.equal("\\frac{1}{2}", "\\frac{1}{2}") is True
+    assert symbolic_math.equal("14.90", "14.9") is True
+    assert symbolic_math.equal("14.91", "14.9") is False
+    assert symbolic_math.equal("\\dfrac{1}{2}", "\\frac{1}{2}") is None

@@ -1,0 +1,109 @@
+"""Judging batches: the fast way and the slow way give one judgement for each text, in order."""
+
+import asyncio
+from collections.abc import Sequence
+
+import psutil
+import pytest
+
+from dagrpo.params.base import Extractor
+from dagrpo.records import Verdict
+from dagrpo.rewards.grading import Grader, Judgement
+
+# text, ground truth, verifier, answer, verdict
+BATCH: list[tuple[str, str, str, str | None, Verdict]] = [
+    ("#### 18", "18", "gsm8k", "18", "right"),
+    ("#### $1,000", "1000.0", "gsm8k", "1000", "right"),
+    ("#### 17", "18", "gsm8k", "17", "wrong"),
+    ("It is 18", "18", "gsm8k", None, "missing"),
+    ("Answer: 2^{10}", "1024", "math_dapo", "2^{10}", "right"),
+    ("Answer: 2^{10}", "1025", "math_dapo", "2^{10}", "wrong"),
+    ("Answer: 9^{9^{9}}", "1025", "math_dapo", "9^{9^{9}}", "unverifiable"),
+    ("\\boxed{\\frac{2}{4}}", "\\frac12", "math", "\\frac{2}{4}", "right"),
+    ("\\boxed{\\sqrt{44}}", "2 \\sqrt { 11 }", "geo3k", "\\sqrt{44}", "right"),
+    ("\\boxed{\\dfrac{1}{2}}", "\\frac{1}{2}", "math_verify", "\\dfrac{1}{2}", "right"),
+    ("<answer>paris</answer>", '["Paris"]', "exact_match", "paris", "right"),
+    ("<answer>2 * 3</answer>", '{"numbers": [2, 3], "target": 6}', "countdown", "2 * 3", "right"),
+]
+
+
+def judge(grader: Grader, batch: Sequence[tuple[str, str, str, str | None, Verdict]]) -> list[Judgement]:
+    texts, truths, verifiers = ([row[column] or "" for row in batch] for column in range(3))
+    return grader.judge(texts, truths, verifiers, "strict")
+
+
+def expected(batch: Sequence[tuple[str, str, str, str | None, Verdict]]) -> list[Judgement]:
+    return [Judgement(answer=answer, verdict=verdict) for *_, answer, verdict in batch]
+
+
+def test_a_batch_of_all_kinds_is_judged_in_order() -> None:
+    with Grader(verify_seconds=1.0) as grader:
+        assert judge(grader, BATCH) == expected(BATCH)
+        assert judge(grader, BATCH[::-1]) == expected(BATCH)[::-1]
+
+
+HEDGED = (
+    "34 or 35", "34, 35", "34 and 35", "34; 35", "34 35", "34|35", "34-35", "34 (or 35)", "\\pm 34", "34 \\lor 35", "\\{34, 35\\}",
+    "[34, 35]", "34 \\text{ or } 35", "34 \\neq 35", "x < 35", "\\mathbb{R}", "(-\\infty, \\infty)", "34} or \\boxed{35", "x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("verifier", "form"), [("math_dapo", "Answer: {}"), ("math", "\\boxed{{{}}}")])
+def test_an_answer_that_names_several_numbers_is_not_right_by_the_first(
+    verifier: str, form: str, grader: Grader
+) -> None:
+    texts = [form.format(answer) for answer in HEDGED]
+    judgements = grader.judge(texts, ["34"] * len(HEDGED), [verifier] * len(HEDGED), "strict")
+    assert {judgement.verdict for judgement in judgements} == {"wrong"}
+
+
+def test_an_event_loop_is_not_blocked_and_gets_the_same_judgements() -> None:
+    async def judge_all(grader: Grader) -> list[list[Judgement]]:
+        return await asyncio.gather(*(asyncio.to_thread(judge, grader, BATCH[:6]) for _ in range(4)))
+
+    with Grader(verify_seconds=10.0, processes=2) as grader:
+        assert asyncio.run(judge_all(grader)) == [expected(BATCH[:6])] * 4
+
+
+def test_no_process_is_started_where_texts_and_numbers_tell() -> None:
+    children = psutil.Process().children()
+    with Grader(verify_seconds=1.0) as grader:
+        judge(grader, BATCH[:4])
+        assert psutil.Process().children() == children
+
+
+def test_the_processes_end_with_the_grader() -> None:
+    children = set(psutil.Process().children())
+    with Grader(verify_seconds=10.0) as grader:
+        judge(grader, BATCH[4:5])
+        assert set(psutil.Process().children()) - children
+    assert not set(psutil.Process().children()) - children
+
+
+@pytest.mark.parametrize(("extractor", "verdict"), [("strict", "right"), ("exact", "wrong")])
+def test_the_exact_box_of_dapo_is_compared_letter_by_letter(
+    extractor: Extractor, verdict: Verdict, grader: Grader
+) -> None:
+    assert grader.judge(["Answer: \\boxed{34.0}"], ["34"], ["math_dapo"], extractor)[0].verdict == verdict
+    assert grader.judge(["Answer: \\boxed{34}"], ["34"], ["math_dapo"], extractor)[0].verdict == "right"
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "verifier"),
+    [("#### 18", "eighteen", "gsm8k"), ("\\boxed{3}", "\\frac{", "math"), ("<answer>3</answer>", "3", "exact_match")],
+)
+def test_a_ground_truth_that_is_none_is_an_error_that_names_its_row(
+    text: str, truth: str, verifier: str, grader: Grader
+) -> None:
+    with pytest.raises(ValueError, match=r"^row 1: [^\n]*\.$"):
+        grader.judge(["#### 18", text], ["18", truth], ["gsm8k", verifier], "strict")
+
+
+def test_an_unknown_verifier_is_an_error(grader: Grader) -> None:
+    with pytest.raises(ValueError, match="no verifier 'gsm9k': did you mean gsm8k"):
+        grader.judge(["#### 18"], ["18"], ["gsm9k"], "strict")
+
+
+def test_lists_of_different_lengths_are_a_mistake(grader: Grader) -> None:
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        grader.judge(["#### 18"], ["18", "19"], ["gsm8k"], "strict")

@@ -1,0 +1,203 @@
+"""Worker processes against hostile answers: each costs its limit at most, and nobody else anything."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from dagrpo.rewards.pool import MODULE, Comparison, Reply, WorkerPool
+
+ENDLESS = Comparison(answer="9^{9^{9}}", ground_truth="3")
+HALF = Comparison(answer="\\frac{2}{4}", ground_truth="\\frac{1}{2}")
+PATIENCE_SECONDS = 30.0
+
+HOSTILE = {
+    "a tower of powers": "9^{9^{9}}",
+    "a power of ten": "10^{10^{10}}",
+    "400 parentheses": "(" * 400 + "1" + ")" * 400,
+    "50 parentheses": "(" * 50 + "1" + ")" * 50,
+    "300 fractions": "\\frac{1}{" * 300 + "2" + "}" * 300,
+    "a factorial": "(10^{9})!",
+    "factorials of factorials": "((100!)!)!",
+    "200,000 characters": "1+" * 100_000 + "1",
+    "a long sum": "\\sum_{k=1}^{10^{10}} k^{k}",
+}
+EVIL_PARENT = """
+import threading, time
+from dagrpo.rewards.pool import Comparison, WorkerPool
+pool = WorkerPool(seconds={seconds}, processes=1)
+pool.compare([Comparison(answer="2/4", ground_truth="1/2")])
+print("warm", flush=True)
+if {busy}:
+    threading.Thread(target=pool.compare, args=([Comparison(answer="9^{{9^{{9}}}}", ground_truth="3")],)).start()
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def pool() -> Iterator[WorkerPool]:
+    pool = WorkerPool(seconds=0.5, processes=2)
+    yield pool
+    pool.close()
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    return [child for child in process.children() if MODULE in child.cmdline()]
+
+
+@pytest.fixture
+def started_workers() -> Callable[[], list[psutil.Process]]:
+    """The workers that were started since the test began."""
+    before = set(workers_of(psutil.Process()))
+    return lambda: [worker for worker in workers_of(psutil.Process()) if worker not in before]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_is_unverifiable_and_the_next_one_is_compared(name: str, pool: WorkerPool) -> None:
+    hostile = Comparison(answer=HOSTILE[name], ground_truth="3")
+    assert pool.compare([hostile]) == ["unverifiable"]
+    assert pool.compare([HALF]) == ["right"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "reply"),
+    [
+        ("\\frac{2}{4}", "\\frac{1}{2}", "right"),
+        ("2^{10}", "1024", "right"),
+        ("\\{2, 1\\}", "\\{1, 2\\}", "right"),
+        ("x^2+2x+1", "(x+1)^2", "right"),
+        ("34 or 35", "35", "wrong"),
+        ("1 + 1", "3", "wrong"),
+        ("no mathematics, sorry", "3", "wrong"),
+        ("\\frac{", "3", "wrong"),
+        ("\ud800", "3", "wrong"),
+        ("3", "\\frac{", "no_ground_truth"),
+    ],
+)
+def test_math_verify_says_what_is_equal(answer: str, truth: str, reply: Reply) -> None:
+    pool = WorkerPool(seconds=10.0, processes=1)
+    assert pool.compare([Comparison(answer=answer, ground_truth=truth)]) == [reply]
+    pool.close()
+
+
+def test_replies_are_in_the_order_of_the_questions_and_none_is_asked_twice(
+    started_workers: Callable[[], list[psutil.Process]],
+) -> None:
+    pool = WorkerPool(seconds=10.0, processes=2)
+    questions = [Comparison(answer=f"{n}+0", ground_truth=str(n % 3)) for n in range(12)]
+    expected = ["right" if n < 3 else "wrong" for n in range(12)]
+    assert pool.compare(questions) == expected
+    assert len(started_workers()) == 2
+    pool.close()
+    assert started_workers() == []
+
+
+def test_the_same_hostile_answer_many_times_costs_one_worker(
+    pool: WorkerPool, started_workers: Callable[[], list[psutil.Process]]
+) -> None:
+    pool.compare([HALF, Comparison(answer="4/8", ground_truth="1/2")])
+    before = {worker.pid for worker in started_workers()}
+    assert pool.compare([ENDLESS] * 50) == ["unverifiable"] * 50
+    assert len(before - {worker.pid for worker in started_workers()}) == 1
+
+
+def test_nobody_waits_for_a_hostile_answer() -> None:
+    pool = WorkerPool(seconds=5.0, processes=2)
+    pool.compare([HALF, Comparison(answer="4/8", ground_truth="1/2")])
+    hostile = threading.Thread(target=pool.compare, args=([ENDLESS],))
+    hostile.start()
+    assert set(pool.compare([Comparison(answer=f"{n}+{n}", ground_truth=str(2 * n)) for n in range(20)])) == {"right"}
+    assert hostile.is_alive()
+    hostile.join()
+    pool.close()
+
+
+def test_the_first_answer_does_not_pay_for_the_start_of_its_worker() -> None:
+    pool = WorkerPool(seconds=0.25, processes=1)  # importing math-verify alone takes longer
+    assert pool.compare([HALF]) == ["right"]
+    pool.close()
+
+
+def test_a_worker_that_dies_at_work_leaves_its_answer_unverifiable_and_is_replaced(
+    started_workers: Callable[[], list[psutil.Process]],
+) -> None:
+    pool = WorkerPool(seconds=PATIENCE_SECONDS, processes=1)
+    pool.compare([HALF])
+    replies: list[Reply] = []
+    asking = threading.Thread(target=lambda: replies.extend(pool.compare([ENDLESS])))
+    asking.start()
+    (worker,) = started_workers()
+    idle = worker.cpu_times().user
+    wait_until(lambda: worker.cpu_times().user > idle + 0.2)
+    worker.send_signal(signal.SIGSEGV)
+    asking.join()
+    assert replies == ["unverifiable"]
+    assert pool.compare([HALF]) == ["right"]
+    pool.close()
+
+
+def test_a_worker_that_dies_with_nothing_to_do_costs_no_answer(
+    pool: WorkerPool, started_workers: Callable[[], list[psutil.Process]]
+) -> None:
+    pool.compare([HALF])
+    for worker in started_workers():
+        worker.kill()
+        wait_until(lambda worker=worker: worker.status() == psutil.STATUS_ZOMBIE)  # type: ignore[misc]
+    assert pool.compare([Comparison(answer="3/6", ground_truth="1/2")]) == ["right"]
+
+
+def test_a_worker_that_comes_near_its_memory_limit_gives_up() -> None:
+    pool = WorkerPool(seconds=10.0, processes=1, memory_bytes=700 << 20)  # its threads alone take more than half of it
+    assert pool.compare([HALF]) == ["unverifiable"]
+    pool.close()
+
+
+def test_a_process_that_cannot_start_is_an_error_that_says_how_to_see_why() -> None:
+    pool = WorkerPool(seconds=1.0, processes=1, memory_bytes=1 << 20)
+    with pytest.raises(RuntimeError, match=r"did not start: run python -m dagrpo\.rewards\.worker"):
+        pool.compare([HALF])
+    pool.close()
+
+
+def test_many_tasks_of_an_event_loop_may_ask_at_once(pool: WorkerPool) -> None:
+    async def ask_all() -> list[list[Reply]]:
+        questions = [[Comparison(answer=f"{n}+1", ground_truth=str(n + 1)), HALF] for n in range(8)]
+        return await asyncio.gather(*(asyncio.to_thread(pool.compare, some) for some in questions))
+
+    assert asyncio.run(ask_all()) == [["right", "right"]] * 8
+
+
+def test_a_pool_may_be_closed_twice_and_before_it_was_used() -> None:
+    pool = WorkerPool(seconds=1.0)
+    pool.close()
+    pool.close()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_no_worker_outlives_a_parent_that_was_killed(busy: bool) -> None:
+    program = EVIL_PARENT.format(seconds=2.0, busy=busy)
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "warm\n"
+    (worker,) = workers_of(psutil.Process(parent.pid))
+    if busy:
+        idle = worker.cpu_times().user
+        wait_until(lambda: worker.cpu_times().user > idle + 0.2)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)

@@ -1,0 +1,83 @@
+"""GSM8K rows: the four prompt forms, the ground truth, and a row that has none."""
+
+from pathlib import Path
+
+import pytest
+
+from dagrpo.params.data import Data
+from dagrpo.rewards.gsm8k import equal, extract
+from dagrpo.tasks.data_sets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
+from dagrpo.tasks.registry import get_task
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.tools import CALC_GSM8K_REWARD
+
+FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")
+
+
+def _row(question: str, answer: str) -> Row:
+    return Row(file="gsm8k/train.jsonl", number=17, fields={"question": question, "answer": answer})
+
+
+def test_the_prompt_is_the_question_and_the_instruction() -> None:
+    problem = to_problem(_row("How many eggs?", "9 * 2 = <<9*2=18>>18\n#### 18"))
+    (message,) = problem.prompt
+    assert message == {
+        "role": "user",
+        "content": 'How many eggs? Think step by step and give the final answer after "####".',
+    }
+    assert (problem.question, problem.answer) == ("How many eggs?", "9 * 2 = <<9*2=18>>18\n#### 18")
+
+
+@pytest.mark.parametrize(("tail", "truth"), [("18", "18"), ("1,080", "1080"), ("-5", "-5"), ("2.50", "2.5")])
+def test_the_ground_truth_is_the_number_after_the_hashes_without_commas(tail: str, truth: str) -> None:
+    assert to_problem(_row("How many?", f"Some 3 steps\n#### {tail}")).ground_truth == truth
+
+
+@pytest.mark.parametrize("answer", ["The answer is 18", "#### eighteen", "####"])
+def test_a_row_without_hashes_and_a_number_names_the_file_and_the_row(answer: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"gsm8k/train\.jsonl, row 17, field `answer` has no `####` followed by a number"
+    ):
+        to_problem(_row("How many?", answer))
+
+
+def test_the_source_is_the_main_configuration() -> None:
+    assert (SOURCE.repository, SOURCE.configuration) == ("openai/gsm8k", "main")
+
+
+def test_the_system_prompts_say_what_the_form_is_about() -> None:
+    assert CALC_GSM8K_REWARD.name in WITH_TOOL
+    assert "user tells you that it is wrong" in WITH_FEEDBACK
+    assert all("`#### <answer>`" in text for text in (WITH_TOOL, WITH_FEEDBACK))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_has_all_rows_and_worked_answers_that_verify(data_folder: Path, name: str) -> None:
+    problems = get_task(name).load(Data(mirror=str(data_folder)))
+    assert {split: len(rows) for split, rows in problems.splits.items()} == {"train": 7473, "test": 1319}
+    assert problems.read == problems.expected == {"train": 7473, "test": 1319}
+    for example in (*problems.splits["train"], *problems.splits["test"]):
+        extracted = extract(example.answer, "strict")
+        assert extracted is not None
+        assert equal(extracted, example.ground_truth)
+        assert (example.task, example.verifier, example.data_source) == (name, "gsm8k", "openai/gsm8k")
+    assert [example.index for example in problems.splits["test"]] == list(range(1319))
+
+
+def test_the_forms_differ_in_prompt_tools_and_interaction_only(data_folder: Path) -> None:
+    first = {name: get_task(name).load(Data(mirror=str(data_folder))).splits["test"][0] for name in FORMS}
+    question = first["gsm8k"].question
+    plain = {"role": "user", "content": f"{question} {INSTRUCTION}"}
+    assert first["gsm8k"].prompt == (plain,)
+    assert first["gsm8k_tool"].prompt == ({"role": "system", "content": WITH_TOOL}, plain)
+    assert first["gsm8k_feedback"].prompt == ({"role": "system", "content": WITH_FEEDBACK}, plain)
+    assert first["gsm8k_sft"].prompt == ({"role": "user", "content": question},)
+    assert {name: (example.tools, example.interaction) for name, example in first.items()} == {
+        "gsm8k": ((), ""),
+        "gsm8k_tool": (("calc_gsm8k_reward",), ""),
+        "gsm8k_feedback": ((), "gsm8k"),
+        "gsm8k_sft": ((), ""),
+    }
+    assert {(example.question, example.answer, example.ground_truth) for example in first.values()} == {
+        (question, first["gsm8k"].answer, "18")
+    }

@@ -1,0 +1,70 @@
+"""Ground truths that no verifier can read, and questions that have more than one."""
+
+import pytest
+
+from dagrpo.tasks.gates.answers import drop_conflicting, drop_unreadable
+from dagrpo.tasks.gates.sieve import Sieve
+from tests.tasks.gates.problems import example, examples, gone, left, sieve
+
+
+def test_an_unreadable_ground_truth_is_refused_with_task_row_field_and_remedy() -> None:
+    found = sieve([("a", "18"), ("b", "eighteen")])
+    with pytest.raises(ValueError, match=r"^task sums, train row 1, field `ground_truth` is 'eighteen'") as refused:
+        drop_unreadable(found, "refuse")
+    sentence = str(refused.value)
+    assert sentence.endswith("correct the data, or set data.unreadable_answers to drop.")
+    assert "verifier gsm8k" in sentence
+    assert "\n" not in sentence
+
+
+def test_an_unreadable_ground_truth_is_dropped_and_listed() -> None:
+    found = sieve([("a", "18"), ("b", "eighteen")], [("c", "x y"), ("d", "1,000.5")])
+    drop_unreadable(found, "drop")
+    assert (left(found), left(found, "test")) == ([0], [1])
+    assert [row[:3] for row in gone(found)] == [
+        ("train", 1, "unreadable answer"),
+        ("test", 0, "unreadable answer"),
+    ]
+    assert "'eighteen'" in found.dropped[0].detail
+
+
+def test_readable_ground_truths_pass_in_both_modes() -> None:
+    found = sieve([("a", "18"), ("b", "-3")])
+    drop_unreadable(found, "refuse")
+    drop_unreadable(found, "drop")
+    assert left(found) == [0, 1]
+
+
+def test_every_row_of_a_question_with_different_answers_goes() -> None:
+    found = sieve([("What is $x$?", "1"), ("other", "5"), ("what is x?", "2"), ("What is $x$?", "1")])
+    assert drop_conflicting(found) == {"train": 1, "test": 0}
+    assert left(found) == [1]
+    detail = "row 0: 1; row 2: 2; row 3: 1"
+    assert gone(found) == [("train", index, "conflicting answers", detail) for index in (0, 2, 3)]
+
+
+def test_the_same_number_written_otherwise_is_no_conflict() -> None:
+    found = sieve([("a", "1000"), ("a", "1,000"), ("a", "1000.0")])
+    assert drop_conflicting(found) == {"train": 0, "test": 0}
+    assert left(found) == [0, 1, 2]
+
+
+def test_answers_that_only_math_verify_could_compare_conflict_when_their_texts_differ() -> None:
+    same = [example("a", truth, index=i, verifier="math_verify") for i, truth in enumerate([r"\frac{1}{x}", r"x^{-1}"])]
+    found = Sieve({"train": same})
+    assert drop_conflicting(found)["train"] == 1
+    repeated = [example("a", r"\frac{1}{x}", index=i, verifier="math_verify") for i in range(2)]
+    assert drop_conflicting(Sieve({"train": repeated}))["train"] == 0
+
+
+def test_the_same_text_beside_another_figure_is_no_conflict() -> None:
+    figures = [example("Find x.", str(i), index=i, images=(bytes([i]),)) for i in range(3)]
+    found = Sieve({"train": figures})
+    assert drop_conflicting(found)["train"] == 0
+    assert left(found) == [0, 1, 2]
+
+
+def test_a_conflict_between_train_and_test_leaves_test_whole() -> None:
+    found = Sieve({"train": examples([("a", "1")]), "test": examples([("a", "2")], "test")})
+    drop_conflicting(found)
+    assert (left(found), left(found, "test")) == ([0], [0])

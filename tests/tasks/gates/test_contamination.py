@@ -1,0 +1,92 @@
+"""Train problems that share words with test problems: planted ones are found, phrases of the trade are not."""
+
+from dagrpo.tasks.gates.contamination import COMMON, Contamination, Shared, check_contamination
+from dagrpo.tasks.gates.sieve import Sieve
+from tests.tasks.gates.problems import example, examples, gone, left, sieve
+
+TWELVE = "one two three four five six seven eight nine ten eleven twelve"
+THIRTEEN = f"{TWELVE} thirteen"
+TRADE = "where m and n are relatively prime positive integers find the value of m n"  # 15 words
+
+
+def _check(found: Sieve, *tests: str, length: int = 13, drop: bool = False) -> Contamination:
+    return check_contamination(found, {"exam": examples(tests, "test")}, length, "drop" if drop else "report")
+
+
+def test_a_planted_run_of_thirteen_words_is_found_and_twelve_are_not() -> None:
+    found = sieve(["clean", f"Before: {THIRTEEN}, after!", f"x {TWELVE} y"])
+    contamination = _check(found, "another", f"Now {THIRTEEN.upper()} then")
+    assert contamination.train_problems == 1
+    assert contamination.by_task == {"exam": 1}
+    assert contamination.examples == {"exam": [Shared(train_index=1, test_task="exam", test_index=1, words=THIRTEEN)]}
+    assert (left(found), gone(found)) == ([0, 1, 2], [])
+
+
+def test_drop_takes_it_out_and_says_what_was_shared() -> None:
+    found = sieve(["clean", f"Before: {THIRTEEN}, after!"])
+    contamination = _check(found, f"Now {THIRTEEN} then", drop=True)
+    assert contamination.train_problems == 1
+    assert left(found) == [0]
+    assert gone(found) == [("train", 1, "shares words with a test problem", f"exam, test row 0: {THIRTEEN}")]
+
+
+def test_the_length_of_a_run_is_a_parameter() -> None:
+    assert _check(sieve([f"x {TWELVE} y"]), f"a {TWELVE} b", length=12).train_problems == 1
+    assert _check(sieve([f"x {THIRTEEN} y"]), f"a {THIRTEEN} b", length=14).train_problems == 0
+
+
+def test_short_questions_are_compared_whole_and_with_their_operators() -> None:
+    contamination = _check(sieve(["48+44=?", "48-44=?", "What is 48+44=?"]), "48 + 44 =?")
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [0]
+
+
+def test_a_short_question_beside_another_figure_is_not_the_same() -> None:
+    train = [example("Find x.", index=i, images=(bytes([i]),)) for i in range(2)]
+    test = [example("Find x.", split="test", images=(bytes([1]),))]
+    contamination = check_contamination(Sieve({"train": train}), {"figures": test}, 13, "report")
+    assert [shared.train_index for shared in contamination.examples["figures"]] == [1]
+
+
+def test_phrases_that_many_train_problems_have_do_not_count_but_are_reported() -> None:
+    boilerplate = [f"Number {i} is special {TRADE}" for i in range(COMMON + 1)]
+    contamination = _check(sieve(boilerplate), f"Something else {TRADE}")
+    assert contamination.by_task == {"exam": 0}
+    assert contamination.common_phrases_only == {"exam": COMMON + 1}
+
+
+def test_up_to_ten_train_problems_may_share_a_phrase_that_counts() -> None:
+    contamination = _check(sieve([f"Number {i} is special {TRADE}" for i in range(COMMON)]), f"Something else {TRADE}")
+    assert contamination.by_task == {"exam": COMMON}
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [0, 1, 2, 3, 4]
+
+
+def test_a_rare_ending_does_not_make_a_phrase_of_the_trade_count() -> None:
+    """More than half of the one shared run of thirteen words is common."""
+    common = "and n are relatively prime positive integers find"
+    rare = f"alpha beta gamma delta epsilon {common}"
+    train = [rare, *(f"Number {i} {common}" for i in range(COMMON + 1))]
+    assert _check(sieve(train), f"zeta {rare}").by_task == {"exam": 0}
+
+
+def test_the_very_same_question_counts_however_common_its_phrases_are() -> None:
+    train = [*(f"Number {i} is special {TRADE}" for i in range(COMMON + 1)), f"Something else {TRADE}"]
+    contamination = _check(sieve(train), f"Something else {TRADE}")
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [COMMON + 1]
+
+
+def test_tasks_are_counted_apart_and_a_problem_once_in_all() -> None:
+    found = sieve([f"a {THIRTEEN}", "short one"])
+    tests = {"exam": examples([f"b {THIRTEEN}"], "test"), "quiz": examples(["x", THIRTEEN, "Short one."], "test")}
+    contamination = check_contamination(found, tests, 13, "drop")
+    assert contamination.by_task == {"exam": 1, "quiz": 2}
+    assert contamination.train_problems == 2
+    assert left(found) == []
+    assert [detail for *_, detail in gone(found)] == [
+        f"exam, test row 0: {THIRTEEN}",
+        "quiz, test row 2: short one",
+    ]
+
+
+def test_empty_splits_share_nothing() -> None:
+    assert _check(sieve([])).train_problems == 0
+    assert check_contamination(sieve(["a"]), {}, 13, "drop").by_task == {}

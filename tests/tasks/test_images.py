@@ -1,0 +1,86 @@
+"""Pictures: kept when they have the form, else made upright, opaque, RGB and PNG, the same bytes every time."""
+
+import io
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dagrpo.tasks.images import rgb_file
+
+ORIENTATION = 0x0112
+
+
+def _file(picture: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def _open(content: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(content)) as picture:
+        picture.load()
+        return picture
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_picture_that_has_the_form_is_kept_byte_for_byte(kind: str) -> None:
+    content = _file(Image.new("RGB", (3, 2), "red"), kind)
+    assert rgb_file(content) == content
+
+
+def test_what_is_see_through_becomes_white_and_lines_stay_black() -> None:
+    figure = Image.new("RGBA", (3, 1), (0, 0, 0, 0))
+    figure.putpixel((1, 0), (0, 0, 0, 255))
+    figure.putpixel((2, 0), (0, 0, 0, 51))  # 51 / 255 = 0.2 of black: 255 * 0.8 = 204
+    picture = _open(rgb_file(_file(figure, "PNG")))
+    assert (picture.format, picture.mode) == ("PNG", "RGB")
+    assert [picture.getpixel((x, 0)) for x in range(3)] == [(255, 255, 255), (0, 0, 0), (204, 204, 204)]
+
+
+def test_a_palette_with_a_see_through_colour_becomes_white_there() -> None:
+    figure = Image.new("P", (2, 1), 0)
+    figure.putpalette([0, 0, 0, 255, 0, 0])
+    figure.putpixel((1, 0), 1)
+    picture = _open(rgb_file(_file(figure, "PNG", transparency=0)))
+    assert [picture.getpixel((x, 0)) for x in range(2)] == [(255, 255, 255), (255, 0, 0)]
+
+
+def test_an_rgb_picture_with_a_see_through_colour_is_not_kept() -> None:
+    content = _file(Image.new("RGB", (1, 1), "black"), "PNG", transparency=(0, 0, 0))
+    assert _open(rgb_file(content)).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_turned_picture_is_made_upright_and_carries_no_more_exif() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6  # to be turned a quarter clockwise
+    picture = _open(rgb_file(_file(Image.new("RGB", (3, 2), "red"), "PNG", exif=exif)))
+    assert picture.size == (2, 3)
+    assert not picture.getexif()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("L", "PNG"), ("1", "PNG"), ("LA", "PNG"), ("CMYK", "JPEG"), ("RGB", "BMP")]
+)
+def test_other_modes_and_formats_become_an_rgb_png(mode: str, kind: str) -> None:
+    content = _file(Image.new(mode, (2, 2)), kind)
+    assert (_open(rgb_file(content)).format, _open(rgb_file(content)).mode) == ("PNG", "RGB")
+    assert rgb_file(content) == rgb_file(content)
+
+
+def test_more_than_8_bits_per_channel_is_refused() -> None:
+    with pytest.raises(ValueError, match="is a picture of mode I;16, which is not 8 bits per channel"):
+        rgb_file(_file(Image.new("I;16", (2, 2)), "PNG"))
+
+
+PICTURE = _file(Image.linear_gradient("L").resize((16, 16)).convert("RGBA"), "PNG")
+
+
+@given(st.integers(0, len(PICTURE) - 1), st.integers(0, 255))
+def test_a_damaged_file_is_a_picture_or_a_value_error(position: int, byte: int) -> None:
+    damaged = PICTURE[:position] + bytes([byte]) + PICTURE[position + 1 :]
+    for content in (damaged, PICTURE[:position]):
+        with suppress(ValueError):
+            assert _open(rgb_file(content)).mode == "RGB"

@@ -1,0 +1,159 @@
+"""Rows of JSONL and Parquet files: the same rows from either, copies removed, damage named, little memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagrpo.tasks import reading
+from dagrpo.tasks.reading import Reader
+from dagrpo.tasks.source import Source
+
+COLUMNS = {"prompt": ("prompt.0.content",), "truth": ("reward.truth", "truth"), "id": ("id",)}
+LOAD = """
+import sys
+from pathlib import Path
+from dagrpo.params.data import Data
+from dagrpo.tasks.registry import get_task
+problems = get_task("dapo").load(Data(mirror=sys.argv[1]))
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(problems.read["train"], len(problems.splits["train"]), status["VmHWM"].split()[0])  # ru_maxrss has the parent's
+"""
+
+
+def _source(*copies: str) -> Source:
+    return Source(
+        repository="someone/sums",
+        revision="0" * 40,
+        hub_splits={"train": "train"},
+        mirror_files={"train": "sums/train.jsonl"},
+        columns=COLUMNS,
+        rows={},
+        copies=copies,
+    )
+
+
+def _row(prompt: str, truth: str = "1", identity: str = "a") -> dict[str, Any]:
+    return {
+        "prompt": [{"content": prompt, "role": "user"}],
+        "reward": {"truth": truth, "style": "rule"},
+        "id": identity,
+    }
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _read(path: Path, *copies: str) -> tuple[list[tuple[int, str, str]], int]:
+    reader = Reader(_source(*copies))
+    rows = [(row.number, row.text("prompt"), row.text("truth")) for row in reader.rows(path, path.name)]
+    return rows, reader.read
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_nested_fields_are_read_from_either_format(tmp_path: Path, suffix: str) -> None:
+    path = _write(tmp_path / f"train{suffix}", [_row("x"), _row("y", "2"), _row("x")])
+    assert _read(path) == ([(1, "x", "1"), (2, "y", "2"), (3, "x", "1")], 3)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_copies_agree_in_every_field_and_the_first_stays(tmp_path: Path, suffix: str) -> None:
+    rows = [_row("x"), _row("x", "2"), _row("x"), _row("x", "1", "b"), _row("y"), _row("x", "2")]
+    path = _write(tmp_path / f"train{suffix}", rows)
+    assert _read(path, "prompt", "truth", "id") == ([(1, "x", "1"), (2, "x", "2"), (4, "x", "1"), (5, "y", "1")], 6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("12")), min_size=1), st.integers(1, 7))
+def test_copies_in_any_order_and_any_part_of_the_file_are_found(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[str, str]], size: int
+) -> None:
+    path = _write(tmp_path_factory.mktemp("copies") / "train.parquet", [_row(*pair) for pair in drawn])
+    first = {pair: number for number, pair in reversed(list(enumerate(drawn, start=1)))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "COPIES_BATCH_ROWS", size)
+        found, count = _read(path, "prompt", "truth", "id")
+    assert found == [(number, *pair) for pair, number in sorted(first.items(), key=lambda item: item[1])]
+    assert count == len(drawn)
+
+
+def test_copies_are_found_across_the_files_of_a_split(tmp_path: Path) -> None:
+    reader = Reader(_source("prompt"))
+    for name, kept in (("one.parquet", ["x", "y"]), ("two.jsonl", ["z"])):
+        path = _write(tmp_path / name, [_row("x"), _row(kept[-1])])
+        assert [row.text("prompt") for row in reader.rows(path, name)] == kept
+    assert reader.read == 4
+
+
+@pytest.mark.parametrize("copies", [(), ("prompt", "truth", "id")])
+def test_a_parquet_row_without_a_field_is_named(tmp_path: Path, copies: tuple[str, ...]) -> None:
+    path = _write(tmp_path / "train.parquet", [_row("x"), {**_row("y"), "prompt": []}])
+    with pytest.raises(ValueError, match=r"^train\.parquet, row 2, field `prompt\.0\.content` is missing .*\.$"):
+        _read(path, *copies)
+
+
+@pytest.mark.parametrize("copies", [(), ("prompt", "truth", "id")])
+def test_a_parquet_file_without_a_column_names_those_it_has(tmp_path: Path, copies: tuple[str, ...]) -> None:
+    path = _write(tmp_path / "train.parquet", [{"prompt": [{"content": "x"}], "id": "a", "other": 1}])
+    with pytest.raises(ValueError, match=r"row 1, field `reward\.truth` is missing \(the columns are: prompt, id\)"):
+        _read(path, *copies)
+
+
+def test_a_null_among_copies_is_named(tmp_path: Path) -> None:
+    path = _write(tmp_path / "train.parquet", [_row("x"), {**_row("x"), "id": None}])
+    with pytest.raises(ValueError, match=r"train\.parquet, row 2, field `id` is NoneType, not text"):
+        _read(path, "prompt", "truth", "id")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all"])
+def test_a_file_that_is_no_parquet_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "train.parquet").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"^train\.parquet is not a Parquet file that can be read \(.*\): replace"
+    ) as e:
+        _read(tmp_path / "train.parquet")
+    assert "\n" not in str(e.value)
+
+
+def test_a_file_cut_short_is_one_sentence(tmp_path: Path) -> None:
+    path = _write(tmp_path / "train.parquet", [_row(str(i)) for i in range(5000)])
+    content = path.read_bytes()
+    path.write_bytes(content[:1000] + bytes(1000) + content[2000:])
+    with pytest.raises(ValueError, match=r"^train\.parquet is not a Parquet file that can be read \(.*\): replace"):
+        _read(path)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("prompt\n")
+    with pytest.raises(ValueError, match=r"train\.csv is neither \.jsonl nor \.parquet: convert it"):
+        _read(tmp_path / "train.csv")
+
+
+def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([_row("x")]).slice(0, 0), tmp_path / "train.parquet")
+    assert _read(tmp_path / "train.parquet", "prompt", "truth", "id") == ([], 0)
+
+
+def test_the_hubs_hundred_copies_of_dapo_are_read_within_a_gibibyte(data_folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(data_folder / "dapo/dapo_math_17k.parquet")
+    (tmp_path / "dapo").mkdir()
+    with pq.ParquetWriter(tmp_path / "dapo/dapo_math_17k.parquet", table.schema) as writer:
+        for _ in range(100):
+            writer.write_table(table)
+    command = [sys.executable, "-c", LOAD, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    read, kept, kibibytes = (int(number) for number in done.stdout.split())
+    assert (read, kept) == (1_791_700, 17_917)
+    assert kibibytes < 1 << 20

@@ -1,0 +1,78 @@
+"""The registry: every task by its name, what each needs of rollouts, and an import that costs little."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.tasks.registry import TASKS, discover, get_task
+from dagrpo.tasks.tools import INTERACTIONS, TOOLS
+
+HEAVY = ("torch", "datasets", "transformers", "PIL", "reasoning_gym", "huggingface_hub", "sympy", "math_verify")
+NAMES = {
+    "aime_2024",
+    "aime_2024_tool",
+    "aime_2025",
+    "aime_2025_tool",
+    "arithmetic",
+    "bigmath",
+    "countdown",
+    "dapo",
+    "dapo_tool",
+    "geo3k",
+    "geo3k_tool",
+    "gsm8k",
+    "gsm8k_feedback",
+    "gsm8k_sft",
+    "gsm8k_tool",
+    "math",
+    "math_500",
+    "openmath",
+}
+
+
+def test_every_task_is_known_by_its_own_name() -> None:
+    assert set(TASKS) == set(discover()) == NAMES
+    assert all(get_task(name).name == name for name in NAMES)
+
+
+def test_every_task_names_a_verifier_tools_and_a_user_that_exist() -> None:
+    for task in TASKS.values():
+        assert task.verifier in VERIFIERS
+        assert set(task.tools) <= set(TOOLS)
+        assert task.interaction in {"", *INTERACTIONS}
+
+
+def test_what_rollouts_of_one_turn_of_text_cannot_do_is_said() -> None:
+    assert {name: task.needs for name, task in TASKS.items() if task.needs} == {
+        "aime_2024_tool": ("tools",),
+        "aime_2025_tool": ("tools",),
+        "dapo_tool": ("tools",),
+        "geo3k": ("images",),
+        "geo3k_tool": ("tools", "images"),
+        "gsm8k_feedback": ("interaction",),
+        "gsm8k_tool": ("tools",),
+    }
+    assert [
+        name for name, task in TASKS.items() if task.multi_turn != bool({"tools", "interaction"} & {*task.needs})
+    ] == []
+
+
+def test_a_tool_or_a_user_that_knows_the_answer_is_an_oracle() -> None:
+    assert {name for name, task in TASKS.items() if task.oracle} == {"gsm8k_tool", "gsm8k_feedback", "geo3k_tool"}
+
+
+def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
+    with pytest.raises(
+        ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.tasks"
+    ):
+        get_task("gsm8")
+    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2025, .*, openmath; correct"):
+        get_task("zzz")
+
+
+def test_importing_the_registry_imports_nothing_heavy() -> None:
+    program = f"import sys, dagrpo.tasks.registry; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,135 @@
+"""The fields of one raw row: dotted paths, kinds of value, pictures, and every fault in one form."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dagrpo.tasks.row import Row, value_at
+
+NESTED = {
+    "prompt": [{"role": "user", "content": "Find x."}],
+    "reward_model": {"ground_truth": "34", "style": "rule"},
+    "a.b": "dotted",
+    "numbers": [7, 8],
+}
+
+
+def _row(value: Any, folder: Path = Path()) -> Row:
+    return Row(file="sums.jsonl", number=4, fields={"it": value}, columns={"it": "its.column"}, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("prompt.0.content", "Find x."),
+        ("reward_model.ground_truth", "34"),
+        ("a.b", "dotted"),
+        ("numbers.1", 8),
+        ("numbers", [7, 8]),
+    ],
+)
+def test_a_dotted_path_leads_to_a_value(path: str, value: object) -> None:
+    assert value_at(NESTED, path) == value
+
+
+@pytest.mark.parametrize(
+    "path", ["answer", "prompt.1.content", "prompt.0.text", "prompt.x", "a", "numbers.0.0", "a.b.c"]
+)
+def test_a_path_that_leads_nowhere_is_a_key_error(path: str) -> None:
+    with pytest.raises(KeyError):
+        value_at(NESTED, path)
+
+
+@given(st.recursive(st.none() | st.text(), lambda part: st.lists(part) | st.dictionaries(st.text(), part)), st.text())
+def test_no_path_through_any_value_raises_anything_but_a_key_error(value: object, path: str) -> None:
+    values = value if isinstance(value, dict) else {"it": value}
+    try:
+        value_at(values, path)
+    except KeyError:
+        assert path not in values
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("34", "34"), (34, "34"), (22 * 10**21, "22000000000000000000000"), (" a ", " a ")]
+)
+def test_a_text_stays_as_it_is_and_an_integer_is_written_out(value: object, text: str) -> None:
+    assert _row(value).text("it") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (None, "is NoneType, not text"),
+        (2.5, "is float, not text"),
+        (True, "is bool, not text"),
+        (["a"], "is list, not text"),
+        (" \n", "is empty"),
+        ("\ud83e", "holds half of a surrogate pair"),
+    ],
+)
+def test_what_is_no_text_names_the_file_the_row_and_the_files_column(value: object, fault: str) -> None:
+    with pytest.raises(ValueError, match=rf"^sums\.jsonl, row 4, field `its\.column` {fault}.*: correct the file\.$"):
+        _row(value).text("it")
+
+
+def test_integers_are_integers() -> None:
+    assert _row(-3).integer("it") == -3
+    assert _row([1, -2]).integers("it") == (1, -2)
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, True, None])
+def test_what_is_no_integer_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="not an integer"):
+        _row(value).integer("it")
+
+
+@pytest.mark.parametrize("value", [[1, "2"], [1, True], [], 3, None])
+def test_what_is_no_list_of_integers_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="not a list of integers"):
+        _row(value).integers("it")
+
+
+def test_a_share_is_a_number_from_0_to_1_or_unknown() -> None:
+    assert [_row(value).share("it") for value in (0, 0.25, 1, None)] == [0.0, 0.25, 1.0, None]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf"), "0.5", True])
+def test_what_is_no_share_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="not a number from 0 to 1"):
+        _row(value).share("it")
+
+
+def test_pictures_come_from_bytes_or_from_a_path_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    Image.new("RGB", (2, 3), "red").save(tmp_path / "figures/1.png")
+    content = (tmp_path / "figures/1.png").read_bytes()
+    for value in (
+        "figures/1.png",
+        ["figures/1.png"],
+        {"bytes": None, "path": "figures/1.png"},
+        [{"bytes": content, "path": None}],
+    ):
+        assert _row(value, tmp_path).images("it") == (content,)
+    assert _row([], tmp_path).images("it") == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (None, "holds neither the bytes of a picture nor the path of one"),
+        ([{"bytes": None, "path": None}], "holds neither the bytes of a picture nor the path of one"),
+        ("../secret.png", "names '../secret.png', which is not below the file's own folder"),
+        ("/etc/passwd", "names '/etc/passwd', which is not below the file's own folder"),
+        ("absent.png", "names 'absent.png', which cannot be read beside the file"),
+        ({"bytes": b"no picture"}, "is not a picture that can be read"),
+    ],
+)
+def test_a_picture_that_is_none_names_the_file_the_row_and_the_column(
+    tmp_path: Path, value: object, fault: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^sums\.jsonl, row 4, field `its\.column` {fault}: correct the file\.$"):
+        _row(value, tmp_path).images("it")

@@ -1,0 +1,71 @@
+"""`python -m dagrpo grade`: what each extractor reads, and where they disagree."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dagrpo.grade import EXTRACTORS, grade_lines, read_lines, show
+
+TEXTS = ("#### 34", "it is 34", "#### 34 or 35", "no idea")
+
+
+def _write(folder: Path, texts: tuple[str, ...] = TEXTS, truth: str = "34") -> Path:
+    lines = [json.dumps({"completion": text, "ground_truth": truth}) for text in texts]
+    (folder / "completions.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / "completions.jsonl"
+
+
+def test_every_extractor_reads_every_line(tmp_path: Path) -> None:
+    path = _write(tmp_path)
+    graded = grade_lines(read_lines(path), "gsm8k", path)
+    assert EXTRACTORS == ("strict", "flexible", "exact")
+    verdicts = [[judgement.verdict for judgement in each.judgements] for each in graded]
+    assert verdicts == [
+        ["right", "right", "right"],
+        ["missing", "right", "missing"],
+        ["right", "wrong", "missing"],
+        ["missing", "missing", "missing"],
+    ]
+    assert [each.disagrees for each in graded] == [False, True, True, False]
+
+
+def test_the_table_names_the_lines_of_disagreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show("gsm8k", _write(tmp_path))
+    output = capsys.readouterr().out
+    assert "strict: 2 of 4 right (50.0%)" in output
+    assert "The extractors disagree on line 2, 3." in output
+
+
+def test_a_hostile_answer_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show("dapo", _write(tmp_path, ("Answer: \x1b[2J[red]x", "Answer: " + "9" * 10_000)))
+    output = capsys.readouterr().out
+    assert "\x1b[2J" not in output
+    assert "[red]x" in output
+    assert len(re.findall("9", output)) < 300
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"{", r"line 1 is not valid JSON"),
+        (b'{"completion": "x"}', "line 1 has no text `ground_truth`"),
+        (b'\n{"completion": 3, "ground_truth": "3"}', "line 2 has no text `completion`"),
+        (b"[1]", "line 1 has no text `completion`"),
+        (b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_a_bad_file_is_refused_by_line_and_field(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "completions.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        read_lines(tmp_path / "completions.jsonl")
+
+
+def test_a_missing_file_and_a_ground_truth_that_is_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is missing: give a JSONL file"):
+        read_lines(tmp_path / "absent.jsonl")
+    path = _write(tmp_path, truth="many")
+    with pytest.raises(ValueError, match=r"completions.jsonl, line 1, field `ground_truth`: .*many"):
+        grade_lines(read_lines(path), "gsm8k", path)
