@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from dagrpo.files import sha256_of
 from dagrpo.params.data import Data
 from dagrpo.records import Example
@@ -74,6 +76,7 @@ def _read_split(
         part.examples.append(_example(task, source, row, to_problem(row), split, len(part.examples)))
         if len(part.examples) == enough:
             break
+    pa.default_memory_pool().release_unused()  # Arrow keeps what it read with, and what comes next needs it
     part.read = reader.read
     if not source.sampled:
         require_rows(source, split, _label(files), len(part.examples), params)
