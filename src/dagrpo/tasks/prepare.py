@@ -36,7 +36,8 @@ def prepare(
     know; None: this one.
     """
     problems = get_task(task).load(params)
-    tests = {name: _test_split(name, params) for name in evaluate if name != task}
+    others = [name for name in evaluate if name != task] if problems.splits["train"] else []
+    tests = {name: _test_split(name, params) for name in others}
     card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task))
     with atomic_folder(folder) as temporary:
         for split, examples in sieve.kept.items():
