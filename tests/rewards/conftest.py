@@ -1,9 +1,7 @@
-"""Real data where it is at hand, one grader for all tests of a process, and a measure of growth."""
+"""One grader for all tests of a process, and a measure of growth."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +12,6 @@ Growth = Callable[[Callable[[str], object], Callable[[int], str]], float]
 SMALL = 5_000  # characters
 FACTOR = 8
 NOISE_SECONDS = 100e-6
-
-
-@pytest.fixture(scope="session")
-def data_folder() -> Path:
-    """Local copies of the public data sets, laid out as data.mirror expects."""
-    default = Path(__file__).resolve().parents[2] / "../shared/data"
-    folder = Path(os.environ.get("DAGRPO_DATA", default)).resolve()
-    if not folder.is_dir():
-        pytest.skip(f"no real data in {folder}: set DAGRPO_DATA to a folder with copies")
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
-"""Real data where it is at hand, and a stand-in for the Hugging Face hub on 127.0.0.1."""
+"""A stand-in for the Hugging Face hub on 127.0.0.1."""
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,16 +9,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def data_folder() -> Path:
-    """Local copies of the public data sets, laid out as data.mirror expects."""
-    default = Path(__file__).resolve().parents[2] / "../shared/data"
-    folder = Path(os.environ.get("DAGRPO_DATA", default)).resolve()
-    if not folder.is_dir():
-        pytest.skip(f"no real data in {folder}: set DAGRPO_DATA to a folder with copies")
-    return folder
 
 
 class Hub(ThreadingHTTPServer):

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from dagrpo.params.documents import params_yaml
+from dagrpo.params.overlay import read_preset
 from dagrpo.params.schema import Params
 from tests.workflow import clones
+from tests.workflow.clones import ROOT
 
 DRY_RUN = ("snakemake", "-n", "target")
 
@@ -19,6 +21,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _refused(folder: Path, *arguments: str) -> str:
+    output = _failed(folder, *arguments)
+    assert "Traceback" not in output
+    return output
+
+
+def _failed(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [*DRY_RUN, *arguments],
         cwd=folder,
@@ -28,9 +36,7 @@ def _refused(folder: Path, *arguments: str) -> str:
         check=False,
     )
     assert done.returncode == 1
-    output = done.stdout + done.stderr  # a dry run reports to stdout
-    assert "Traceback" not in output
-    return output
+    return done.stdout + done.stderr  # a dry run reports to stdout
 
 
 @pytest.mark.parametrize(
@@ -72,3 +78,17 @@ def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
     (folder / "params.yaml").write_text(params_yaml(Params()))
     assert "good condition" in clones.run(folder, "snakemake", "--lint")
     clones.run(folder, "snakefmt", "--check", "Snakefile", "workflow")
+
+
+def test_a_task_of_many_turns_is_prepared_but_not_trained_on(folder: Path) -> None:
+    preset = ROOT / "presets/qwen2_5_3b_gsm8k_tool.yaml"
+    (folder / "params.yaml").write_text(params_yaml(read_preset(preset)))
+    assert "gsm8k_tool needs rollouts with tools, and train and sample make single turns of text" in _failed(folder)
+    plan = clones.run(folder, "snakemake", "-n", "prepared")
+    assert re.search(r"^prepare +2$", plan, re.MULTILINE)
+
+
+def test_an_evaluation_that_hands_out_answers_is_refused(folder: Path) -> None:
+    experiment = "experiment: {train: gsm8k, evaluate: [gsm8k_feedback], tasks: [gsm8k, gsm8k_feedback]}"
+    (folder / "params.yaml").write_text(experiment)
+    assert "evaluate names gsm8k_feedback, which tells the policy whether its answer is right" in _refused(folder)

@@ -1,0 +1,16 @@
+"""Real data where it is at hand."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Local copies of the public data sets, laid out as data.mirror expects."""
+    default = Path(__file__).resolve().parents[1] / "../shared/data"
+    folder = Path(os.environ.get("DAGRPO_DATA", default)).resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}: set DAGRPO_DATA to a folder with copies")
+    return folder
