@@ -101,6 +101,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *_EVALUATION,
         *_STATISTICS,
         "src/dagrpo/report",
+        "src/dagrpo/records.py",
         "src/dagrpo/lineage.py",
         "src/dagrpo/params/report.py",
     ),

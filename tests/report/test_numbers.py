@@ -127,8 +127,8 @@ def test_the_summary_has_a_line_per_metric_and_a_sentence_per_task(tmp_path: Pat
 
 def test_best_are_right_and_worst_are_wrong(experiment: Files) -> None:
     shown = examples(experiment.read(), "arithmetic", 3)
-    assert [example.trained.correct for example in shown.best] == [True] * 3
-    assert not any(example.trained.correct for example in shown.worst)
+    assert [example.trained.verdict for example in shown.best] == ["right"] * 3
+    assert all(example.trained.verdict != "right" for example in shown.worst)
     gains = [problem.change for problem in shown.gained]
     assert gains == sorted(gains, reverse=True)
     assert all(problem.change < 0 for problem in shown.lost)

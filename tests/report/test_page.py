@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pyarrow as pa
 import pytest
 
-from dagrpo.files import read_json, write_json
+from dagrpo.files import read_json, read_parquet, write_json, write_parquet
 from dagrpo.params.report import Report
 from dagrpo.report.build import FIGURE_FILES, build, write
 from dagrpo.report.page import Page, render
@@ -201,3 +202,14 @@ def test_without_samples_and_with_one_step_there_is_still_a_report(tmp_path: Pat
     text = render(page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0)))
     assert "No difference shown" in text
     assert "mean@" not in text.split("How to read it</h2>")[0]
+
+
+def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path, steps=1, problems=1, samples=0, trained_accuracy=0.5)
+    trained = next(path for path in files.scores if path.parent.name == "trained")
+    table = read_parquet(trained)
+    verdicts = pa.array(["unverifiable"], pa.string())
+    marked = table.set_column(table.schema.get_field_index("verdict"), table.schema.field("verdict"), verdicts)
+    assert "mark open" not in render(page_of(files))
+    write_parquet(trained, marked)
+    assert '<span class="mark open">not verifiable in time</span>' in render(page_of(files))

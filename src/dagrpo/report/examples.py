@@ -9,6 +9,7 @@ import numpy as np
 
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.evaluation.tables import GREEDY
+from dagrpo.records import Verdict
 from dagrpo.report.inputs import Inputs, Variant
 
 LONGEST_SHOWN = 1500  # characters of one completion
@@ -36,7 +37,7 @@ class Answer:
 
     text: str
     extracted: str | None
-    correct: bool
+    verdict: Verdict
     truncated: bool
 
 
@@ -65,8 +66,8 @@ def examples(inputs: Inputs, task: str, count: int) -> TaskExamples:
     falling = sorted(changes, key=lambda problem: (-problem.change, -problem.trained, problem.index))
     rising = sorted(changes, key=lambda problem: (problem.change, problem.trained, problem.index))
     base, trained = (_greedy_answers(inputs, task, variant) for variant in ("base", "trained"))
-    best = [problem for problem in falling if trained[problem.index].correct]
-    worst = [problem for problem in rising if not trained[problem.index].correct]
+    best = [problem for problem in falling if trained[problem.index].verdict == "right"]
+    worst = [problem for problem in rising if trained[problem.index].verdict != "right"]
     return TaskExamples(
         gained=[problem for problem in falling if problem.change > 0][:MOST_CHANGES],
         lost=[problem for problem in rising if problem.change < 0][:MOST_CHANGES],
@@ -108,7 +109,7 @@ def _greedy_answers(inputs: Inputs, task: str, variant: Variant) -> dict[int, An
         row["problem_index"]: Answer(
             text=visible(row["completion"]),
             extracted=row["extracted"],
-            correct=row["correct"],
+            verdict=row["verdict"],
             truncated=row["truncated"],
         )
         for row in _greedy_rows(inputs, task, variant)
