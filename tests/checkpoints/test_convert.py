@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from dagrpo.checkpoints import facts
-from dagrpo.checkpoints.convert import convert, export, open_tensors
+from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.params.checkpoint import Checkpoint
 
 PARAMS = Checkpoint()

@@ -1,32 +1,85 @@
-"""Between the Hugging Face layout and the trainer's sharded format, whichever `checkpoint.format` names."""
+"""From any checkpoint format to any other, exactly; and models in whichever format a checkpoint has."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dagrpo.checkpoints import dcp
-from dagrpo.checkpoints.hf import HuggingFaceTensors
-from dagrpo.checkpoints.manifest import MANIFEST, Manifest, read_manifest
-from dagrpo.checkpoints.tensors import Tensors
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dagrpo.checkpoints import dcp, hf
+from dagrpo.checkpoints.folder import (
+    copy_files,
+    new_checkpoint,
+    require_format,
+    require_tokenizer,
+    set_config_dtype,
+)
+from dagrpo.checkpoints.manifest import Format, Manifest, verify, verify_listing, write_manifest
+from dagrpo.checkpoints.megatron import folder as megatron
+from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
+from dagrpo.checkpoints.source import Source, open_as, open_source, open_tensors
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.params.checkpoint import Checkpoint
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
     """Hugging Face layout -> the trainer's format. ValueError: `source` is not whole, or not in that layout."""
-    match params.format:
-        case "dcp":
-            return dcp.to_dcp(source, destination)
+    require_format(source, verify_listing(source), "huggingface")
+    require_tokenizer(source)
+    return write_as(params.format, open_source(source), destination, params.max_shard_bytes)
 
 
 def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
     """The trainer's format -> Hugging Face layout, in shards of at most `params.max_shard_bytes`."""
-    match params.format:
-        case "dcp":
-            return dcp.to_hf(source, destination, params.max_shard_bytes)
+    require_format(source, verify_listing(source), params.format)
+    require_tokenizer(source)
+    return write_as("huggingface", open_source(source), destination, params.max_shard_bytes)
 
 
-def open_tensors(folder: Path) -> Tensors:
-    """The weights of a checkpoint in any format."""
-    match read_manifest(folder / MANIFEST).format:
+def write_as(format: Format, source: Source, destination: Path, max_shard_bytes: int) -> Manifest:
+    """Write a checkpoint in another format. Names, types and bytes of all tensors stay, or it is an error.
+
+    The bytes of the source are checked while they are copied: its files are read once from the disk.
+    """
+    needed = total_bytes(source.tensors) + sum((source.home / name).stat().st_size for name in source.auxiliary)
+    with new_checkpoint(destination, needed) as folder, ThreadPoolExecutor(1) as thread:
+        origin = thread.submit(source.summary)
+        copy_files(source.home, source.auxiliary, folder)
+        write_tensors(format, folder, source.tensors, max_shard_bytes)
+        expected = origin.result()
+        written = write_manifest(folder, format, open_as(format, folder))
+        assert written.tensors == expected, "the conversion changed a tensor"
+    return written
+
+
+def write_tensors(format: Format, folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
+    """Write weights into a folder that has its other files already. DCP: one file for this one process."""
+    match format:
         case "huggingface":
-            return HuggingFaceTensors(folder)
+            hf.write_weights(folder, tensors, max_shard_bytes)
         case "dcp":
-            return dcp.DcpTensors(folder)
+            dcp.write_tensors(folder, tensors)
+        case "megatron":
+            megatron.write_tensors(folder, tensors, max_shard_bytes)
+
+
+def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """(model, tokenizer) of a checkpoint in any format, after checking it against its manifest, in eval mode."""
+    verify(folder)
+    require_tokenizer(folder)
+    tensors = open_tensors(folder)
+    state = {name: tensors.read(name) for name in tensors.specs}
+    return build_model(folder, state, dtype), load_tokenizer(folder)
+
+
+def save_model(model: PreTrainedModel, like: Path, destination: Path) -> Manifest:
+    """Write a model in the format of the checkpoint `like`, with its auxiliary files."""
+    origin = verify(like)
+    if origin.format == "dcp":
+        return dcp.save_model(model, like, destination)
+    tensors = StateTensors(state_of(model))
+    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+        copy_files(like, open_source(like).auxiliary, folder)
+        set_config_dtype(folder, dtype_of_model(model))
+        write_tensors(origin.format, folder, tensors, hf.DEFAULT_MAX_SHARD_BYTES)
+        return write_manifest(folder, origin.format, open_as(origin.format, folder))
