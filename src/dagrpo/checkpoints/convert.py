@@ -41,10 +41,10 @@ def write_as(format: Format, source: Source, destination: Path, max_shard_bytes:
 
     The bytes of the source are checked while they are copied: its files are read once from the disk.
     """
-    needed = total_bytes(source.tensors) + sum((source.home / name).stat().st_size for name in source.auxiliary)
+    needed = total_bytes(source.tensors) + sum(path.stat().st_size for path in source.files.values())
     with new_checkpoint(destination, needed) as folder, ThreadPoolExecutor(1) as thread:
         origin = thread.submit(source.summary)
-        copy_files(source.home, source.auxiliary, folder)
+        copy_files(source.files, folder)
         write_tensors(format, folder, source.tensors, max_shard_bytes)
         expected = origin.result()
         written = write_manifest(folder, format, open_as(format, folder))
@@ -79,7 +79,7 @@ def save_model(model: PreTrainedModel, like: Path, destination: Path) -> Manifes
         return dcp.save_model(model, like, destination)
     tensors = StateTensors(state_of(model))
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
-        copy_files(like, open_source(like).auxiliary, folder)
+        copy_files(open_source(like).files, folder)
         set_config_dtype(folder, dtype_of_model(model))
         write_tensors(origin.format, folder, tensors, hf.DEFAULT_MAX_SHARD_BYTES)
         return write_manifest(folder, origin.format, open_as(origin.format, folder))

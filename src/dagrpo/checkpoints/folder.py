@@ -7,7 +7,7 @@ for byte.
 import errno
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -69,14 +69,14 @@ def unlisted_auxiliary_files(folder: Path) -> list[str]:
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
     """Copy everything but the weights, byte for byte."""
-    copy_files(source, auxiliary_files(manifest), folder)
+    copy_files({name: source / name for name in auxiliary_files(manifest)}, folder)
 
 
-def copy_files(source: Path, names: Iterable[str], folder: Path) -> None:
-    """Copy files byte for byte, with the folders they are in."""
-    for name in names:
+def copy_files(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files byte for byte, under new names where these have folders too."""
+    for name, path in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+        shutil.copyfile(path, folder / name)
 
 
 def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:

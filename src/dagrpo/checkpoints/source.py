@@ -1,6 +1,7 @@
 """A checkpoint to convert from: one of ours with a manifest, a plain model folder, or what Megatron-LM saved."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagrpo.checkpoints.dcp import DcpTensors
@@ -22,13 +23,22 @@ from dagrpo.checkpoints.tensors import Tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`auxiliary` are files of `home`, the folder with config.json and tokenizer: that of the weights, or of the base."""
+    """`auxiliary` are files of `home`, the folder with config.json and tokenizer: that of the weights, or of the base.
+
+    `beside` are files of other folders that go along, by their names in the new checkpoint.
+    """
 
     folder: Path
     format: Format
     home: Path
     auxiliary: tuple[str, ...]
     tensors: Tensors
+    beside: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Everything but the weights, by its name in the new checkpoint."""
+        return {name: self.home / name for name in self.auxiliary} | dict(self.beside)
 
     def summary(self) -> TensorSummary:
         """What the manifest says about the weights after checking every file; without one, what the weights say."""
