@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 PROCESSES = 4
 
@@ -35,11 +35,15 @@ class Case:
 
 def patch_for_cpu() -> None:
     """Megatron asks CUDA for its device and its random state even where it could do without."""
+    ones = torch.ones
+    torch.ones = lambda *sizes, device=None, **options: ones(*sizes, **options)
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
     torch.cuda.synchronize = lambda *a, **k: None
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *a, **k: self  # type: ignore[method-assign, assignment]
     torch.cuda.get_rng_state = lambda *a, **k: torch.get_rng_state()
     torch.cuda.manual_seed = lambda seed: torch.manual_seed(seed)  # type: ignore[assignment]
+    from megatron.core import dist_checkpointing  # noqa: F401
+    from megatron.core.models.gpt import gpt_layer_specs  # noqa: F401
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils
 
@@ -180,7 +184,6 @@ def run(case: Case) -> None:
 def work(rank: int, cases: list[Case], store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=PROCESSES)
-    patch_for_cpu()
     for case in cases:
         run(case)
     dist.destroy_process_group()
@@ -190,7 +193,9 @@ def main() -> None:
     path = Path(sys.argv[1])
     cases = [Case(**case) for case in json.loads(path.read_text())]
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    spawn(work, (cases, str(path.with_suffix(".store"))), nprocs=PROCESSES)  # type: ignore[no-untyped-call]
+    patch_for_cpu()  # megatron-core is imported once, before the fork: it takes ten seconds
+    arguments = (cases, str(path.with_suffix(".store")))
+    start_processes(work, arguments, nprocs=PROCESSES, start_method="fork")  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":  # saving starts a process, which imports this file
