@@ -4,6 +4,7 @@ A script of its own, run by the Python of an environment with megatron-core (req
 not import dagrpo. Usage: oracle.py CASES.json, a list of objects with the keys of Case.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -31,6 +32,10 @@ class Case:
     expert: int = 1
     vocabulary: int | None = None
     save: str | None = None
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        return self.tensor, self.pipeline, self.expert
 
 
 def patch_for_cpu() -> None:
@@ -157,14 +162,7 @@ def forward(model: Any, tokens: list[int], hidden_size: int) -> torch.Tensor | N
 @torch.no_grad()
 def run(case: Case) -> None:
     from megatron.core import dist_checkpointing, parallel_state
-    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=case.tensor,
-        pipeline_model_parallel_size=case.pipeline,
-        expert_model_parallel_size=case.expert,
-    )
-    model_parallel_cuda_manual_seed(1)
     model = build(case)
     # With the default strictness. The content of common.pt comes back beside the model.
     loaded = dist_checkpointing.load({"model": model.sharded_state_dict()}, case.load)
@@ -178,14 +176,31 @@ def run(case: Case) -> None:
         dist.barrier()
         dist_checkpointing.save({"model": model.sharded_state_dict(), "iteration": 7}, case.save)
     dist.barrier()
+
+
+def lay_out(layout: tuple[int, int, int]) -> None:
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    tensor, pipeline, expert = layout
     parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        expert_model_parallel_size=expert,
+    )
+    model_parallel_cuda_manual_seed(1)
 
 
 def work(rank: int, cases: list[Case], store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=PROCESSES)
-    for case in cases:
-        run(case)
+    # Every layout makes some twenty process groups, whose threads gloo keeps: one layout for all its cases.
+    by_layout = sorted(cases, key=lambda case: case.layout)
+    for layout, of_layout in itertools.groupby(by_layout, key=lambda case: case.layout):
+        lay_out(layout)
+        for case in of_layout:
+            run(case)
     dist.destroy_process_group()
 
 
