@@ -16,6 +16,7 @@ import torch
 
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.manifest import MANIFEST
+from dagrpo.checkpoints.megatron.config import load_config
 from dagrpo.checkpoints.megatron.layout import layout_of
 from dagrpo.checkpoints.megatron.tensors import MegatronTensors, weights_folder
 from dagrpo.checkpoints.source import open_source
@@ -169,7 +170,7 @@ def test_a_metadata_file_that_runs_something_is_refused(
 
 def test_a_tensor_that_runs_something_is_refused(there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    tensors = MegatronTensors(there, layout_of(there))
+    tensors = MegatronTensors(there, layout_of(load_config(there)))
     info = next(i for index, i in tensors._reader._stored.items() if index.fqn == "decoder.final_layernorm.weight")
     torch.save([torch.ones(64), _Foreign()], tmp_path / "foreign")
     foreign = (tmp_path / "foreign").read_bytes()

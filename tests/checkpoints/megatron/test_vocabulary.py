@@ -8,6 +8,7 @@ import torch
 
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.megatron.config import load_config
 from dagrpo.checkpoints.megatron.distcp_writer import DistcpWriter
 from dagrpo.checkpoints.megatron.layout import Layout, Piece, layout_of
 from dagrpo.checkpoints.source import open_source
@@ -35,7 +36,7 @@ def _with_rows(piece: Piece, tensor: torch.Tensor, rows: int) -> tuple[Piece, to
 
 def _trained(base: Path, folder: Path, rows: int) -> Path:
     """What Megatron-LM saves of the base model after adding 1 to every weight, split in two as two ranks would."""
-    layout, tensors = layout_of(base), HuggingFaceTensors(base)
+    layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
     folder.mkdir()
     with DistcpWriter(folder, LARGE) as writer:
         for piece in layout.pieces:
@@ -94,7 +95,7 @@ def test_a_base_of_another_type_gives_no_rows(base: Path, tmp_path: Path) -> Non
 
 
 def test_optimizer_and_random_states_beside_the_weights_are_left_alone(base: Path, tmp_path: Path) -> None:
-    layout, tensors = layout_of(base), HuggingFaceTensors(base)
+    layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
     (tmp_path / "trained").mkdir()
     with DistcpWriter(tmp_path / "trained", LARGE) as writer:
         for piece in layout.pieces:
@@ -107,7 +108,7 @@ def test_optimizer_and_random_states_beside_the_weights_are_left_alone(base: Pat
 
 
 def test_layers_that_are_stored_one_by_one_are_found(base: Path, tmp_path: Path) -> None:
-    layout, tensors = layout_of(base), HuggingFaceTensors(base)
+    layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
     (tmp_path / "trained").mkdir()
     with DistcpWriter(tmp_path / "trained", LARGE) as writer:
         for piece in layout.pieces:
@@ -128,7 +129,7 @@ def _alone(piece: Piece) -> Piece:
 
 
 def test_a_hole_in_a_tensor_is_an_error_and_never_uninitialised_rows(base: Path, tmp_path: Path) -> None:
-    layout, tensors = layout_of(base), HuggingFaceTensors(base)
+    layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
     (tmp_path / "trained").mkdir()
     with DistcpWriter(tmp_path / "trained", LARGE) as writer:
         for piece in layout.pieces:

@@ -34,9 +34,16 @@ EXPERTS_NORM = layer(
 )
 
 LLAMA = Family(
-    name="Llama 2 and 3, Mistral, DeepSeek-LLM",
-    architectures=("LlamaForCausalLM", "MistralForCausalLM"),
+    name="Llama 2 and 3, DeepSeek-LLM",
+    architectures=("LlamaForCausalLM",),
     rules=(*ENDS, *ATTENTION, *DENSE_MLP),
+)
+
+MISTRAL = Family(
+    name="Mistral",
+    architectures=("MistralForCausalLM",),
+    rules=LLAMA.rules,
+    defaults={"num_key_value_heads": 8, "sliding_window": 4096},
 )
 
 QWEN2 = Family(
@@ -44,6 +51,7 @@ QWEN2 = Family(
     architectures=("Qwen2ForCausalLM",),
     rules=(*ENDS, *ATTENTION, query_key_value("bias"), *DENSE_MLP),
     arguments=("--add-qkv-bias",),
+    defaults={"num_key_value_heads": 32},
 )
 
 QWEN3 = Family(
@@ -51,6 +59,7 @@ QWEN3 = Family(
     architectures=("Qwen3ForCausalLM",),
     rules=(*ENDS, *ATTENTION, *QUERY_KEY_NORMS, *DENSE_MLP),
     arguments=("--qk-layernorm",),
+    defaults={"num_key_value_heads": 32, "head_dim": 128},
 )
 
 QWEN3_MOE = Family(
@@ -66,6 +75,13 @@ QWEN3_MOE = Family(
     ),
     arguments=("--qk-layernorm",),
     experts="mlp.experts",
+    defaults={
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": False,
+    },
 )
 
 MIXTRAL = Family(
@@ -79,6 +95,13 @@ MIXTRAL = Family(
         *experts("w1", "w3", "w2"),
     ),
     experts="block_sparse_moe.experts",
+    defaults={
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+    },
 )
 
 GLM = Family(
@@ -86,6 +109,13 @@ GLM = Family(
     architectures=("GlmForCausalLM",),
     rules=(*ENDS, *ATTENTION, query_key_value("bias", only_if="attention_bias"), *FUSED_MLP),
     arguments=("--rotary-interleaved", "--no-rope-fusion"),
+    defaults={
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "attention_bias": True,
+        "rms_norm_eps": 1.5625e-07,
+        "partial_rotary_factor": 0.5,
+    },
 )
 
 GLM4 = Family(
@@ -97,9 +127,10 @@ GLM4 = Family(
         layer("post_mlp_layernorm.weight", "post_mlp_layernorm.weight", "hidden"),
     ),
     arguments=GLM.arguments,
+    defaults=GLM.defaults,
 )
 
-FAMILIES = (LLAMA, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, GLM, GLM4)
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, GLM, GLM4)
 
 
 def family_of(architecture: str) -> Family:

@@ -5,14 +5,12 @@ Megatron stacks the tensors of all layers, and of all experts, into one: (layers
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.megatron.families import family_of
+from dagrpo.checkpoints.megatron.config import ModelConfig, Shape
 from dagrpo.checkpoints.megatron.rules import Family, Rule
-from dagrpo.checkpoints.megatron.shape import Shape, architecture, load_config, shape_of
 
 LAYERS = "decoder.layers."
 Sizes = tuple[int, ...]
@@ -68,11 +66,10 @@ class Layout:
         return {name: piece for piece in self.pieces for name in piece.names}
 
 
-def layout_of(folder: Path) -> Layout:
-    """The layout for the config.json of a folder. ValueError: an architecture without a table."""
-    family = family_of(architecture(folder))
-    shape = shape_of(load_config(folder))
-    return Layout(family=family, shape=shape, pieces=tuple(_pieces(family, shape)))
+def layout_of(config: ModelConfig) -> Layout:
+    """The layout of a model."""
+    pieces = tuple(_pieces(config.family, config.shape))
+    return Layout(family=config.family, shape=config.shape, pieces=pieces)
 
 
 def _pieces(family: Family, shape: Shape) -> Iterator[Piece]:

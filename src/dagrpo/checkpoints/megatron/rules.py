@@ -1,10 +1,10 @@
 """The vocabulary of the family tables: which tensors of the Hugging Face layout make up one of Megatron's."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from dagrpo.checkpoints.megatron.shape import Dimension
-
+Dimension = Literal["vocabulary", "hidden", "query", "key", "head", "ffn", "gate_and_up", "experts", "expert_ffn"]
 Place = Literal["model", "layer", "expert"]
 Condition = Literal["untied", "attention_bias"]  # attributes of Shape
 
@@ -32,7 +32,8 @@ class Rule:
 class Family:
     """The table of one family: which architectures of config.json it serves, its rules, its own Megatron arguments.
 
-    `experts` is where its experts lie below a layer, in the Hugging Face layout.
+    `experts` is where its experts lie below a layer, in the Hugging Face layout; `defaults` are what a config.json of
+    it may leave out.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Family:
     rules: tuple[Rule, ...]
     arguments: tuple[str, ...] = ()
     experts: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def whole(megatron: str, name: str, *shape: Dimension, only_if: Condition | None = None) -> Rule:

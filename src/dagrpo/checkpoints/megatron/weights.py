@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from dagrpo.checkpoints.megatron.config import Shape
 from dagrpo.checkpoints.megatron.distcp_writer import DistcpWriter
 from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece
-from dagrpo.checkpoints.megatron.shape import Shape
 from dagrpo.checkpoints.megatron.tensors import RELEASE, TRACKER
 from dagrpo.checkpoints.tensors import Tensors
 
