@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,17 @@ def _fsync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and of those in it, hidden ones too, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def fsync_files(files: Iterable[Path]) -> None:
+    """Make the content of files survive a power cut; what is on the disk already costs nothing."""
+    for file in files:
+        _fsync_file(file)
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes `path`, on any failure it is removed."""
@@ -80,8 +91,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
-        for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
-            _fsync_file(file)
+        fsync_files(files_below(temporary))
         fsync_folder(temporary)
         if path.exists():
             path.rename(old)

@@ -2,9 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints import dcp, hf
 from dagrpo.checkpoints.folder import (
@@ -16,10 +16,13 @@ from dagrpo.checkpoints.folder import (
 )
 from dagrpo.checkpoints.manifest import Format, Manifest, verify, verify_listing, write_manifest
 from dagrpo.checkpoints.megatron import folder as megatron
-from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
 from dagrpo.checkpoints.source import Source, open_as, open_source, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
+from dagrpo.files import files_below, fsync_files
 from dagrpo.params.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # transformers is imported where a model is made: converting needs none of it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
@@ -39,16 +42,18 @@ def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
 def write_as(format: Format, source: Source, destination: Path, max_shard_bytes: int) -> Manifest:
     """Write a checkpoint in another format. Names, types and bytes of all tensors stay, or it is an error.
 
-    The bytes of the source are checked while they are copied: its files are read once from the disk.
+    The bytes of the source are checked while they are copied, and the copy reaches the disk while it is read back.
     """
     needed = total_bytes(source.tensors) + sum(path.stat().st_size for path in source.files.values())
-    with new_checkpoint(destination, needed) as folder, ThreadPoolExecutor(1) as thread:
+    with new_checkpoint(destination, needed) as folder, ThreadPoolExecutor(2) as thread:
         origin = thread.submit(source.summary)
         copy_files(source.files, folder)
         write_tensors(format, folder, source.tensors, max_shard_bytes)
-        expected = origin.result()
+        on_disk = thread.submit(fsync_files, files_below(folder))
         written = write_manifest(folder, format, open_as(format, folder))
+        expected = origin.result()
         assert written.tensors == expected, "the conversion changed a tensor"
+        on_disk.result()
     return written
 
 
@@ -63,8 +68,10 @@ def write_tensors(format: Format, folder: Path, tensors: Tensors, max_shard_byte
             megatron.write_tensors(folder, tensors, max_shard_bytes)
 
 
-def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """(model, tokenizer) of a checkpoint in any format, after checking it against its manifest, in eval mode."""
+    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+
     verify(folder)
     require_tokenizer(folder)
     tensors = open_tensors(folder)
@@ -72,8 +79,10 @@ def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTr
     return build_model(folder, state, dtype), load_tokenizer(folder)
 
 
-def save_model(model: PreTrainedModel, like: Path, destination: Path) -> Manifest:
+def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manifest:
     """Write a model in the format of the checkpoint `like`, with its auxiliary files."""
+    from dagrpo.checkpoints.modules import dtype_of_model, state_of
+
     origin = verify(like)
     if origin.format == "dcp":
         return dcp.save_model(model, like, destination)

@@ -10,6 +10,7 @@ No process group is needed.
 import json
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,7 +22,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import (
     copy_auxiliary,
@@ -31,9 +31,11 @@ from dagrpo.checkpoints.folder import (
     set_config_dtype,
 )
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
+
+if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class StreamedStorageWriter(HuggingFaceStorageWriter):
@@ -148,8 +150,10 @@ def write_tensors(folder: Path, tensors: Tensors) -> None:
     write_safetensors(folder / _file_of_rank(1), tensors, metadata)
 
 
-def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """(model, tokenizer) of a DCP checkpoint, after checking it against its manifest. The model is in eval mode."""
+    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+
     require_format(folder, verify(folder), "dcp")
     require_tokenizer(folder)
     tensors = DcpTensors(folder)
@@ -157,8 +161,10 @@ def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTr
     return build_model(folder, state, dtype), load_tokenizer(folder)
 
 
-def save_model(model: PreTrainedModel, like: Path, destination: Path) -> Manifest:
+def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manifest:
     """Write a model as a DCP checkpoint, with the auxiliary files of the checkpoint `like`."""
+    from dagrpo.checkpoints.modules import dtype_of_model, state_of
+
     origin = verify(like)
     state = state_of(model)
     with new_checkpoint(destination, total_bytes(StateTensors(state))) as folder:
