@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,20 +46,10 @@ def fsync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _fsync_file(path: Path) -> None:
+def fsync_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
-
-
-def files_below(folder: Path) -> list[Path]:
-    """All files of a folder and of those in it, hidden ones too, sorted."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def fsync_files(files: Iterable[Path]) -> None:
-    """Make the content of files survive a power cut; what is on the disk already costs nothing."""
-    for file in files:
-        _fsync_file(file)
 
 
 @contextmanager
@@ -72,7 +62,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o644)
-        _fsync_file(temporary)
+        fsync_file(temporary)
         temporary.replace(path)
         fsync_folder(path.parent)
     finally:
@@ -91,7 +81,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
-        fsync_files(files_below(temporary))
+        for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
+            fsync_file(file)
         fsync_folder(temporary)
         if path.exists():
             path.rename(old)

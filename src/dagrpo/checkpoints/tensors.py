@@ -4,8 +4,9 @@ A 30 GB checkpoint passes through here with one tensor in memory. Not a state di
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -35,6 +36,13 @@ class Tensors(Protocol):
     def specs(self) -> Mapping[str, TensorSpec]: ...
 
     def read(self, name: str) -> Tensor: ...
+
+
+Finished = Callable[[Path], object]  # told of each file of weights when nothing more is written to it
+
+
+def ignore(path: Path) -> None:
+    """The Finished of those who do not care."""
 
 
 class StateTensors:
@@ -82,6 +90,22 @@ def total_bytes(tensors: Tensors) -> int:
 def parameter_count(tensors: Tensors) -> int:
     """How many numbers all tensors hold; tied weights count once."""
     return sum(spec.numel for spec in tensors.specs.values())
+
+
+def first_difference(ours: Tensors, theirs: Tensors) -> str | None:
+    """The name of a tensor whose name, type, shape or bytes are not the same in both, or None."""
+    for name in sorted(ours.specs.keys() | theirs.specs.keys()):
+        if ours.specs.get(name) != theirs.specs.get(name) or not _same_bytes(ours.read(name), theirs.read(name)):
+            return name
+    return None
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Compared as integers, since NaN is not equal to itself; as wide ones where their places allow it."""
+    first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    if all(values.numel() % 8 == 0 and values.storage_offset() % 8 == 0 for values in (first, second)):
+        first, second = first.view(torch.int64), second.view(torch.int64)
+    return torch.equal(first, second)
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

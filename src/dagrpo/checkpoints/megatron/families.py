@@ -123,10 +123,20 @@ GLM4 = Family(
     architectures=("Glm4ForCausalLM",),
     rules=(
         *GLM.rules,
-        layer("post_self_attn_layernorm.weight", "post_self_attn_layernorm.weight", "hidden"),
-        layer("post_mlp_layernorm.weight", "post_mlp_layernorm.weight", "hidden"),
+        layer(
+            "post_self_attn_layernorm.weight",
+            "post_self_attn_layernorm.weight",
+            "hidden",
+            also_known_as=("self_attention.post_self_attn_layernorm.weight",),
+        ),
+        layer(
+            "post_mlp_layernorm.weight",
+            "post_mlp_layernorm.weight",
+            "hidden",
+            also_known_as=("mlp.post_mlp_layernorm.weight",),
+        ),
     ),
-    arguments=GLM.arguments,
+    arguments=(*GLM.arguments, "--post-self-attn-layernorm", "--post-mlp-layernorm"),
     defaults=GLM.defaults,
 )
 
