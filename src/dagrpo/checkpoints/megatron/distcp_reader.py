@@ -153,24 +153,36 @@ class _Span:
 
 def _mapped_tensor(mapped: mmap.mmap, start: int, length: int, where: str) -> Tensor:
     """The tensor of an item that torch.save wrote, on top of the mapped file."""
-    try:
-        archive = zipfile.ZipFile(_Span(mapped, start, length))
-        header = read_header(archive, where)
-        entry = archive.getinfo(header.record)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{where} is damaged ({error}): copy or make that checkpoint again.") from None
-    if entry.compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{where} is compressed, which is not read: save that checkpoint without compression.")
-    local = start + entry.header_offset
-    name_bytes = int.from_bytes(mapped[local + 26 : local + 28], "little")
-    extra_bytes = int.from_bytes(mapped[local + 28 : local + 30], "little")
-    begin = local + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
-    if begin + entry.file_size > start + length or entry.file_size == 0:
+    records = _records(mapped, start, length, where)
+    pickled = next((name for name in records if name.endswith("/data.pkl")), None)
+    if pickled is None:
+        raise ValueError(f"{where} is not a tensor that torch.save wrote: copy or make that checkpoint again.")
+    begin, end = records[pickled]
+    header = read_header(mapped[begin:end], where)
+    begin, end = records.get(pickled.removesuffix("data.pkl") + f"data/{header.record}", (0, 0))
+    if begin == end:
         raise ValueError(f"{where} is damaged (its values are missing): copy or make that checkpoint again.")
-    values = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.file_size, offset=begin)
+    values = torch.frombuffer(mapped, dtype=torch.uint8, count=end - begin, offset=begin)
     if begin % header.dtype.itemsize:
         values = values.clone()  # a view needs aligned values
     try:
         return values.view(header.dtype).as_strided(header.shape, header.strides, header.offset)
     except RuntimeError as error:  # torch's word for a shape that goes beyond the values
         raise ValueError(f"{where} is damaged ({str(error).splitlines()[0]}): copy or make it again.") from None
+
+
+def _records(mapped: mmap.mmap, start: int, length: int, where: str) -> dict[str, tuple[int, int]]:
+    """Where the records of an item begin and end in the file. Their crc32 is not looked at: it may be left out."""
+    try:
+        entries = zipfile.ZipFile(_Span(mapped, start, length)).infolist()
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{where} is damaged ({error}): copy or make that checkpoint again.") from None
+    records = {}
+    for entry in entries:
+        local = start + entry.header_offset
+        lengths = (mapped[local + at : local + at + 2] for at in (26, 28))  # lengths of the name and of what follows it
+        begin = local + _LOCAL_HEADER_BYTES + sum(int.from_bytes(two, "little") for two in lengths)
+        if entry.compress_type != zipfile.ZIP_STORED or begin + entry.file_size > start + length:
+            raise ValueError(f"{where} is compressed or damaged: save or copy that checkpoint again.")
+        records[entry.filename] = (begin, begin + entry.file_size)
+    return records

@@ -7,7 +7,6 @@ the third pickle, holds training arguments and is never opened.
 
 import io
 import pickle
-import zipfile
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path, PosixPath, PurePosixPath
@@ -98,18 +97,14 @@ def read_metadata(path: Path) -> Metadata:
     return found
 
 
-def read_header(archive: zipfile.ZipFile, where: str) -> TensorHeader:
+def read_header(pickled: bytes, where: str) -> TensorHeader:
     """The header of a tensor that torch.save wrote. ValueError: it is something else."""
-    pickled = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
-    if pickled is None:
-        raise ValueError(f"{where} is not a tensor that torch.save wrote: copy or make that checkpoint again.")
     allowed: dict[str, Any] = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
     allowed |= {"torch._utils._rebuild_tensor_v2": _rebuild, "collections.OrderedDict": OrderedDict}
-    header = _loaded(io.BytesIO(archive.read(pickled)), allowed, where)
+    header = _loaded(io.BytesIO(pickled), allowed, where)
     if not isinstance(header, _Rebuilt):
         raise ValueError(f"{where} is not a plain tensor: copy or make that checkpoint again.")
-    (dtype, key), offset, shape, strides = header.arguments
-    record = pickled.removesuffix("data.pkl") + f"data/{key}"
+    (dtype, record), offset, shape, strides = header.arguments
     return TensorHeader(dtype=dtype, record=record, offset=offset, shape=tuple(shape), strides=tuple(strides))
 
 
