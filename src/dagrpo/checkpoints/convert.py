@@ -1,6 +1,6 @@
 """From any checkpoint format to any other, exactly; and models in whichever format a checkpoint has."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +15,16 @@ from dagrpo.checkpoints.folder import (
     set_config_dtype,
 )
 from dagrpo.checkpoints.manifest import (
-    FileEntry,
     Format,
     Manifest,
     describe,
-    entry_of,
     verify,
     verify_listing,
     write_manifest,
 )
 from dagrpo.checkpoints.megatron import folder as megatron
 from dagrpo.checkpoints.source import Source, open_as, open_source, open_tensors
-from dagrpo.checkpoints.tensors import Finished, StateTensors, Tensors, first_difference, ignore, total_bytes
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, first_difference, total_bytes
 from dagrpo.files import fsync_file
 from dagrpo.params.checkpoint import Checkpoint
 
@@ -51,41 +49,36 @@ def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
 def write_as(format: Format, source: Source, destination: Path, max_shard_bytes: int) -> Manifest:
     """Write a checkpoint in another format. Names, types and bytes of all tensors stay, or it is an error.
 
-    The bytes of the source are checked, and finished files are hashed and brought to the disk, while others are still written.
+    The bytes of the source are checked while they are copied, and the copy reaches the disk while it is read back.
     """
     needed = total_bytes(source.tensors) + sum(path.stat().st_size for path in source.files.values())
     with new_checkpoint(destination, needed) as folder, ThreadPoolExecutor(2) as threads:
         summary = threads.submit(source.summary)
         copy_files(source.files, folder)
-        entries: dict[Path, Future[FileEntry]] = {}
-
-        def finished(path: Path) -> None:
-            entries[path] = threads.submit(_on_disk, path)
-
-        write_tensors(format, folder, source.tensors, max_shard_bytes, finished)
+        write_tensors(format, folder, source.tensors, max_shard_bytes)
+        on_disk = threads.submit(_fsync_all, sorted(path for path in folder.rglob("*") if path.is_file()))
         changed = threads.submit(first_difference, source.tensors, open_as(format, folder))
-        written = describe(folder, format, summary, entries)
-        assert changed.result() is None, f"the conversion changed {changed.result()}"
+        written = describe(folder, format, summary)
+        difference = changed.result()
+        assert difference is None, f"the conversion changed {difference}"
+        on_disk.result()
     return written
 
 
-def _on_disk(path: Path) -> FileEntry:
-    entry = entry_of(path)
-    fsync_file(path)
-    return entry
+def _fsync_all(files: list[Path]) -> None:
+    for file in files:
+        fsync_file(file)
 
 
-def write_tensors(
-    format: Format, folder: Path, tensors: Tensors, max_shard_bytes: int, finished: Finished = ignore
-) -> None:
+def write_tensors(format: Format, folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
     """Write weights into a folder that has its other files already. DCP: one file for this one process."""
     match format:
         case "huggingface":
-            hf.write_weights(folder, tensors, max_shard_bytes, finished)
+            hf.write_weights(folder, tensors, max_shard_bytes)
         case "dcp":
             dcp.write_tensors(folder, tensors)
         case "megatron":
-            megatron.write_tensors(folder, tensors, max_shard_bytes, finished)
+            megatron.write_tensors(folder, tensors, max_shard_bytes)
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":

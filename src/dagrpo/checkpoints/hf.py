@@ -18,7 +18,7 @@ from dagrpo.checkpoints.folder import (
 )
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from dagrpo.checkpoints.tensors import Finished, SomeTensors, StateTensors, Tensors, TensorSpec, ignore, total_bytes
+from dagrpo.checkpoints.tensors import SomeTensors, StateTensors, Tensors, TensorSpec, total_bytes
 from dagrpo.files import read_json, write_json
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
@@ -52,20 +52,16 @@ class HuggingFaceTensors:
         return self._files[name].read(name)
 
 
-def write_weights(
-    folder: Path, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES, finished: Finished = ignore
-) -> None:
+def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> None:
     """Write weights into a folder: one file, or shards of at most so many bytes of weights and an index."""
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})
-        finished(folder / WEIGHTS)
         return
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         write_safetensors(folder / file, SomeTensors(tensors, names), {"format": "pt"})
-        finished(folder / file)
         weight_map |= dict.fromkeys(names, file)
     write_json(folder / INDEX, {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": weight_map})
 

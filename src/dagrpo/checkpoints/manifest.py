@@ -6,7 +6,6 @@ The tensor digest does not depend on the format or the sharding: a conversion is
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -77,15 +76,9 @@ def write_manifest(folder: Path, format: Format, tensors: Tensors) -> Manifest:
         return describe(folder, format, thread.submit(summary_of, tensors))
 
 
-def describe(
-    folder: Path,
-    format: Format,
-    summary: "Future[TensorSummary]",
-    entries: "Mapping[Path, Future[FileEntry]] | None" = None,
-) -> Manifest:
-    """The same where what the manifest says about the weights, and about some files, is being found out meanwhile."""
-    known = {path: entry.result() for path, entry in (entries or {}).items()}
-    files = {name: known.get(folder / name) or entry_of(folder / name) for name in _names(folder)}
+def describe(folder: Path, format: Format, summary: "Future[TensorSummary]") -> Manifest:
+    """The same where what the manifest says about the weights is being found out meanwhile."""
+    files = {name: _entry(folder / name) for name in _names(folder)}
     manifest = Manifest(format=format, files=files, tensors=summary.result())
     write_json(folder / MANIFEST, asdict(manifest))
     return manifest
@@ -149,8 +142,7 @@ def _verify_size(folder: Path, name: str, entry: FileEntry) -> None:
         )
 
 
-def entry_of(path: Path) -> FileEntry:
-    """What a manifest says about a file. Reads it."""
+def _entry(path: Path) -> FileEntry:
     return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
 
 

@@ -4,9 +4,8 @@ A 30 GB checkpoint passes through here with one tensor in memory. Not a state di
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -36,13 +35,6 @@ class Tensors(Protocol):
     def specs(self) -> Mapping[str, TensorSpec]: ...
 
     def read(self, name: str) -> Tensor: ...
-
-
-Finished = Callable[[Path], object]  # told of each file of weights when nothing more is written to it
-
-
-def ignore(path: Path) -> None:
-    """The Finished of those who do not care."""
 
 
 class StateTensors:

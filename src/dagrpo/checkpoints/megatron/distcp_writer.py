@@ -28,7 +28,6 @@ from torch.distributed.checkpoint.metadata import (
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from dagrpo.checkpoints.megatron.layout import Piece, Sizes
-from dagrpo.checkpoints.tensors import Finished, ignore
 from dagrpo.files import write_json
 
 METADATA = ".metadata"
@@ -49,10 +48,9 @@ class DistcpWriter:
     A file is closed when the next tensor would take it beyond `max_file_bytes`.
     """
 
-    def __init__(self, folder: Path, max_file_bytes: int, finished: Finished = ignore) -> None:
+    def __init__(self, folder: Path, max_file_bytes: int) -> None:
         self._folder = folder
         self._max_file_bytes = max_file_bytes
-        self._finished = finished
         self._file: BinaryIO | None = None
         self._files = 0
         self._described: dict[str, STORAGE_TYPES] = {}
@@ -116,7 +114,6 @@ class DistcpWriter:
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._finished(Path(self._file.name))
             self._file = None
 
 

@@ -7,15 +7,15 @@ from dagrpo.checkpoints.megatron.config import load_config
 from dagrpo.checkpoints.megatron.layout import layout_of
 from dagrpo.checkpoints.megatron.tensors import MegatronTensors
 from dagrpo.checkpoints.megatron.weights import write_weights
-from dagrpo.checkpoints.tensors import Finished, Tensors, ignore
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.files import write_text
 
 
-def write_tensors(folder: Path, tensors: Tensors, max_file_bytes: int, finished: Finished = ignore) -> None:
+def write_tensors(folder: Path, tensors: Tensors, max_file_bytes: int) -> None:
     """Write weights into a folder that has its config.json. ValueError: Megatron cannot hold them, or train them."""
     config = load_config(folder)
     arguments = megatron_arguments(config)
-    write_weights(folder, tensors, layout_of(config), max_file_bytes, finished)
+    write_weights(folder, tensors, layout_of(config), max_file_bytes)
     write_text(folder / FILE, "\n".join(arguments) + "\n")
 
 

@@ -7,7 +7,7 @@ from dagrpo.checkpoints.megatron.config import Shape
 from dagrpo.checkpoints.megatron.distcp_writer import DistcpWriter
 from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece
 from dagrpo.checkpoints.megatron.tensors import RELEASE, TRACKER
-from dagrpo.checkpoints.tensors import Finished, Tensors, ignore
+from dagrpo.checkpoints.tensors import Tensors
 
 # What Transformer Engine's and Megatron's own modules of a layer ask for beside their weights. A loader that misses one
 # stops, and ignores those that it has no module for.
@@ -24,14 +24,12 @@ _MODULES = (
 )
 
 
-def write_weights(
-    folder: Path, tensors: Tensors, layout: Layout, max_file_bytes: int, finished: Finished = ignore
-) -> None:
+def write_weights(folder: Path, tensors: Tensors, layout: Layout, max_file_bytes: int) -> None:
     """Write the folder that `--load` takes. ValueError: a tensor is missing, left over, or of another shape or type."""
     require_the_same_tensors(tensors, layout)
     release = folder / RELEASE
     release.mkdir()
-    with DistcpWriter(release, max_file_bytes, finished) as writer:
+    with DistcpWriter(release, max_file_bytes) as writer:
         for piece in layout.pieces:
             writer.add(piece, piece.join([tensors.read(name) for name in piece.names]))
         writer.add_absent_objects(_extra_states(layout.shape))
