@@ -74,3 +74,18 @@ def test_verify_notices_weights_that_are_not_those_of_the_manifest(model_folder:
 def test_an_adapter_that_nobody_named_cannot_be_kept(pristine: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--keep-adapter is given without --adapter"):
         _run("convert", pristine, tmp_path / "x", "--to", "hf", "--keep-adapter")
+
+
+def test_nothing_but_a_checkpoint_is_written_over(pristine: Path, model_folder: Path, tmp_path: Path) -> None:
+    for destination in (model_folder, model_folder.parent):
+        with pytest.raises(ValueError, match="which is read: give another folder to write"):
+            _run("convert", model_folder, destination, "--to", "dcp")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "final.tex").touch()
+    with pytest.raises(ValueError, match="thesis exists and is not a checkpoint of ours"):
+        _run("convert", pristine, tmp_path / "thesis", "--to", "dcp")
+    assert (tmp_path / "thesis" / "final.tex").exists()
+    (tmp_path / "empty").mkdir()
+    _run("convert", pristine, tmp_path / "empty", "--to", "dcp")
+    _run("convert", pristine, tmp_path / "empty", "--to", "megatron")
+    assert read_manifest(tmp_path / "empty" / MANIFEST).format == "megatron"

@@ -43,8 +43,10 @@ def convert(
     from dagrpo import console
     from dagrpo.checkpoints import facts, lora
     from dagrpo.checkpoints.convert import write_as
+    from dagrpo.checkpoints.folder import require_replaceable
     from dagrpo.checkpoints.source import open_source
 
+    require_replaceable(destination, [folder for folder in (source, base, adapter) if folder is not None])
     opened = open_source(source, base)
     if adapter is not None:
         opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)

@@ -7,14 +7,14 @@ for byte.
 import errno
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
 
-from dagrpo.checkpoints.manifest import BESIDE, Format, Manifest
+from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Format, Manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.files import atomic_folder, read_json, require_space, write_text
 
@@ -47,6 +47,19 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
         if error.errno not in _NO_ROOM:
             raise
         raise OSError(error.errno, error.strerror, str(destination)) from error
+
+
+def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
+    """Refuse to write over anything but a checkpoint that is not read from: the old folder is deleted at the end."""
+    for source in sources:
+        if destination.resolve() in (source.resolve(), *source.resolve().parents):
+            raise ValueError(f"{destination} holds {source}, which is read: give another folder to write.")
+    if (
+        destination.exists()
+        and not (destination / MANIFEST).is_file()
+        and (not destination.is_dir() or any(destination.iterdir()))
+    ):
+        raise ValueError(f"{destination} exists and is not a checkpoint of ours: give another folder, or remove it.")
 
 
 def auxiliary_files(manifest: Manifest) -> list[str]:
