@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.manifest import MANIFEST
@@ -171,11 +174,12 @@ def test_a_metadata_file_that_runs_something_is_refused(
 def test_a_tensor_that_runs_something_is_refused(there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tensors = MegatronTensors(there, layout_of(load_config(there)))
-    info = next(i for index, i in tensors._reader._stored.items() if index.fqn == "decoder.final_layernorm.weight")
+    chunks = tensors._reader._stored["decoder.final_layernorm.weight"].chunks
+    ((start, (extent, place)),) = chunks.items()
     torch.save([torch.ones(64), _Foreign()], tmp_path / "foreign")
     foreign = (tmp_path / "foreign").read_bytes()
-    path = there / "release" / info.relative_path
-    info.offset, info.length = path.stat().st_size, len(foreign)
+    path = there / "release" / place.file
+    chunks[start] = extent, replace(place, offset=path.stat().st_size, length=len(foreign))
     path.write_bytes(path.read_bytes() + foreign)
     with pytest.raises(ValueError, match=r"is a pickle that is not read \(it names posix\.system\)"):
         tensors.read("model.norm.weight")
@@ -247,3 +251,30 @@ def test_a_conversion_that_is_killed_leaves_nothing_under_its_name_and_can_be_re
     assert not destination.exists()
     write_as("megatron", open_source(tmp_path / "source"), destination, LARGE)
     assert list(destination.parent.iterdir()) == [destination]
+
+
+@settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_damage_anywhere_in_the_pickles_is_one_sentence(there: Path, data: st.DataObject) -> None:
+    path = there / "release" / ".metadata"
+    whole = path.read_bytes()
+    changes = data.draw(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=4))
+    damaged = bytearray(whole)
+    for place, value in changes:
+        damaged[place] = value
+    path.write_bytes(damaged[: data.draw(st.integers(0, len(whole)))])
+    complaint = _complaint_about(there)
+    path.write_bytes(whole)
+    assert complaint is None or (complaint.endswith(".") and "\n" not in complaint)
+
+
+def _complaint_about(folder: Path) -> str | None:
+    try:
+        tensors = open_source(folder).tensors
+        for name in tensors.specs:
+            tensors.read(name)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
 
 from dagrpo.checkpoints.megatron.distcp_writer import METADATA
 from dagrpo.checkpoints.megatron.layout import Sizes
-from dagrpo.checkpoints.megatron.pickles import read_header, read_metadata
-from dagrpo.checkpoints.tensors import TensorSpec
+from dagrpo.checkpoints.megatron.pickles import StoredTensor, read_header, read_metadata
 
 _LOCAL_HEADER_BYTES = 30  # of a zip entry, before its name
 
@@ -25,19 +23,10 @@ class DistcpReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        metadata = read_metadata(folder / METADATA)
-        self._stored = metadata.storage_data
-        self._tensors = {
-            key: stored
-            for key, stored in metadata.state_dict_metadata.items()
-            if isinstance(stored, TensorStorageMetadata)
-        }
+        self._stored = read_metadata(folder / METADATA)
         self._indexes: dict[str, _ChunkIndex] = {}
         self._files: dict[str, mmap.mmap] = {}
-        self.specs = {
-            key: TensorSpec(dtype=stored.properties.dtype, shape=tuple(stored.size))
-            for key, stored in self._tensors.items()
-        }
+        self.specs = {key: stored.spec for key, stored in self._stored.items()}
 
     def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:
         """The box of a tensor. ValueError: a part of it is stored nowhere, or its file is damaged."""
@@ -65,24 +54,22 @@ class DistcpReader:
     def _candidates(self, key: str, offsets: Sizes, sizes: Sizes) -> list[tuple[Sizes, Sizes]]:
         """Where the chunks begin that may hold a part of the box, and how large they are."""
         if key not in self._indexes:
-            self._indexes[key] = _ChunkIndex(self._tensors[key].chunks)
+            self._indexes[key] = _ChunkIndex(self._stored[key])
         return self._indexes[key].near(offsets, sizes)
 
     def _chunk(self, key: str, start: Sizes, extent: Sizes) -> Tensor:
         """One stored chunk, mapped."""
-        info = self._stored.get(MetadataIndex(key, torch.Size(start)))
-        if info is None:
-            raise ValueError(f"{self._folder / METADATA} does not say where {key} is: copy or make it again.")
-        path = self._folder / info.relative_path
-        if Path(info.relative_path).name != info.relative_path:
+        _, place = self._stored[key].chunks[start]
+        path = self._folder / place.file
+        if Path(place.file).name != place.file:
             raise ValueError(
-                f"{self._folder / METADATA} names {info.relative_path}, which is not a file of its folder: "
+                f"{self._folder / METADATA} names {place.file!r}, which is not a file of its folder: "
                 "do not use this checkpoint."
             )
         mapped = self._map(path)
-        if info.offset + info.length > len(mapped):
+        if place.offset < 0 or place.length < 0 or place.offset + place.length > len(mapped):
             raise ValueError(f"{path} is truncated: copy or make that checkpoint again.")
-        tensor = _mapped_tensor(mapped, info.offset, info.length, f"{key} in {path}")
+        tensor = _mapped_tensor(mapped, place.offset, place.length, f"{key} in {path}")
         if tuple(tensor.shape) != extent or tensor.dtype != self.specs[key].dtype:
             raise ValueError(f"{path} holds {key} in another shape or type than {METADATA} says: make it again.")
         return tensor
@@ -105,10 +92,9 @@ class _ChunkIndex:
     A mixture of experts has ten thousands of chunks in a tensor: looking at all for each box would take hours.
     """
 
-    def __init__(self, chunks: list[ChunkStorageMetadata]) -> None:
-        # A chunk that several ranks wrote is listed several times, but stored once.
-        self._all = list({tuple(chunk.offsets): tuple(chunk.sizes) for chunk in chunks}.items())
-        self._depth = min(_leading_ones(extent) for _, extent in self._all)
+    def __init__(self, stored: StoredTensor) -> None:
+        self._all = [(start, extent) for start, (extent, _) in stored.chunks.items()]
+        self._depth = min((_leading_ones(extent) for _, extent in self._all), default=0)
         self._by_place: dict[Sizes, list[tuple[Sizes, Sizes]]] = {}
         for start, extent in self._all:
             self._by_place.setdefault(start[: self._depth], []).append((start, extent))
@@ -175,8 +161,8 @@ def _records(mapped: mmap.mmap, start: int, length: int, where: str) -> dict[str
     """Where the records of an item begin and end in the file. Their crc32 is not looked at: it may be left out."""
     try:
         entries = zipfile.ZipFile(_Span(mapped, start, length)).infolist()
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{where} is damaged ({error}): copy or make that checkpoint again.") from None
+    except Exception as error:  # noqa: BLE001 - zipfile raises anything on a damaged directory
+        raise ValueError(f"{where} is damaged ({type(error).__name__}): copy or make that checkpoint again.") from None
     records = {}
     for entry in entries:
         local = start + entry.header_offset

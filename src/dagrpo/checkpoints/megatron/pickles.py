@@ -8,13 +8,18 @@ the third pickle, holds training arguments and is never opened.
 import io
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PosixPath, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import torch
 from torch.distributed.checkpoint import filesystem, metadata, planner
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+
+from dagrpo.checkpoints.tensors import TensorSpec
+
+Kind = TypeVar("Kind")
 
 _METADATA_CLASSES = (
     metadata.Metadata,
@@ -60,6 +65,27 @@ class TensorHeader:
     strides: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an item is: bytes from the beginning of a file of the folder."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """A whole tensor, and by the offsets at which they begin the sizes and places of its chunks."""
+
+    spec: TensorSpec
+    chunks: dict[tuple[int, ...], tuple[tuple[int, ...], Place]]
+
+
+class _ForeignName(Exception):
+    """The pickle names something that is none of its business."""
+
+
 class _Restricted(pickle.Unpickler):
     """An unpickler that resolves the names of one table."""
 
@@ -70,42 +96,80 @@ class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = self._allowed.get(f"{module}.{name}")
         if found is None:
-            raise pickle.UnpicklingError(f"it names {module}.{name}")
+            raise _ForeignName("it names " + f"{module}.{name}".encode("unicode_escape").decode())
         return found
 
     def persistent_load(self, pid: Any) -> Any:
         kind, dtype, key, *_ = pid
         if kind != "storage" or not isinstance(dtype, torch.dtype):
-            raise pickle.UnpicklingError("it refers to something other than a tensor's values")
+            raise _ForeignName("it refers to something other than a tensor's values")
         return dtype, str(key)
 
 
-def read_metadata(path: Path) -> Metadata:
-    """The `.metadata` of a checkpoint. ValueError: it is missing, damaged, or names a class that it has no need of."""
+def read_metadata(path: Path) -> dict[str, StoredTensor]:
+    """The tensors that a `.metadata` describes. ValueError: it is missing, damaged, or names a class it has no need of."""
     allowed: dict[str, Any] = {f"{kind.__module__}.{kind.__name__}": kind for kind in _METADATA_CLASSES}
     allowed |= {str(dtype): dtype for dtype in _DTYPES.values()}
     allowed["torch.serialization._get_layout"] = lambda name: torch.strided
     # Python 3.13 pickles paths under another module.
     allowed |= {"pathlib._local.PosixPath": PosixPath}
     try:
-        with path.open("rb") as file:
-            found = _loaded(file, allowed, str(path))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: give the folder of a whole torch_dist checkpoint.") from None
-    if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
-        raise ValueError(f"{path} does not describe a torch_dist checkpoint: copy or make that checkpoint again.")
-    return found
+    return _loaded(content, allowed, str(path), _stored_tensors)
+
+
+def _stored_tensors(found: Any) -> dict[str, StoredTensor]:
+    """What is needed of torch's objects, whose attributes a damaged file may have left out or replaced."""
+    return {
+        str(key): StoredTensor(
+            spec=TensorSpec(dtype=_checked(torch.dtype, stored.properties.dtype), shape=_sizes(stored.size)),
+            chunks={
+                _sizes(chunk.offsets): (
+                    _sizes(chunk.sizes),
+                    _place(found.storage_data[MetadataIndex(key, chunk.offsets)]),
+                )
+                for chunk in stored.chunks
+            },
+        )
+        for key, stored in _checked(Metadata, found).state_dict_metadata.items()
+        if isinstance(stored, TensorStorageMetadata)
+    }
+
+
+def _place(info: Any) -> Place:
+    return Place(
+        file=_checked(str, info.relative_path), offset=_checked(int, info.offset), length=_checked(int, info.length)
+    )
+
+
+def _sizes(sizes: Any) -> tuple[int, ...]:
+    return tuple(_checked(int, size) for size in sizes)
+
+
+def _checked(kind: type[Kind], value: Any) -> Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not a {kind.__name__}")
+    return value
 
 
 def read_header(pickled: bytes, where: str) -> TensorHeader:
     """The header of a tensor that torch.save wrote. ValueError: it is something else."""
     allowed: dict[str, Any] = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
     allowed |= {"torch._utils._rebuild_tensor_v2": _rebuild, "collections.OrderedDict": OrderedDict}
-    header = _loaded(io.BytesIO(pickled), allowed, where)
-    if not isinstance(header, _Rebuilt):
-        raise ValueError(f"{where} is not a plain tensor: copy or make that checkpoint again.")
-    (dtype, record), offset, shape, strides = header.arguments
-    return TensorHeader(dtype=dtype, record=record, offset=offset, shape=tuple(shape), strides=tuple(strides))
+    return _loaded(pickled, allowed, where, _header)
+
+
+def _header(found: Any) -> TensorHeader:
+    (dtype, record), offset, shape, strides = _checked(_Rebuilt, found).arguments
+    return TensorHeader(
+        dtype=_checked(torch.dtype, dtype),
+        record=_checked(str, record),
+        offset=_checked(int, offset),
+        shape=_sizes(shape),
+        strides=_sizes(strides),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +182,12 @@ def _rebuild(storage: Any, offset: int, shape: Any, strides: Any, *others: Any) 
     return _Rebuilt((storage, offset, shape, strides))
 
 
-def _loaded(file: IO[bytes], allowed: dict[str, Any], where: str) -> Any:
+def _loaded(content: bytes, allowed: dict[str, Any], where: str, then: Callable[[Any], Kind]) -> Kind:
     try:
-        return _Restricted(file, allowed).load()
-    except pickle.UnpicklingError as error:
+        return then(_Restricted(io.BytesIO(content), allowed).load())
+    except _ForeignName as error:
         raise ValueError(f"{where} is a pickle that is not read ({error}): do not use this checkpoint.") from None
-    except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+    except Exception as error:  # noqa: BLE001 - a damaged pickle raises anything
         raise ValueError(
             f"{where} is truncated or damaged ({type(error).__name__}): copy or make that checkpoint again."
         ) from None
