@@ -8,13 +8,22 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test setup gpu ui sync lint params locks clean
+.PHONY: run test oracle setup gpu ui sync lint params locks clean
 
 run: setup
 	snakemake --cores all target
 
 test: setup lint
 	pytest
+
+# The tests that ask megatron-core itself, which has an environment of its own.
+oracle: setup .venv-megatron/.installed
+	DAGRPO_MEGATRON_PYTHON=$(CURDIR)/.venv-megatron/bin/python pytest tests/checkpoints/megatron
+
+.venv-megatron/.installed: requirements/megatron-test.lock | setup
+	test -x .venv-megatron/bin/python || python3 -m venv .venv-megatron
+	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-megatron/bin/python --no-deps $(TORCH) -r $<
+	touch $@
 
 lint: setup
 	ruff check . && ruff format --check .

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.files import write_text
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -75,11 +76,14 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     serve(port)
 
 
+checkpoint_commands.register(app)
+
+
 def run(command: Callable[[], None]) -> None:
     """Run the application; a mistake of the user is one sentence and exit code 1."""
     try:
         command()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
 

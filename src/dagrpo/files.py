@@ -46,7 +46,8 @@ def fsync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _fsync_file(path: Path) -> None:
+def fsync_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
@@ -61,7 +62,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o644)
-        _fsync_file(temporary)
+        fsync_file(temporary)
         temporary.replace(path)
         fsync_folder(path.parent)
     finally:
@@ -81,7 +82,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o755)
         for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
-            _fsync_file(file)
+            fsync_file(file)
         fsync_folder(temporary)
         if path.exists():
             path.rename(old)

@@ -14,11 +14,14 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from dagrpo.checkpoints import dcp, hf
+from dagrpo.checkpoints.convert import convert, export, write_as
 from dagrpo.checkpoints.dcp import DcpTensors
 from dagrpo.checkpoints.folder import auxiliary_files
 from dagrpo.checkpoints.hf import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, tensor_digest, verify, write_manifest
+from dagrpo.checkpoints.source import open_source
 from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.params.checkpoint import Checkpoint
 
 LARGE = 1 << 30
 SMALL_MOE = Qwen3MoeConfig(
@@ -37,7 +40,7 @@ SMALL_MOE = Qwen3MoeConfig(
 
 @pytest.fixture
 def converted(pristine: Path, tmp_path: Path) -> Path:
-    dcp.to_dcp(pristine, tmp_path / "converted")
+    write_as("dcp", open_source(pristine), tmp_path / "converted", LARGE)
     return tmp_path / "converted"
 
 
@@ -67,8 +70,8 @@ def test_the_way_there_and_back_is_exact(
     config = Qwen2Config.from_pretrained(pristine, tie_word_embeddings=tied)
     source = _folder_of(config, dtype, pristine, tmp_path / "source", limit)
     assert ("lm_head.weight" in HuggingFaceTensors(tmp_path / "source").specs) is not tied
-    there = dcp.to_dcp(tmp_path / "source", tmp_path / "there")
-    back = dcp.to_hf(tmp_path / "there", tmp_path / "back", limit)
+    there = write_as("dcp", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", limit)
     assert there.format == "dcp"
     assert source.tensors == there.tensors == back.tensors
     _assert_same_auxiliary_files(tmp_path / "source", tmp_path / "there")
@@ -79,12 +82,12 @@ def test_the_way_there_and_back_is_exact(
 def test_the_way_there_and_back_returns_our_own_model_byte_for_byte(
     pristine: Path, converted: Path, tmp_path: Path
 ) -> None:
-    dcp.to_hf(converted, tmp_path / "back", LARGE)
+    write_as("huggingface", open_source(converted), tmp_path / "back", LARGE)
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
 
 
 def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
-    dcp.to_dcp(pristine, tmp_path / "again")
+    write_as("dcp", open_source(pristine), tmp_path / "again", LARGE)
     model, _ = dcp.load_model(converted, torch.float32)
     dcp.save_model(model, converted, tmp_path / "saved")
     manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
@@ -149,7 +152,7 @@ def test_a_model_can_be_loaded_in_another_type(converted: Path) -> None:
 
 def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_path: Path) -> None:
     source = _folder_of(SMALL_MOE, torch.float32, pristine, tmp_path / "source", LARGE)
-    dcp.to_dcp(tmp_path / "source", tmp_path / "there")
+    write_as("dcp", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
     model, _ = dcp.load_model(tmp_path / "there", torch.float32)
     saved = dcp.save_model(model, tmp_path / "there", tmp_path / "saved")
     assert "model.layers.0.mlp.experts.3.up_proj.weight" in DcpTensors(tmp_path / "saved").specs
@@ -182,20 +185,20 @@ def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:
 def test_a_missing_rank_is_noticed(converted: Path, tmp_path: Path) -> None:
     next(converted.glob("*.safetensors")).unlink()
     with pytest.raises(ValueError, match=r"shard-00001-model-00001-of-00001\.safetensors is missing"):
-        dcp.to_hf(converted, tmp_path / "back", LARGE)
+        write_as("huggingface", open_source(converted), tmp_path / "back", LARGE)
     assert not (tmp_path / "back").exists()
 
 
 def test_the_wrong_format_is_refused(pristine: Path, converted: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a dcp checkpoint where a huggingface one is needed"):
-        dcp.to_dcp(converted, tmp_path / "x")
+        convert(converted, tmp_path / "x", Checkpoint())
     with pytest.raises(ValueError, match="is a huggingface checkpoint where a dcp one is needed"):
-        dcp.to_hf(pristine, tmp_path / "x", LARGE)
+        export(pristine, tmp_path / "x", Checkpoint())
 
 
 def test_a_model_without_a_tokenizer_is_not_converted(model_folder: Path, tmp_path: Path) -> None:
     (model_folder / "tokenizer.json").unlink()
     write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
     with pytest.raises(ValueError, match="has no tokenizer"):
-        dcp.to_dcp(model_folder, tmp_path / "x")
+        convert(model_folder, tmp_path / "x", Checkpoint())
     assert not (tmp_path / "x").exists()

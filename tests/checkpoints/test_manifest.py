@@ -11,7 +11,7 @@ import torch
 
 from dagrpo.checkpoints.hf import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest, tensor_digest, verify, write_manifest
-from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.checkpoints.tensors import StateTensors, first_difference
 
 
 def test_the_digest_is_one_sha256_over_name_type_shape_and_bytes_in_name_order() -> None:
@@ -98,3 +98,20 @@ def test_a_manifest_cannot_name_files_outside_its_folder(model_folder: Path, nam
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="outside its folder"):
         verify(model_folder)
+
+
+def test_the_first_tensor_that_is_not_the_same_in_type_shape_or_bytes_is_named() -> None:
+    state = {"a": torch.tensor([1.0, torch.nan]), "b": torch.arange(5, dtype=torch.uint8), "c": torch.ones(2, 4)}
+    ours = StateTensors(state)
+    assert first_difference(ours, StateTensors({name: tensor.clone() for name, tensor in state.items()})) is None
+    others = {
+        "a": [torch.tensor([1.0, 2.0]), torch.tensor([-1.0, torch.nan])],
+        "b": [torch.arange(5, dtype=torch.int8), torch.arange(1, 6, dtype=torch.uint8)],
+        "c": [torch.ones(4, 2), torch.zeros(2, 4)],
+    }
+    for name, changed in others.items():
+        assert all(first_difference(ours, StateTensors(state | {name: tensor})) == name for tensor in changed)
+    assert first_difference(ours, StateTensors({"a": state["a"], "c": state["c"]})) == "b"
+    # The same bytes at places that are and are not aligned.
+    shifted = torch.cat([torch.zeros(1), torch.ones(8)])[1:].reshape(2, 4)
+    assert first_difference(ours, StateTensors(state | {"c": shifted})) is None

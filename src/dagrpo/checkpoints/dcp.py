@@ -10,6 +10,7 @@ No process group is needed.
 import json
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,7 +22,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import (
     copy_auxiliary,
@@ -30,12 +30,12 @@ from dagrpo.checkpoints.folder import (
     require_tokenizer,
     set_config_dtype,
 )
-from dagrpo.checkpoints.hf import HuggingFaceTensors
-from dagrpo.checkpoints.hf import write_weights as write_huggingface
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
 from dagrpo.checkpoints.safetensors_file import write_safetensors
-from dagrpo.checkpoints.tensors import StateTensors, TensorSpec, total_bytes
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
+
+if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class StreamedStorageWriter(HuggingFaceStorageWriter):
@@ -50,12 +50,16 @@ class StreamedStorageWriter(HuggingFaceStorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         tensors = _PlannedTensors(plan, planner)
         rank = plan.storage_data["shard_index"]
-        # The name that torch gives: file 1 of 1 of this rank.
-        path = Path(self.path) / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
+        path = Path(self.path) / _file_of_rank(rank)
         write_safetensors(path, tensors, tensors.metadata())
         finished: Future[list[WriteResult]] = Future()
         finished.set_result(tensors.results(path.name))
         return finished
+
+
+def _file_of_rank(rank: int) -> str:
+    """The name that torch gives: file 1 of 1 of this rank."""
+    return f"shard-{rank:05d}-model-00001-of-00001.safetensors"
 
 
 class _PlannedTensors:
@@ -139,35 +143,17 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> None:
         raise next(iter(failure.failures.values()))[0] from failure
 
 
-def to_dcp(source: Path, destination: Path) -> Manifest:
-    """Hugging Face layout -> DCP. The tensor digest stays, the auxiliary files are copied byte for byte."""
-    origin = verify(source)
-    require_format(source, origin, "huggingface")
-    require_tokenizer(source)
-    tensors = HuggingFaceTensors(source)
-    with new_checkpoint(destination, origin.bytes) as folder:
-        copy_auxiliary(source, origin, folder)
-        write_weights(folder, {name: tensors.read(name) for name in tensors.specs})  # mapped, not read
-        written = write_manifest(folder, "dcp", DcpTensors(folder))
-        assert written.tensors == origin.tensors, "the conversion changed a tensor"
-    return written
+def write_tensors(folder: Path, tensors: Tensors) -> None:
+    """Write weights that one process holds all of, read one at a time. The file is that of `write_weights`."""
+    offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
+    metadata = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    write_safetensors(folder / _file_of_rank(1), tensors, metadata)
 
 
-def to_hf(source: Path, destination: Path, max_shard_bytes: int) -> Manifest:
-    """DCP -> Hugging Face layout. The tensor digest stays, the auxiliary files are copied byte for byte."""
-    origin = verify(source)
-    require_format(source, origin, "dcp")
-    require_tokenizer(source)
-    with new_checkpoint(destination, origin.bytes) as folder:
-        copy_auxiliary(source, origin, folder)
-        write_huggingface(folder, DcpTensors(source), max_shard_bytes)
-        written = write_manifest(folder, "huggingface", HuggingFaceTensors(folder))
-        assert written.tensors == origin.tensors, "the conversion changed a tensor"
-    return written
-
-
-def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """(model, tokenizer) of a DCP checkpoint, after checking it against its manifest. The model is in eval mode."""
+    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+
     require_format(folder, verify(folder), "dcp")
     require_tokenizer(folder)
     tensors = DcpTensors(folder)
@@ -175,8 +161,10 @@ def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTr
     return build_model(folder, state, dtype), load_tokenizer(folder)
 
 
-def save_model(model: PreTrainedModel, like: Path, destination: Path) -> Manifest:
+def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manifest:
     """Write a model as a DCP checkpoint, with the auxiliary files of the checkpoint `like`."""
+    from dagrpo.checkpoints.modules import dtype_of_model, state_of
+
     origin = verify(like)
     state = state_of(model)
     with new_checkpoint(destination, total_bytes(StateTensors(state))) as folder:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from dagrpo.checkpoints.convert import open_tensors
 from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.megatron.arguments import FILE
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 
 
@@ -15,7 +16,7 @@ def figures(folder: Path, manifest: Manifest) -> dict[str, float]:
 def lines(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     """The same for a person, with format, types and the beginning of the tensor digest."""
     size = figures(folder, manifest)
-    return [
+    shown = [
         ("folder", str(folder)),
         ("format", manifest.format),
         ("parameters", f"{size['parameters']:,}"),
@@ -23,3 +24,6 @@ def lines(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("types", ", ".join(f"{number} {dtype}" for dtype, number in manifest.tensors.dtypes.items())),
         ("tensor digest", manifest.tensors.digest[:16]),
     ]
+    if manifest.format == "megatron":
+        shown.append(("Megatron arguments", " ".join((folder / FILE).read_text(encoding="utf-8").split())))
+    return shown

@@ -7,18 +7,29 @@ for byte.
 import errno
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
 
-from dagrpo.checkpoints.manifest import Format, Manifest
+from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Format, Manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.files import atomic_folder, read_json, require_space, write_text
 
 CONFIG = "config.json"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint
+_WANTED = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")
+_OF_WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp")
+_OF_MEGATRON = (
+    "latest_checkpointed_iteration.txt",
+    "megatron_arguments.txt",
+    ".metadata",
+    "common.pt",
+    "metadata.json",
+)
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -38,16 +49,47 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(destination)) from error
 
 
+def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
+    """Refuse to write over anything but a checkpoint that is not read from: the old folder is deleted at the end."""
+    for source in sources:
+        if destination.resolve() in (source.resolve(), *source.resolve().parents):
+            raise ValueError(f"{destination} holds {source}, which is read: give another folder to write.")
+    if (
+        destination.exists()
+        and not (destination / MANIFEST).is_file()
+        and (not destination.is_dir() or any(destination.iterdir()))
+    ):
+        raise ValueError(f"{destination} exists and is not a checkpoint of ours: give another folder, or remove it.")
+
+
 def auxiliary_files(manifest: Manifest) -> list[str]:
-    """The files of a checkpoint that are not weights."""
-    return [name for name in manifest.files if not name.endswith((".safetensors", ".safetensors.index.json"))]
+    """The files of a checkpoint that are neither its weights nor belong to one format of them."""
+    return [name for name in manifest.files if not _is_of_weights(name)]
+
+
+def _is_of_weights(name: str) -> bool:
+    if name.startswith(ADAPTER + "/"):  # a LoRA adapter that is kept apart goes along, its weights too
+        return False
+    return name.endswith(_OF_WEIGHTS) or name.startswith("release/") or name in _OF_MEGATRON
+
+
+def unlisted_auxiliary_files(folder: Path) -> list[str]:
+    """The same for a folder without a manifest, such as a download: what a model needs, no weights of other formats."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in _WANTED)]
+    return [name for name in wanted if not _is_of_weights(name) and not name.endswith(".bin.index.json")]
 
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
     """Copy everything but the weights, byte for byte."""
-    for name in auxiliary_files(manifest):
+    copy_files({name: source / name for name in auxiliary_files(manifest)}, folder)
+
+
+def copy_files(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files byte for byte, under new names where these have folders too."""
+    for name, path in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+        shutil.copyfile(path, folder / name)
 
 
 def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:

@@ -4,10 +4,10 @@ Reading maps the files and writing streams them: neither ever holds the whole mo
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import (
     copy_auxiliary,
@@ -17,10 +17,12 @@ from dagrpo.checkpoints.folder import (
     set_config_dtype,
 )
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.modules import build_model, dtype_of_model, load_tokenizer, state_of
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from dagrpo.checkpoints.tensors import SomeTensors, StateTensors, Tensors, TensorSpec, total_bytes
 from dagrpo.files import read_json, write_json
+
+if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -78,8 +80,10 @@ def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[list[str]]:
     return shards
 
 
-def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """(model, tokenizer) of a checkpoint in the Hugging Face layout, after checking it against its manifest."""
+    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+
     require_format(folder, verify(folder), "huggingface")
     require_tokenizer(folder)
     tensors = HuggingFaceTensors(folder)
@@ -88,9 +92,11 @@ def load_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTr
 
 
 def save_model(
-    model: PreTrainedModel, like: Path, destination: Path, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    model: "PreTrainedModel", like: Path, destination: Path, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
 ) -> Manifest:
     """Write a model in the Hugging Face layout, with the auxiliary files of the checkpoint `like`."""
+    from dagrpo.checkpoints.modules import dtype_of_model, state_of
+
     origin = verify(like)
     tensors = StateTensors(state_of(model))
     with new_checkpoint(destination, total_bytes(tensors)) as folder:

@@ -6,6 +6,7 @@ The tensor digest does not depend on the format or the sharding: a conversion is
 
 import hashlib
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -17,7 +18,7 @@ from dagrpo.files import canonical_json, read_json, sha256_of, write_json
 
 MANIFEST = "manifest.json"
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
-Format = Literal["huggingface", "dcp"]
+Format = Literal["huggingface", "dcp", "megatron"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +64,22 @@ def tensor_digest(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
+def summary_of(tensors: Tensors) -> TensorSummary:
+    """What a manifest says about weights. Reads every tensor."""
+    dtypes = Counter(dtype_name(spec.dtype) for spec in tensors.specs.values())
+    return TensorSummary(count=len(tensors.specs), dtypes=dict(dtypes), digest=tensor_digest(tensors))
+
+
 def write_manifest(folder: Path, format: Format, tensors: Tensors) -> Manifest:
     """Describe a finished folder in its manifest.json. `tensors` reads the weights back from that folder."""
-    dtypes = Counter(dtype_name(spec.dtype) for spec in tensors.specs.values())
-    manifest = Manifest(
-        format=format,
-        files={name: _entry(folder / name) for name in _names(folder)},
-        tensors=TensorSummary(count=len(tensors.specs), dtypes=dict(dtypes), digest=tensor_digest(tensors)),
-    )
+    with ThreadPoolExecutor(1) as thread:  # hashing leaves the interpreter to others
+        return describe(folder, format, thread.submit(summary_of, tensors))
+
+
+def describe(folder: Path, format: Format, summary: "Future[TensorSummary]") -> Manifest:
+    """The same where what the manifest says about the weights is being found out meanwhile."""
+    files = {name: _entry(folder / name) for name in _names(folder)}
+    manifest = Manifest(format=format, files=files, tensors=summary.result())
     write_json(folder / MANIFEST, asdict(manifest))
     return manifest
 
@@ -93,9 +102,16 @@ def read_manifest(path: Path) -> Manifest:
 
 def verify(folder: Path) -> Manifest:
     """Check every file of a checkpoint against its manifest. ValueError names what is missing, changed or too much."""
+    manifest = verify_listing(folder)
+    verify_digests(folder, manifest)
+    return manifest
+
+
+def verify_listing(folder: Path) -> Manifest:
+    """The cheap part of `verify`: that the files are there and as long as they should be, and no others."""
     manifest = read_manifest(folder / MANIFEST)
     for name, entry in manifest.files.items():
-        _verify_file(folder, name, entry)
+        _verify_size(folder, name, entry)
     for name in _names(folder):
         # An unlisted weight shard or tokenizer file would be loaded with the rest; hidden files of tools are not.
         if name not in manifest.files and not name.startswith("."):
@@ -103,7 +119,17 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
-def _verify_file(folder: Path, name: str, entry: FileEntry) -> None:
+def verify_digests(folder: Path, manifest: Manifest) -> None:
+    """The other part of `verify`: that the bytes are the listed ones. Reads every file."""
+    for name, entry in manifest.files.items():
+        if sha256_of(folder / name) != entry.sha256:
+            raise ValueError(
+                f"{folder / name} is changed (its sha256 is not what {folder / MANIFEST} lists): "
+                "restore it, or make the checkpoint again."
+            )
+
+
+def _verify_size(folder: Path, name: str, entry: FileEntry) -> None:
     path = folder / name
     listed = f"{folder / MANIFEST} lists"
     if not path.is_file():
@@ -113,10 +139,6 @@ def _verify_file(folder: Path, name: str, entry: FileEntry) -> None:
         state = "truncated" if size < entry.bytes else "changed"
         raise ValueError(
             f"{path} is {state} ({size:,} bytes, {listed} {entry.bytes:,}): restore it, or make the checkpoint again."
-        )
-    if sha256_of(path) != entry.sha256:
-        raise ValueError(
-            f"{path} is changed (its sha256 is not what {listed}): restore it, or make the checkpoint again."
         )
 
 

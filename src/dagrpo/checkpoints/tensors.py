@@ -84,6 +84,22 @@ def parameter_count(tensors: Tensors) -> int:
     return sum(spec.numel for spec in tensors.specs.values())
 
 
+def first_difference(ours: Tensors, theirs: Tensors) -> str | None:
+    """The name of a tensor whose name, type, shape or bytes are not the same in both, or None."""
+    for name in sorted(ours.specs.keys() | theirs.specs.keys()):
+        if ours.specs.get(name) != theirs.specs.get(name) or not _same_bytes(ours.read(name), theirs.read(name)):
+            return name
+    return None
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Compared as integers, since NaN is not equal to itself; as wide ones where their places allow it."""
+    first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    if all(values.numel() % 8 == 0 and values.storage_offset() % 8 == 0 for values in (first, second)):
+        first, second = first.view(torch.int64), second.view(torch.int64)
+    return torch.equal(first, second)
+
+
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The values of a tensor as they lie in a row-major file, without a copy where that is possible."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dagrpo.checkpoints.dcp import load_model, save_model
+from dagrpo.checkpoints.convert import load_model, save_model
 from dagrpo.console import progress
 from dagrpo.grpo import state
 from dagrpo.grpo.advantages import advantages_of

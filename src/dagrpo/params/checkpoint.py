@@ -8,7 +8,11 @@ from dagrpo.params.base import Section
 
 
 class Checkpoint(Section):
-    format: Literal["dcp"] = Field("dcp", description="dcp: torch.distributed.checkpoint.")
+    format: Literal["dcp", "megatron"] = Field(
+        "dcp",
+        description="dcp: torch.distributed.checkpoint; megatron: torch_dist of Megatron-LM, for any TP, PP and EP.",
+    )
     max_shard_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
-        1_000_000_000, description="Most bytes of weights in one safetensors file that export writes."
+        1_000_000_000,
+        description="Most bytes of weights in one file that export writes, or convert in the format megatron.",
     )

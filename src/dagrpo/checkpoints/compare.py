@@ -1,0 +1,102 @@
+"""What a checkpoint consists of, and where two of them differ. Tensors are read one at a time."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dagrpo.checkpoints.manifest import Manifest, summary_of, verify
+from dagrpo.checkpoints.source import format_of, open_tensors
+from dagrpo.checkpoints.tensors import TensorSpec, dtype_name, parameter_count, raw_bytes, total_bytes
+
+_BLOCK = 1 << 22  # values that are compared at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One tensor that is not the same in both: `what` says how, `largest` is the largest absolute difference."""
+
+    name: str
+    what: str
+    largest: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}" + (
+            "" if self.largest is None else f", largest difference {self.largest:.3g}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All differences of two checkpoints, by name, and how many tensors are equal byte for byte."""
+
+    differences: tuple[Difference, ...]
+    equal: int
+
+    def lines(self) -> Iterator[str]:
+        yield from map(str, self.differences)
+        largest = max((d.largest for d in self.differences if d.largest is not None), default=0.0)
+        yield f"{self.equal} tensors are equal, {len(self.differences)} differ; the largest difference is {largest:.3g}."
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """Compare the weights of two folders in any formats. ValueError: one of them is not a readable checkpoint."""
+    ours, theirs = open_tensors(first), open_tensors(second)
+    differences: list[Difference] = []
+    for name in sorted(ours.specs.keys() | theirs.specs.keys()):
+        one, other = ours.specs.get(name), theirs.specs.get(name)
+        if one is None or other is None:
+            differences.append(Difference(name=name, what=f"only in {second if one is None else first}"))
+        elif one.shape != other.shape:
+            differences.append(Difference(name=name, what=f"shape {list(one.shape)} and {list(other.shape)}"))
+        else:
+            differences += _of_values(name, one, other, ours.read(name), theirs.read(name))
+    return Comparison(
+        differences=tuple(differences), equal=len(ours.specs.keys() | theirs.specs.keys()) - len(differences)
+    )
+
+
+def _of_values(name: str, one: TensorSpec, other: TensorSpec, ours: Tensor, theirs: Tensor) -> list[Difference]:
+    digests = [hashlib.sha256(raw_bytes(tensor)).hexdigest() for tensor in (ours, theirs)]
+    if one.dtype == other.dtype and digests[0] == digests[1]:
+        return []
+    types = "" if one.dtype == other.dtype else f"{dtype_name(one.dtype)} and {dtype_name(other.dtype)}, "
+    what = f"{types}sha256 {digests[0][:12]} and {digests[1][:12]}"
+    return [Difference(name=name, what=what, largest=_largest_difference(ours, theirs))]
+
+
+def _largest_difference(ours: Tensor, theirs: Tensor) -> float:
+    """In float64, block by block; NaN where one of the two is."""
+    largest = 0.0
+    for one, other in zip(torch.split(ours.reshape(-1), _BLOCK), torch.split(theirs.reshape(-1), _BLOCK), strict=True):
+        if one.numel():
+            difference = (one.to(torch.float64) - other.to(torch.float64)).abs().max().item()
+            largest = difference if difference != difference else max(largest, difference)
+            if largest != largest:
+                break
+    return largest
+
+
+def described(folder: Path) -> Iterator[str]:
+    """Lines about a checkpoint, manifest or not: first the whole, then each tensor."""
+    tensors = open_tensors(folder)
+    summary = summary_of(tensors)
+    yield f"format: {format_of(folder)}"
+    yield f"parameters: {parameter_count(tensors):,} in {summary.count} tensors, {total_bytes(tensors):,} bytes"
+    yield f"types: {', '.join(f'{count} {dtype}' for dtype, count in summary.dtypes.items())}"
+    yield f"tensor digest: {summary.digest}"
+    for name, spec in sorted(tensors.specs.items()):
+        yield f"{name}  {dtype_name(spec.dtype)}  {list(spec.shape)}"
+
+
+def verify_weights(folder: Path) -> Manifest:
+    """Check files and tensors against the manifest. ValueError names the file, or says that the weights changed."""
+    manifest = verify(folder)
+    if summary_of(open_tensors(folder)) != manifest.tensors:
+        raise ValueError(
+            f"{folder} holds other tensors than its manifest says although its files are the listed ones: make it again."
+        )
+    return manifest

@@ -1,0 +1,152 @@
+"""LoRA adapters in PEFT's format: merged into the weights of their base model, or carried along as they are.
+
+Merging is W + s B A with s = alpha / r (https://arxiv.org/abs/2106.09685), or alpha / sqrt(r) for rank-stabilised
+adapters (https://arxiv.org/abs/2312.03732). It is computed in float32 and rounded once, to the type of W. Not for DoRA,
+biases or whole modules that an adapter replaces: those are refused.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dagrpo.checkpoints.folder import ADAPTER
+from dagrpo.checkpoints.manifest import TensorSummary, summary_of
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile
+from dagrpo.checkpoints.source import Source
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.files import read_json
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_UNSUPPORTED = {"use_dora": False, "modules_to_save": None, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """The update of some weights: `scales` by the name of the weight that changes."""
+
+    folder: Path
+    scales: Mapping[str, float]
+    file: SafetensorsFile
+
+    def update(self, name: str) -> Tensor:
+        """s B A in float32."""
+        module = _PREFIX + name.removesuffix(".weight")
+        up, down = (self.file.read(f"{module}.lora_{which}.weight").to(torch.float32) for which in "BA")
+        return self.scales[name] * (up @ down)
+
+
+class MergedTensors:
+    """The weights of a base model with an adapter added. ValueError: the adapter is of another model."""
+
+    def __init__(self, base: Tensors, adapter: Adapter) -> None:
+        self._base = base
+        self._adapter = adapter
+        self.specs = base.specs
+        for name in adapter.scales:
+            _require_fitting(base, adapter, name)
+
+    def read(self, name: str) -> Tensor:
+        weight = self._base.read(name)
+        if name not in self._adapter.scales:
+            return weight
+        return (weight.to(torch.float32) + self._adapter.update(name)).to(weight.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MergedSource(Source):
+    """The base with the adapter in it; its files are checked too, its tensors are no longer those of its manifest."""
+
+    base: Source
+
+    def summary(self) -> TensorSummary:
+        Source.summary(self.base)
+        return summary_of(self.tensors)
+
+
+def merged(source: Source, folder: Path) -> Source:
+    """The source with an adapter merged into its weights."""
+    tensors = MergedTensors(source.tensors, read_adapter(folder))
+    return _MergedSource(
+        folder=source.folder,
+        format=source.format,
+        home=source.home,
+        auxiliary=tuple(name for name in source.auxiliary if not name.startswith(f"{ADAPTER}/")),
+        tensors=tensors,
+        base=source,
+    )
+
+
+def with_adapter_beside(source: Source, folder: Path) -> Source:
+    """The source with the adapter's own two files beside its unchanged weights, byte for byte."""
+    MergedTensors(source.tensors, read_adapter(folder))  # it belongs to this model
+    return replace(source, beside={f"{ADAPTER}/{name}": folder / name for name in (CONFIG, WEIGHTS)})
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Open an adapter. ValueError: it is not LoRA, or does more than adding s B A to weights."""
+    config = _read_config(folder)
+    file = SafetensorsFile(folder / WEIGHTS)
+    modules = {name.rpartition(".lora_")[0] for name in file.names if ".lora_A." in name or ".lora_B." in name}
+    expected = {f"{module}.lora_{which}.weight" for module in modules for which in "AB"}
+    for name in sorted(expected ^ file.names):
+        problem = "lacks" if name in expected else "holds the unknown tensor"
+        raise ValueError(f"{folder / WEIGHTS} {problem} {name}: save the adapter again with PEFT.")
+    scales = {f"{module.removeprefix(_PREFIX)}.weight": _scale(config, module, file) for module in sorted(modules)}
+    return Adapter(folder=folder, scales=scales, file=file)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = read_json(folder / CONFIG)
+    if config.get("peft_type") != "LORA":
+        raise ValueError(f"{folder / CONFIG} has the peft_type {config.get('peft_type')!r}: only LORA can be merged.")
+    for key, harmless in _UNSUPPORTED.items():
+        if config.get(key, harmless) not in (harmless, None):
+            raise ValueError(
+                f"{folder / CONFIG} sets {key} to {config[key]!r}, which is not merged: merge it with PEFT."
+            )
+    return config
+
+
+def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> float:
+    """alpha / r of a module; both may be given by patterns of its name."""
+    name = module.removeprefix(_PREFIX)
+    rank = _by_pattern(config.get("rank_pattern"), name, config["r"])
+    alpha = _by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"])
+    stored = file.spec(f"{module}.lora_A.weight").shape[0]
+    if stored != rank:
+        raise ValueError(
+            f"{file.path}: {name} has rank {stored}, but {CONFIG} says {rank}: they do not belong together."
+        )
+    return float(alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
+
+
+def _by_pattern(patterns: Mapping[str, float] | None, name: str, default: float) -> float:
+    """As PEFT matches them: the pattern is the whole name or what follows a dot in it."""
+    for pattern, value in (patterns or {}).items():
+        if re.fullmatch(rf"(.*\.)?({pattern})", name):
+            return value
+    return default
+
+
+def _require_fitting(base: Tensors, adapter: Adapter, name: str) -> None:
+    spec = base.specs.get(name)
+    if spec is None:
+        raise ValueError(
+            f"{adapter.folder} changes {name}, which the model does not have: give the adapter's own base."
+        )
+    module = _PREFIX + name.removesuffix(".weight")
+    rows = adapter.file.spec(f"{module}.lora_B.weight").shape[0]
+    columns = adapter.file.spec(f"{module}.lora_A.weight").shape[1]
+    if (rows, columns) != spec.shape:
+        raise ValueError(
+            f"{adapter.folder} changes {name} as a {rows} x {columns} matrix, but the model has it as "
+            f"{' x '.join(map(str, spec.shape))}: give the adapter's own base."
+        )

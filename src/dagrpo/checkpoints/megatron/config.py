@@ -1,0 +1,126 @@
+"""The sizes that a config.json gives to a model, under the names that the family tables use.
+
+Read as plain JSON: transformers' own reader takes two seconds and 120 MB to import. What a config.json leaves out has
+the default of its architecture in transformers, which the tables repeat and a test compares.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.checkpoints.folder import CONFIG, require_config
+from dagrpo.checkpoints.megatron.families import family_of
+from dagrpo.checkpoints.megatron.rules import Dimension, Family
+from dagrpo.files import read_json
+
+_REQUIRED = (
+    "num_hidden_layers",
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+_DEFAULTS: dict[str, Any] = {
+    "num_key_value_heads": None,  # as many as there are heads
+    "head_dim": None,  # hidden_size / heads
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10_000.0,
+    "rope_scaling": None,
+    "partial_rotary_factor": 1.0,
+    "sliding_window": None,
+    "use_sliding_window": None,
+    "moe_intermediate_size": None,  # intermediate_size
+    "norm_topk_prob": True,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes in rows or columns. `query` and `key` are heads times the width of a head."""
+
+    layers: int
+    vocabulary: int
+    hidden: int
+    heads: int
+    groups: int  # key and value heads: query groups in Megatron's words
+    head: int
+    ffn: int
+    experts: int  # 0: a dense model
+    expert_ffn: int
+    tied: bool
+    attention_bias: bool
+
+    def size(self, dimension: Dimension) -> int:
+        derived = {
+            "query": self.heads * self.head,
+            "key": self.groups * self.head,
+            "gate_and_up": 2 * self.ffn,
+        }
+        return derived[dimension] if dimension in derived else int(getattr(self, dimension))
+
+    @property
+    def untied(self) -> bool:
+        return not self.tied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A config.json with the defaults of its family. `rope` holds what transformers calls rope_parameters."""
+
+    family: Family
+    shape: Shape
+    values: dict[str, Any]
+    rope: dict[str, Any]
+
+
+def load_config(folder: Path) -> ModelConfig:
+    """Read the config.json of a folder. ValueError: an architecture without a table, or a size is missing."""
+    require_config(folder)
+    given = read_json(folder / CONFIG)
+    family = family_of(_architecture(given, folder))
+    for key in _REQUIRED:
+        if not isinstance(given.get(key), int):
+            raise ValueError(f"{folder / CONFIG} gives no {key}: copy the file of the model it comes from again.")
+    values = _DEFAULTS | dict(family.defaults) | given
+    return ModelConfig(family=family, shape=_shape(family, values, folder), values=values, rope=_rope(values))
+
+
+def _architecture(given: dict[str, Any], folder: Path) -> str:
+    names = given.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise ValueError(
+            f"{folder / CONFIG} names no architectures: add the one of the model, such as LlamaForCausalLM."
+        )
+    return str(names[0])
+
+
+def _shape(family: Family, values: dict[str, Any], folder: Path) -> Shape:
+    heads = values["num_attention_heads"]
+    experts = values.get("num_local_experts") or values.get("num_experts") or 0
+    if bool(experts) != bool(family.experts):
+        raise ValueError(f"{folder / CONFIG} gives {experts} experts to a {family.name} model: correct the file.")
+    return Shape(
+        layers=values["num_hidden_layers"],
+        vocabulary=values["vocab_size"],
+        hidden=values["hidden_size"],
+        heads=heads,
+        groups=values["num_key_value_heads"] or heads,
+        head=values["head_dim"] or values["hidden_size"] // heads,
+        ffn=values["intermediate_size"],
+        experts=experts,
+        expert_ffn=values["moe_intermediate_size"] or values["intermediate_size"],
+        tied=bool(values["tie_word_embeddings"]),
+        attention_bias=bool(values["attention_bias"]),
+    )
+
+
+def _rope(values: dict[str, Any]) -> dict[str, Any]:
+    """transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling."""
+    given: dict[str, Any] = values.get("rope_parameters") or values["rope_scaling"] or {}
+    defaults = {key: values[key] for key in ("rope_theta", "partial_rotary_factor")}
+    return {"rope_type": given.get("type", "default")} | defaults | given

@@ -1,0 +1,174 @@
+"""Reads boxes of the tensors in a `torch_dist` folder, whoever wrote it, by mapping its files.
+
+Values are never unpickled and, where a box lies in one stored chunk, never copied. Not a way to read objects or
+optimizer state: only tensors.
+"""
+
+import mmap
+import zipfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dagrpo.checkpoints.megatron.distcp_writer import METADATA
+from dagrpo.checkpoints.megatron.layout import Sizes
+from dagrpo.checkpoints.megatron.pickles import StoredTensor, read_header, read_metadata
+
+_LOCAL_HEADER_BYTES = 30  # of a zip entry, before its name
+
+
+class DistcpReader:
+    """The tensors of one folder. ValueError: no readable `.metadata`, or a file that it names is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stored = read_metadata(folder / METADATA)
+        self._indexes: dict[str, _ChunkIndex] = {}
+        self._files: dict[str, mmap.mmap] = {}
+        self.specs = {key: stored.spec for key, stored in self._stored.items()}
+
+    def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:
+        """The box of a tensor. ValueError: a part of it is stored nowhere, or its file is damaged."""
+        missing = torch.Size(sizes).numel()
+        found: Tensor | None = None
+        for start, extent in self._candidates(key, offsets, sizes):
+            low = [max(a, b) for a, b in zip(offsets, start, strict=True)]
+            high = [min(a + n, b + m) for a, n, b, m in zip(offsets, sizes, start, extent, strict=True)]
+            if any(a >= b for a, b in zip(low, high, strict=True)):
+                continue
+            lengths = [b - a for a, b in zip(low, high, strict=True)]
+            values = _narrowed(self._chunk(key, start, extent), low, start, lengths)
+            if lengths == list(sizes):
+                return values
+            if found is None:
+                found = torch.empty(sizes, dtype=self.specs[key].dtype)
+            _narrowed(found, low, offsets, lengths).copy_(values)
+            missing -= values.numel()
+        if missing or found is None:
+            raise ValueError(
+                f"{self._folder} lacks a part of {key}: a file is missing from it, copy or make that checkpoint again."
+            )
+        return found
+
+    def _candidates(self, key: str, offsets: Sizes, sizes: Sizes) -> list[tuple[Sizes, Sizes]]:
+        """Where the chunks begin that may hold a part of the box, and how large they are."""
+        if key not in self._indexes:
+            self._indexes[key] = _ChunkIndex(self._stored[key])
+        return self._indexes[key].near(offsets, sizes)
+
+    def _chunk(self, key: str, start: Sizes, extent: Sizes) -> Tensor:
+        """One stored chunk, mapped."""
+        _, place = self._stored[key].chunks[start]
+        path = self._folder / place.file
+        if Path(place.file).name != place.file:
+            raise ValueError(
+                f"{self._folder / METADATA} names {place.file!r}, which is not a file of its folder: "
+                "do not use this checkpoint."
+            )
+        mapped = self._map(path)
+        if place.offset < 0 or place.length < 0 or place.offset + place.length > len(mapped):
+            raise ValueError(f"{path} is truncated: copy or make that checkpoint again.")
+        tensor = _mapped_tensor(mapped, place.offset, place.length, f"{key} in {path}")
+        if tuple(tensor.shape) != extent or tensor.dtype != self.specs[key].dtype:
+            raise ValueError(f"{path} holds {key} in another shape or type than {METADATA} says: make it again.")
+        return tensor
+
+    def _map(self, path: Path) -> mmap.mmap:
+        if path.name not in self._files:
+            try:
+                with path.open("rb") as file:  # a private map: nothing written to it reaches the file
+                    self._files[path.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except FileNotFoundError:
+                raise ValueError(f"{path} is missing: copy or make that checkpoint again.") from None
+            except ValueError:  # an empty file cannot be mapped
+                raise ValueError(f"{path} is truncated: copy or make that checkpoint again.") from None
+        return self._files[path.name]
+
+
+class _ChunkIndex:
+    """The chunks of one tensor by their place in the stack of layers and experts, where every chunk has just one.
+
+    A mixture of experts has ten thousands of chunks in a tensor: looking at all for each box would take hours.
+    """
+
+    def __init__(self, stored: StoredTensor) -> None:
+        self._all = [(start, extent) for start, (extent, _) in stored.chunks.items()]
+        self._depth = min((_leading_ones(extent) for _, extent in self._all), default=0)
+        self._by_place: dict[Sizes, list[tuple[Sizes, Sizes]]] = {}
+        for start, extent in self._all:
+            self._by_place.setdefault(start[: self._depth], []).append((start, extent))
+
+    def near(self, offsets: Sizes, sizes: Sizes) -> list[tuple[Sizes, Sizes]]:
+        if _leading_ones(sizes) < self._depth:
+            return self._all
+        return self._by_place.get(offsets[: self._depth], [])
+
+
+def _leading_ones(sizes: Sizes) -> int:
+    return next((axis for axis, size in enumerate(sizes) if size != 1), len(sizes))
+
+
+def _narrowed(tensor: Tensor, low: list[int], start: Sizes, lengths: list[int]) -> Tensor:
+    for axis, (begin, origin, length) in enumerate(zip(low, start, lengths, strict=True)):
+        tensor = tensor.narrow(axis, begin - origin, length)
+    return tensor
+
+
+class _Span:
+    """A part of a mapped file, as the zipfile module reads a file."""
+
+    def __init__(self, mapped: mmap.mmap, start: int, length: int) -> None:
+        self._mapped, self._start, self._length, self._position = mapped, start, length, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = (0, self._position, self._length)[whence] + offset
+        return self._position
+
+    def read(self, count: int = -1) -> bytes:
+        end = self._length if count < 0 else min(self._length, self._position + count)
+        begin, self._position = self._position, max(end, self._position)
+        return self._mapped[self._start + begin : self._start + end]
+
+
+def _mapped_tensor(mapped: mmap.mmap, start: int, length: int, where: str) -> Tensor:
+    """The tensor of an item that torch.save wrote, on top of the mapped file."""
+    records = _records(mapped, start, length, where)
+    pickled = next((name for name in records if name.endswith("/data.pkl")), None)
+    if pickled is None:
+        raise ValueError(f"{where} is not a tensor that torch.save wrote: copy or make that checkpoint again.")
+    begin, end = records[pickled]
+    header = read_header(mapped[begin:end], where)
+    begin, end = records.get(pickled.removesuffix("data.pkl") + f"data/{header.record}", (0, 0))
+    if begin == end:
+        raise ValueError(f"{where} is damaged (its values are missing): copy or make that checkpoint again.")
+    values = torch.frombuffer(mapped, dtype=torch.uint8, count=end - begin, offset=begin)
+    if begin % header.dtype.itemsize:
+        values = values.clone()  # a view needs aligned values
+    try:
+        return values.view(header.dtype).as_strided(header.shape, header.strides, header.offset)
+    except RuntimeError as error:  # torch's word for a shape that goes beyond the values
+        raise ValueError(f"{where} is damaged ({str(error).splitlines()[0]}): copy or make it again.") from None
+
+
+def _records(mapped: mmap.mmap, start: int, length: int, where: str) -> dict[str, tuple[int, int]]:
+    """Where the records of an item begin and end in the file. Their crc32 is not looked at: it may be left out."""
+    try:
+        entries = zipfile.ZipFile(_Span(mapped, start, length)).infolist()
+    except Exception as error:  # noqa: BLE001 - zipfile raises anything on a damaged directory
+        raise ValueError(f"{where} is damaged ({type(error).__name__}): copy or make that checkpoint again.") from None
+    records = {}
+    for entry in entries:
+        local = start + entry.header_offset
+        lengths = (mapped[local + at : local + at + 2] for at in (26, 28))  # lengths of the name and of what follows it
+        begin = local + _LOCAL_HEADER_BYTES + sum(int.from_bytes(two, "little") for two in lengths)
+        if entry.compress_type != zipfile.ZIP_STORED or begin + entry.file_size > start + length:
+            raise ValueError(f"{where} is compressed or damaged: save or copy that checkpoint again.")
+        records[entry.filename] = (begin, begin + entry.file_size)
+    return records

@@ -1,0 +1,77 @@
+"""Writes the weights of a model in the Hugging Face layout as a `torch_dist` checkpoint, one tensor in memory at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dagrpo.checkpoints.megatron.config import Shape
+from dagrpo.checkpoints.megatron.distcp_writer import DistcpWriter
+from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece
+from dagrpo.checkpoints.megatron.tensors import RELEASE, TRACKER
+from dagrpo.checkpoints.tensors import Tensors
+
+# What Transformer Engine's and Megatron's own modules of a layer ask for beside their weights. A loader that misses one
+# stops, and ignores those that it has no module for.
+_MODULES = (
+    "self_attention.linear_qkv",
+    "self_attention.linear_proj",
+    "self_attention.core_attention",
+    "self_attention.q_layernorm",
+    "self_attention.k_layernorm",
+    "input_layernorm",
+    "pre_mlp_layernorm",
+    "mlp.linear_fc1",
+    "mlp.linear_fc2",
+)
+
+
+def write_weights(folder: Path, tensors: Tensors, layout: Layout, max_file_bytes: int) -> None:
+    """Write the folder that `--load` takes. ValueError: a tensor is missing, left over, or of another shape or type."""
+    require_the_same_tensors(tensors, layout)
+    release = folder / RELEASE
+    release.mkdir()
+    with DistcpWriter(release, max_file_bytes) as writer:
+        for piece in layout.pieces:
+            writer.add(piece, piece.join([tensors.read(name) for name in piece.names]))
+        writer.add_absent_objects(_extra_states(layout.shape))
+        writer.finish()
+    (folder / TRACKER).write_text(f"{RELEASE}\n", encoding="utf-8")
+
+
+def require_the_same_tensors(tensors: Tensors, layout: Layout) -> None:
+    """Refuse weights that are not exactly those of the layout."""
+    model = f"a {layout.family.name} model with this config.json"
+    for name in sorted(tensors.specs.keys() - layout.names.keys()):
+        raise ValueError(
+            f"the tensor {name} has no place in {model}: remove it from the checkpoint, or correct the config."
+        )
+    for piece in layout.pieces:
+        for name, shape in zip(piece.names, piece.shapes, strict=True):
+            _require_tensor(tensors, piece, name, shape, model)
+
+
+def _require_tensor(tensors: Tensors, piece: Piece, name: str, shape: tuple[int, ...], model: str) -> None:
+    spec = tensors.specs.get(name)
+    if spec is None:
+        raise ValueError(f"the tensor {name} of {model} is missing: copy or make that checkpoint again.")
+    if spec.shape != shape:
+        raise ValueError(
+            f"the tensor {name} has the shape {list(spec.shape)}, but {model} has it as {list(shape)}: "
+            "its config.json and its weights do not belong together."
+        )
+    first = tensors.specs[piece.names[0]].dtype
+    if spec.dtype != first:
+        raise ValueError(
+            f"the tensor {name} is in {spec.dtype} and {piece.names[0]} in {first}, but Megatron keeps both in one: "
+            "convert the checkpoint to one type first."
+        )
+
+
+def _extra_states(shape: Shape) -> Iterator[str]:
+    yield "decoder.final_layernorm._extra_state/shard_0_1"
+    for number in range(shape.layers):
+        for module in _MODULES:
+            yield f"{LAYERS}{module}._extra_state/shard_{number}_{shape.layers}"
+        for expert in range(shape.experts):
+            for part in ("linear_fc1", "linear_fc2"):
+                place = f"shard_{number}.{expert}_{shape.layers}.{shape.experts}"
+                yield f"{LAYERS}mlp.experts.experts.{part}._extra_state/{place}"

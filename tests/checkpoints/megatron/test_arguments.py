@@ -1,0 +1,156 @@
+"""The arguments that a config.json implies, and the defaults of what it leaves out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from dagrpo.checkpoints.megatron.arguments import megatron_arguments
+from dagrpo.checkpoints.megatron.config import load_config
+from dagrpo.checkpoints.megatron.families import FAMILIES
+
+SIZES = {
+    "num_hidden_layers": 3,
+    "vocab_size": 1000,
+    "hidden_size": 512,
+    "num_attention_heads": 64,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+}
+MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "MixtralForCausalLM": "mixtral",
+    "GlmForCausalLM": "glm",
+    "Glm4ForCausalLM": "glm4",
+}
+# As published; https://huggingface.co/Qwen/Qwen2.5-32B/blob/main/config.json
+QWEN25_32B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 64,
+    "model_type": "qwen2",
+    "num_attention_heads": 40,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 152064,
+}
+
+
+def _folder(tmp_path: Path, **config: Any) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def _arguments(tmp_path: Path, **config: Any) -> list[str]:
+    return megatron_arguments(load_config(_folder(tmp_path, **config)))
+
+
+@pytest.mark.parametrize("architecture", [name for family in FAMILIES for name in family.architectures])
+def test_what_a_config_leaves_out_is_what_transformers_takes(architecture: str, tmp_path: Path) -> None:
+    folder = _folder(tmp_path, architectures=[architecture], model_type=MODEL_TYPES[architecture], **SIZES)
+    ours, theirs = load_config(folder), AutoConfig.from_pretrained(folder)
+    heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
+    assert ours.shape.groups == heads
+    assert ours.shape.head == (getattr(theirs, "head_dim", None) or 8)
+    assert ours.shape.tied == theirs.tie_word_embeddings
+    assert ours.shape.attention_bias == getattr(theirs, "attention_bias", False)
+    assert ours.shape.experts == getattr(theirs, "num_local_experts", 0)
+    assert ours.shape.expert_ffn == getattr(theirs, "moe_intermediate_size", 96)
+    expected_rope = {"partial_rotary_factor": 1.0} | dict(theirs.rope_parameters)
+    assert ours.rope == expected_rope
+    for key in ("rms_norm_eps", "attention_dropout", "sliding_window", "norm_topk_prob", "num_experts_per_tok"):
+        assert ours.values.get(key) == getattr(theirs, key, ours.values.get(key)), key
+
+
+def test_the_arguments_of_qwen25_32b(tmp_path: Path) -> None:
+    assert _arguments(tmp_path, **QWEN25_32B) == [
+        "--num-layers 64",
+        "--hidden-size 5120",
+        "--ffn-hidden-size 27648",
+        "--num-attention-heads 40",
+        "--kv-channels 128",
+        "--group-query-attention",
+        "--num-query-groups 8",
+        "--max-position-embeddings 131072",
+        "--vocab-size 152064",
+        "--make-vocab-size-divisible-by 128",
+        "--normalization RMSNorm",
+        "--norm-epsilon 1e-05",
+        "--position-embedding-type rope",
+        "--rotary-base 1000000",
+        "--rotary-percent 1.0",
+        "--swiglu",
+        "--disable-bias-linear",
+        "--add-qkv-bias",
+        "--untie-embeddings-and-output-weights",
+        "--attention-dropout 0.0",
+        "--hidden-dropout 0.0",
+        "--ckpt-format torch_dist",
+        "--finetune",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "argument"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "--rotary-seq-len-interpolation-factor 4"),
+        (
+            {
+                "rope_theta": 500000.0,
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 8192,
+                },
+            },
+            "--rope-scaling-factor 8.0",
+        ),
+        ({"rope_scaling": None, "rope_theta": 500000.0}, "--rotary-base 500000"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, "--rotary-base 500000"),
+    ],
+    ids=["linear", "llama3", "plain, transformers 4", "plain, transformers 5"],
+)
+def test_a_rotary_embedding_in_either_spelling_becomes_its_argument(
+    scaling: dict[str, Any], argument: str, tmp_path: Path
+) -> None:
+    assert argument in _arguments(tmp_path, architectures=["LlamaForCausalLM"], **SIZES, **scaling)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "for which Megatron has no argument"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.5}}, "for which Megatron has no argument"),
+        ({"rope_theta": 10000.5}, "takes a whole number"),
+        ({"hidden_act": "gelu"}, "the activation gelu"),
+        ({"use_sliding_window": True, "sliding_window": 4}, "sets use_sliding_window"),
+        ({"hidden_size": None}, r"config\.json gives no hidden_size"),
+        ({"num_experts": 4}, "gives 4 experts to a Qwen2 and Qwen2.5 model"),
+    ],
+)
+def test_what_megatron_cannot_express_is_an_error(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        _arguments(tmp_path, architectures=["Qwen2ForCausalLM"], **(SIZES | change))
+
+
+def test_a_window_counts_the_positions_before(tmp_path: Path) -> None:
+    config = {"architectures": ["MistralForCausalLM"], **SIZES}
+    assert "--window-size 4095,0" in _arguments(tmp_path, **config, sliding_window=4096)
+    assert not any("window" in line for line in _arguments(tmp_path, **config, sliding_window=None))

@@ -1,0 +1,280 @@
+"""What is wrong with a checkpoint, or with its way to another format, is one sentence that names it."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.manifest import MANIFEST
+from dagrpo.checkpoints.megatron.config import load_config
+from dagrpo.checkpoints.megatron.layout import layout_of
+from dagrpo.checkpoints.megatron.tensors import MegatronTensors, weights_folder
+from dagrpo.checkpoints.source import open_source
+from tests.checkpoints.megatron.families import FAMILIES
+
+LARGE = 1 << 30
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    FAMILIES["qwen2"].save(tmp_path / "source")
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def there(source: Path, tmp_path: Path) -> Path:
+    """In Megatron's format, without a manifest: as Megatron-LM itself leaves it."""
+    write_as("megatron", open_source(source), tmp_path / "there", 100_000)
+    (tmp_path / "there" / MANIFEST).unlink()
+    return tmp_path / "there"
+
+
+def _state(folder: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = safetensors.torch.load_file(folder / "model.safetensors")
+    return state
+
+
+def _to_megatron(source: Path) -> None:
+    write_as("megatron", open_source(source), source.parent / "results" / "new", LARGE)
+
+
+def _assert_nothing_was_written(source: Path) -> None:
+    assert list((source.parent / "results").iterdir()) == []
+
+
+def _set_config(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_an_unknown_architecture_is_named(source: Path) -> None:
+    _set_config(source, architectures=["GemmaForCausalLM"])
+    with pytest.raises(ValueError, match=r"^GemmaForCausalLM has no table for Megatron \(known are Llama"):
+        _to_megatron(source)
+    _assert_nothing_was_written(source)
+
+
+def test_a_config_without_an_architecture_is_named(source: Path) -> None:
+    _set_config(source, architectures=None)
+    with pytest.raises(ValueError, match=r"config\.json names no architectures"):
+        _to_megatron(source)
+
+
+def test_a_tensor_without_a_place_is_named(source: Path) -> None:
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    safetensors.torch.save_file(_state(source) | extra, source / "model.safetensors")
+    with pytest.raises(ValueError, match=r"the tensor model\.layers\.0\.self_attn\.rotary_emb\.inv_freq has no place"):
+        _to_megatron(source)
+    _assert_nothing_was_written(source)
+
+
+def test_a_missing_tensor_is_named(source: Path) -> None:
+    state = _state(source)
+    del state["model.layers.1.mlp.up_proj.weight"]
+    safetensors.torch.save_file(state, source / "model.safetensors")
+    with pytest.raises(ValueError, match=r"the tensor model\.layers\.1\.mlp\.up_proj\.weight of .* is missing"):
+        _to_megatron(source)
+
+
+def test_a_tensor_of_another_shape_is_named(source: Path) -> None:
+    _set_config(source, intermediate_size=128)
+    with pytest.raises(ValueError, match=r"mlp\.\w+\.weight has the shape \[\d+, \d+\], but .* has it as"):
+        _to_megatron(source)
+
+
+def test_a_mix_of_types_inside_one_tensor_of_megatron_is_named(source: Path) -> None:
+    state = _state(source)
+    name = "model.layers.1.self_attn.k_proj.weight"
+    safetensors.torch.save_file(state | {name: state[name].bfloat16()}, source / "model.safetensors")
+    with pytest.raises(
+        ValueError, match=r"k_proj\.weight is in torch\.bfloat16 and .*q_proj\.weight in torch\.float32"
+    ):
+        _to_megatron(source)
+
+
+def test_a_mix_of_types_between_layers_is_named(source: Path) -> None:
+    state = _state(source)
+    name = "model.layers.1.mlp.down_proj.weight"
+    safetensors.torch.save_file(state | {name: state[name].bfloat16()}, source / "model.safetensors")
+    with pytest.raises(ValueError, match=r"layers\.1\.mlp\.down_proj\.weight is in torch\.bfloat16, but other tensors"):
+        _to_megatron(source)
+    _assert_nothing_was_written(source)
+
+
+def test_types_that_differ_between_tensors_are_kept(source: Path, tmp_path: Path) -> None:
+    state = {name: t if "norm" in name else t.bfloat16() for name, t in _state(source).items()}
+    safetensors.torch.save_file(state, source / "model.safetensors", metadata={"format": "pt"})
+    write_as("megatron", open_source(source), tmp_path / "there", LARGE)
+    manifest = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    assert set(manifest.tensors.dtypes) == {"bfloat16", "float32"}
+
+
+def test_a_truncated_shard_is_named(source: Path, damage: Callable[[Path], None]) -> None:
+    damage(source / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors is truncated or not a safetensors file"):
+        _to_megatron(source)
+
+
+def test_a_truncated_distcp_file_is_named(there: Path, damage: Callable[[Path], None]) -> None:
+    damage(there / "release" / "__0_1.distcp")
+    with pytest.raises(ValueError, match=r"__0_1\.distcp is truncated"):
+        write_as("huggingface", open_source(there), there.parent / "back", LARGE)
+    assert not (there.parent / "back").exists()
+
+
+def test_a_missing_distcp_file_is_named(there: Path) -> None:
+    (there / "release" / "__0_1.distcp").unlink()
+    with pytest.raises(ValueError, match=r"__0_1\.distcp is missing"):
+        write_as("huggingface", open_source(there), there.parent / "back", LARGE)
+
+
+def test_a_changed_byte_is_noticed_by_the_manifest(source: Path, tmp_path: Path) -> None:
+    write_as("megatron", open_source(source), tmp_path / "listed", LARGE)
+    path = tmp_path / "listed" / "release" / "__0_0.distcp"
+    content = bytearray(path.read_bytes())
+    content[2000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"__0_0\.distcp is changed \(its sha256"):
+        write_as("huggingface", open_source(tmp_path / "listed"), tmp_path / "back", LARGE)
+    assert not (tmp_path / "back").exists()
+
+
+class _Foreign:
+    """What a pickle may do when it is loaded."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch was_run",)
+
+
+def test_a_metadata_file_that_runs_something_is_refused(
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (there / "release" / ".metadata").write_bytes(pickle.dumps(_Foreign()))
+    with pytest.raises(
+        ValueError, match=r"\.metadata is a pickle that is not read \(it names posix\.system\): do not use"
+    ):
+        open_source(there)
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_a_tensor_that_runs_something_is_refused(there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tensors = MegatronTensors(there, layout_of(load_config(there)))
+    chunks = tensors._reader._stored["decoder.final_layernorm.weight"].chunks
+    ((start, (extent, place)),) = chunks.items()
+    torch.save([torch.ones(64), _Foreign()], tmp_path / "foreign")
+    foreign = (tmp_path / "foreign").read_bytes()
+    path = there / "release" / place.file
+    chunks[start] = extent, replace(place, offset=path.stat().st_size, length=len(foreign))
+    path.write_bytes(path.read_bytes() + foreign)
+    with pytest.raises(ValueError, match=r"is a pickle that is not read \(it names posix\.system\)"):
+        tensors.read("model.norm.weight")
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps({"a": 1}), b"not a pickle at all"])
+def test_a_damaged_metadata_file_is_named(there: Path, content: bytes) -> None:
+    (there / "release" / ".metadata").write_bytes(content)
+    with pytest.raises(ValueError, match=r"release/\.metadata "):
+        open_source(there)
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        open_source(tmp_path)
+    with pytest.raises(ValueError, match=r"has neither \.metadata nor latest_checkpointed_iteration\.txt"):
+        weights_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "folder"), [("release\n", "release"), ("300", "iter_0000300")])
+def test_the_tracker_names_the_folder_of_the_weights(content: str, folder: str, tmp_path: Path) -> None:
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(content)
+    assert weights_folder(tmp_path) == tmp_path / folder
+
+
+def test_a_tracker_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("../../secret")
+    with pytest.raises(ValueError, match=r"holds '\.\./\.\./secret', not an iteration"):
+        weights_folder(tmp_path)
+
+
+def test_weights_of_another_model_than_the_config_says_are_named(there: Path) -> None:
+    _set_config(there, num_hidden_layers=3, layer_types=["full_attention"] * 3)
+    with pytest.raises(ValueError, match=r"holds decoder\.layers\.\S+ in the shape \[2, .*config\.json asks for \[3, "):
+        open_source(there)
+
+
+def test_a_tensor_of_megatron_that_the_config_has_no_place_for_is_named(there: Path) -> None:
+    _set_config(there, architectures=["LlamaForCausalLM"])
+    with pytest.raises(ValueError, match=r"holds the tensor decoder\.layers\.self_attention\.linear_qkv\.bias, which"):
+        open_source(there)
+
+
+def test_a_tensor_of_the_config_that_megatron_lacks_is_named(there: Path) -> None:
+    _set_config(there, tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"lacks the tensor output_layer\.weight, .*\(lm_head\.weight\)"):
+        open_source(there)
+
+
+def _killed_while_writing(source: Path, destination: Path) -> None:
+    """Start a conversion and kill it as soon as the first bytes of weights are there."""
+    arguments = ["convert", str(source), str(destination), "--to", "megatron", "--max-shard-bytes", str(1 << 20)]
+    process = subprocess.Popen([sys.executable, "-m", "dagrpo", *arguments])
+    deadline = time.monotonic() + 60
+    while not any(p.stat().st_size for p in destination.parent.glob(".*.part/release/*.distcp")):
+        assert process.poll() is None, "the conversion ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_conversion_that_is_killed_leaves_nothing_under_its_name_and_can_be_repeated(tmp_path: Path) -> None:
+    FAMILIES["llama2"].save(tmp_path / "source", vocab_size=60_000)  # 30 MB: time enough
+    destination = tmp_path / "results" / "new"
+    destination.parent.mkdir()
+    _killed_while_writing(tmp_path / "source", destination)
+    assert not destination.exists()
+    write_as("megatron", open_source(tmp_path / "source"), destination, LARGE)
+    assert list(destination.parent.iterdir()) == [destination]
+
+
+@settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_damage_anywhere_in_the_pickles_is_one_sentence(there: Path, data: st.DataObject) -> None:
+    path = there / "release" / ".metadata"
+    whole = path.read_bytes()
+    changes = data.draw(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=4))
+    damaged = bytearray(whole)
+    for place, value in changes:
+        damaged[place] = value
+    path.write_bytes(damaged[: data.draw(st.integers(0, len(whole)))])
+    complaint = _complaint_about(there)
+    path.write_bytes(whole)
+    assert complaint is None or (complaint.endswith(".") and "\n" not in complaint)
+
+
+def _complaint_about(folder: Path) -> str | None:
+    try:
+        tensors = open_source(folder).tensors
+        for name in tensors.specs:
+            tensors.read(name)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,119 @@
+"""Every family to Megatron's format and back, byte for byte, and what torch itself reads there."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.manifest import MANIFEST, verify
+from dagrpo.checkpoints.megatron.families import FAMILIES as TABLES
+from dagrpo.checkpoints.source import open_source, open_tensors
+from tests.checkpoints.megatron.families import FAMILIES
+
+LARGE = 1 << 30
+
+
+def _sha256s(folder: Path) -> dict[str, str]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_way_to_megatron_and_back_is_byte_identical(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    FAMILIES[family].save(tmp_path / "source", dtype)
+    there = write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    assert (there.format, there.tensors) == ("megatron", back.tensors)
+    assert _sha256s(tmp_path / "back") == _sha256s(tmp_path / "source")
+    assert verify(tmp_path / "there") == there
+
+
+def test_every_table_is_tried_here_and_is_short() -> None:
+    tried = {tiny.model for tiny in FAMILIES.values()}
+    assert {name for table in TABLES for name in table.architectures} == tried
+    assert all(len(table.rules) < 60 for table in TABLES)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_source_of_many_shards_becomes_files_of_limited_size_and_one_checkpoint(tied: bool, tmp_path: Path) -> None:
+    FAMILIES["qwen2"].save(tmp_path / "source", shard_bytes=40_000, tie_word_embeddings=tied)
+    assert len(list((tmp_path / "source").glob("*.safetensors"))) > 3
+    write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", 100_000)
+    files = list((tmp_path / "there" / "release").glob("*.distcp"))
+    assert len(files) > 2
+    # A file takes tensors up to the limit; headers and alignment come on top.
+    assert all(path.stat().st_size < 130_000 for path in files)
+    write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", 40_000)
+    assert verify(tmp_path / "back").tensors == verify(tmp_path / "there").tensors
+    assert ("lm_head.weight" in HuggingFaceTensors(tmp_path / "back").specs) is not tied
+
+
+def test_the_trainers_format_and_megatrons_convert_into_each_other(tmp_path: Path) -> None:
+    FAMILIES["mixtral"].save(tmp_path / "source", torch.bfloat16)
+    write_as("dcp", open_source(tmp_path / "source"), tmp_path / "dcp", LARGE)
+    write_as("megatron", open_source(tmp_path / "dcp"), tmp_path / "megatron", LARGE)
+    write_as("dcp", open_source(tmp_path / "megatron"), tmp_path / "again", LARGE)
+    assert (tmp_path / "dcp" / MANIFEST).read_bytes() == (tmp_path / "again" / MANIFEST).read_bytes()
+
+
+def test_tokenizer_and_chat_template_go_along(pristine: Path, tmp_path: Path) -> None:
+    write_as("megatron", open_source(pristine), tmp_path / "there", LARGE)
+    write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
+    assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+    for name in ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json"):
+        assert (tmp_path / "there" / name).read_bytes() == (pristine / name).read_bytes()
+
+
+def test_the_same_weights_give_the_same_bytes_in_another_process(pristine: Path, tmp_path: Path) -> None:
+    write_as("megatron", open_source(pristine), tmp_path / "first", LARGE)
+    arguments = ["convert", str(pristine), str(tmp_path / "second"), "--to", "megatron"]
+    subprocess.run([sys.executable, "-m", "dagrpo", *arguments], check=True, capture_output=True)
+    assert (tmp_path / "first" / MANIFEST).read_bytes() == (tmp_path / "second" / MANIFEST).read_bytes()
+    assert _sha256s(tmp_path / "first") == _sha256s(tmp_path / "second")
+
+
+def test_torch_reads_the_stacked_tensors_with_its_own_reader(tmp_path: Path) -> None:
+    FAMILIES["qwen3_moe"].save(tmp_path / "source")
+    write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    key = "decoder.layers.mlp.experts.experts.linear_fc1.weight"
+    norm = "decoder.layers.pre_mlp_layernorm.weight"
+    state = {key: torch.full((2, 4, 64, 64), torch.nan), norm: torch.full((2, 64), torch.nan)}
+    load(state, storage_reader=FileSystemReader(tmp_path / "there" / "release"), no_dist=True)
+    source = HuggingFaceTensors(tmp_path / "source")
+    for part, name in ((slice(0, 32), "gate_proj"), (slice(32, 64), "up_proj")):
+        expected = source.read(f"model.layers.1.mlp.experts.3.{name}.weight")
+        assert torch.equal(state[key][1, 3, part], expected)
+    assert torch.equal(state[norm][1], source.read("model.layers.1.post_attention_layernorm.weight"))
+
+
+def test_query_key_and_value_alternate_by_query_group(tmp_path: Path) -> None:
+    FAMILIES["qwen2"].save(tmp_path / "source")
+    write_as("megatron", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
+    state = {"decoder.layers.self_attention.linear_qkv.bias": torch.full((2, 128), torch.nan)}
+    load(state, storage_reader=FileSystemReader(tmp_path / "there" / "release"), no_dist=True)
+    (stacked,) = state.values()
+    query, key, value = (
+        HuggingFaceTensors(tmp_path / "source").read(f"model.layers.1.self_attn.{which}_proj.bias") for which in "qkv"
+    )
+    # 8 heads of width 8 in 4 groups: each group is 16 rows of queries, 8 of its key, 8 of its value.
+    assert torch.equal(stacked[1, 32:64], torch.cat([query[16:32], key[8:16], value[8:16]]))
+
+
+def test_a_model_in_megatrons_format_opens_under_its_hugging_face_names(pristine: Path, tmp_path: Path) -> None:
+    write_as("megatron", open_source(pristine), tmp_path / "there", LARGE)
+    assert open_tensors(tmp_path / "there").specs == open_tensors(pristine).specs
+    assert json.loads((tmp_path / "there" / "release" / "metadata.json").read_text()) == {
+        "common_backend": "torch",
+        "common_backend_version": 1,
+        "sharded_backend": "torch_dist",
+        "sharded_backend_version": 1,
+    }

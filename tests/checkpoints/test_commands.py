@@ -1,0 +1,91 @@
+"""The commands as a person types them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner
+
+from dagrpo.__main__ import app
+from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
+
+
+def _run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, ValueError):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_model_goes_to_megatron_and_back_by_hand(pristine: Path, tmp_path: Path) -> None:
+    shown = _run("convert", pristine, tmp_path / "there", "--to", "megatron")
+    assert "--rotary-base" in shown
+    _run("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
+    assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+    assert "26 tensors are equal, 0 differ" in _run("diff", pristine, tmp_path / "there")
+    assert "is whole: " in _run("verify", tmp_path / "there")
+
+
+def test_inspect_shows_the_whole_and_every_tensor(pristine: Path) -> None:
+    lines = _run("inspect", pristine).splitlines()
+    digest = read_manifest(pristine / MANIFEST).tensors.digest
+    assert lines[:2] == ["format: huggingface", "parameters: 8,912 in 26 tensors, 35,648 bytes"]
+    assert f"tensor digest: {digest}" in lines
+    assert "model.norm.weight  float32  [16]" in lines
+
+
+def test_diff_shows_names_shapes_types_digests_and_the_largest_difference(pristine: Path, tmp_path: Path) -> None:
+    state = safetensors.torch.load_file(pristine / "model.safetensors")
+    state["model.norm.weight"][3] += 0.25
+    state["model.layers.0.input_layernorm.weight"] = state["model.layers.0.input_layernorm.weight"].bfloat16()
+    state["model.layers.1.input_layernorm.weight"] = torch.ones(8)
+    state["extra"] = state.pop("model.embed_tokens.weight")
+    (tmp_path / "other").mkdir()
+    safetensors.torch.save_file(state, tmp_path / "other" / "model.safetensors")
+    shown = _run("diff", pristine, tmp_path / "other", code=1)
+    assert f"extra: only in {tmp_path / 'other'}\n" in shown
+    assert f"model.embed_tokens.weight: only in {pristine}\n" in shown
+    assert "model.layers.1.input_layernorm.weight: shape [16] and [8]\n" in shown
+    assert "model.layers.0.input_layernorm.weight: float32 and bfloat16, sha256 " in shown
+    assert "largest difference 0.25\n" in shown
+    assert "22 tensors are equal, 5 differ; the largest difference is 0.25." in shown
+
+
+def test_a_difference_of_nan_is_not_hidden(tmp_path: Path) -> None:
+    for name, value in (("a", 1.0), ("b", torch.nan)):
+        (tmp_path / name).mkdir()
+        safetensors.torch.save_file({"w": torch.tensor([1.0, value, 5.0])}, tmp_path / name / "model.safetensors")
+    (difference,) = compare(tmp_path / "a", tmp_path / "b").differences
+    assert str(difference).endswith("largest difference nan")
+
+
+def test_verify_notices_weights_that_are_not_those_of_the_manifest(model_folder: Path) -> None:
+    content = json.loads((model_folder / MANIFEST).read_text())
+    content["tensors"]["digest"] = "0" * 64
+    (model_folder / MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="holds other tensors than its manifest says"):
+        _run("verify", model_folder)
+
+
+def test_an_adapter_that_nobody_named_cannot_be_kept(pristine: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--keep-adapter is given without --adapter"):
+        _run("convert", pristine, tmp_path / "x", "--to", "hf", "--keep-adapter")
+
+
+def test_nothing_but_a_checkpoint_is_written_over(pristine: Path, model_folder: Path, tmp_path: Path) -> None:
+    for destination in (model_folder, model_folder.parent):
+        with pytest.raises(ValueError, match="which is read: give another folder to write"):
+            _run("convert", model_folder, destination, "--to", "dcp")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "final.tex").touch()
+    with pytest.raises(ValueError, match="thesis exists and is not a checkpoint of ours"):
+        _run("convert", pristine, tmp_path / "thesis", "--to", "dcp")
+    assert (tmp_path / "thesis" / "final.tex").exists()
+    (tmp_path / "empty").mkdir()
+    _run("convert", pristine, tmp_path / "empty", "--to", "dcp")
+    _run("convert", pristine, tmp_path / "empty", "--to", "megatron")
+    assert read_manifest(tmp_path / "empty" / MANIFEST).format == "megatron"

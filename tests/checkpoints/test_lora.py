@@ -1,0 +1,142 @@
+"""Adapters merged with the right scale, or carried along byte for byte."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.lora import merged, with_adapter_beside
+from dagrpo.checkpoints.manifest import verify
+from dagrpo.checkpoints.source import open_source, open_tensors
+
+LARGE = 1 << 30
+QUERY, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
+CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "use_dora": False}
+
+
+def _adapter(folder: Path, state: dict[str, torch.Tensor] | None = None, **config: Any) -> Path:
+    """An adapter of rank 4 for two of the tiny model's 16 x 16 and 16 x 32 matrices."""
+    folder.mkdir()
+    torch.manual_seed(1)
+    default = {
+        **{f"base_model.model.{QUERY}.lora_{which}.weight": torch.randn(*shape) for which, shape in _shapes(16)},
+        **{f"base_model.model.{DOWN}.lora_{which}.weight": torch.randn(*shape) for which, shape in _shapes(32)},
+    }
+    safetensors.torch.save_file(state or default, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+    return folder
+
+
+def _shapes(columns: int) -> list[tuple[str, tuple[int, int]]]:
+    return [("A", (4, columns)), ("B", (16, 4))]
+
+
+def _product(folder: Path, module: str) -> torch.Tensor:
+    state = safetensors.torch.load_file(folder / "adapter_model.safetensors")
+    up, down = (state[f"base_model.model.{module}.lora_{which}.weight"] for which in "BA")
+    return torch.as_tensor(up @ down)
+
+
+@pytest.mark.parametrize(
+    ("config", "query_scale", "down_scale"),
+    [
+        ({}, 2.0, 2.0),  # 8 / 4
+        ({"lora_alpha": 2}, 0.5, 0.5),
+        ({"use_rslora": True}, 4.0, 4.0),  # 8 / sqrt(4)
+        ({"alpha_pattern": {"down_proj": 16}}, 2.0, 4.0),
+        ({"r": 2, "rank_pattern": {"q_proj": 4, r".*\.down_proj": 4}}, 2.0, 2.0),
+    ],
+    ids=["alpha over r", "small alpha", "rank-stabilised", "alpha by name", "rank by name"],
+)
+@pytest.mark.parametrize("format", ["huggingface", "dcp", "megatron"])
+def test_a_merged_adapter_adds_its_scaled_product(
+    format: Any, config: dict[str, Any], query_scale: float, down_scale: float, pristine: Path, tmp_path: Path
+) -> None:
+    adapter = _adapter(tmp_path / "adapter", **config)
+    write_as(format, merged(open_source(pristine), adapter), tmp_path / "merged", LARGE)
+    before, after = open_tensors(pristine), open_tensors(tmp_path / "merged")
+    assert before.specs == after.specs
+    for module, scale in ((QUERY, query_scale), (DOWN, down_scale)):
+        expected = before.read(f"{module}.weight") + scale * _product(adapter, module)
+        assert torch.allclose(after.read(f"{module}.weight"), expected, rtol=0, atol=1e-6)
+    changed = {name for name in before.specs if not torch.equal(before.read(name), after.read(name))}
+    assert changed == {f"{QUERY}.weight", f"{DOWN}.weight"}
+
+
+def test_a_merge_into_bfloat16_is_rounded_once(pristine: Path, tmp_path: Path) -> None:
+    adapter = _adapter(tmp_path / "adapter")
+    source = open_source(pristine)
+    state = {name: source.tensors.read(name).bfloat16() for name in source.tensors.specs}
+    (tmp_path / "half").mkdir()
+    safetensors.torch.save_file(state, tmp_path / "half" / "model.safetensors")
+    (tmp_path / "half" / "config.json").write_bytes((pristine / "config.json").read_bytes())
+    result = merged(open_source(tmp_path / "half"), adapter).tensors.read(f"{QUERY}.weight")
+    exact = state[f"{QUERY}.weight"].double() + 2.0 * _product(adapter, QUERY).double()
+    assert torch.equal(result, exact.float().bfloat16())
+
+
+def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(pristine: Path, tmp_path: Path) -> None:
+    adapter = _adapter(tmp_path / "adapter")
+    apart = write_as("megatron", with_adapter_beside(open_source(pristine), adapter), tmp_path / "apart", LARGE)
+    assert apart.tensors == verify(pristine).tensors
+    write_as("huggingface", open_source(tmp_path / "apart"), tmp_path / "back", LARGE)
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (tmp_path / "back" / "adapter" / name).read_bytes() == (adapter / name).read_bytes()
+    # Merging it later is merging it at once, and the result carries no adapter to merge twice.
+    later = merged(open_source(tmp_path / "back"), tmp_path / "back" / "adapter")
+    write_as("huggingface", later, tmp_path / "later", LARGE)
+    write_as("huggingface", merged(open_source(pristine), adapter), tmp_path / "at once", LARGE)
+    assert verify(tmp_path / "later") == verify(tmp_path / "at once")
+    assert not (tmp_path / "later" / "adapter").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"peft_type": "IA3"}, "has the peft_type 'IA3': only LORA"),
+        ({"use_dora": True}, "sets use_dora to True"),
+        ({"modules_to_save": ["lm_head"]}, r"sets modules_to_save to \['lm_head'\]"),
+        ({"bias": "all"}, "sets bias to 'all'"),
+        ({"r": 8}, r"q_proj has rank 4, but adapter_config\.json says 8|down_proj has rank 4"),
+    ],
+)
+def test_an_adapter_that_does_more_or_contradicts_itself_is_refused(
+    config: dict[str, Any], message: str, pristine: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        merged(open_source(pristine), _adapter(tmp_path / "adapter", **config))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({f"{QUERY}.lora_A.weight": (4, 16)}, r"lacks base_model\.model\.\S+q_proj\.lora_B\.weight"),
+        ({"lm_head.weight": (4, 16)}, r"holds the unknown tensor base_model\.model\.lm_head\.weight"),
+        ({"x.lora_A.weight": (4, 16), "x.lora_B.weight": (16, 4)}, r"changes x\.weight, which the model does not have"),
+        (
+            {f"{QUERY}.lora_A.weight": (4, 8), f"{QUERY}.lora_B.weight": (16, 4)},
+            "as a 16 x 8 matrix, but the model has it as 16 x 16",
+        ),
+    ],
+)
+def test_an_adapter_of_another_model_is_named(
+    state: dict[str, tuple[int, int]], message: str, pristine: Path, tmp_path: Path
+) -> None:
+    tensors = {f"base_model.model.{name}": torch.ones(*shape) for name, shape in state.items()}
+    with pytest.raises(ValueError, match=message):
+        merged(open_source(pristine), _adapter(tmp_path / "adapter", tensors))
+
+
+def test_rank_stabilised_scaling_of_an_odd_rank_is_alpha_over_its_root(pristine: Path, tmp_path: Path) -> None:
+    modules = {"A": torch.ones(3, 16), "B": torch.ones(16, 3)}
+    state = {f"base_model.model.{QUERY}.lora_{which}.weight": tensor for which, tensor in modules.items()}
+    adapter = _adapter(tmp_path / "adapter", state, r=3, use_rslora=True)
+    difference = merged(open_source(pristine), adapter).tensors.read(f"{QUERY}.weight") - open_tensors(pristine).read(
+        f"{QUERY}.weight"
+    )
+    assert torch.allclose(difference, torch.full((16, 16), 8 / math.sqrt(3) * 3), rtol=1e-5)
