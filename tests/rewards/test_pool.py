@@ -43,7 +43,7 @@ time.sleep(600)
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    pool = WorkerPool(seconds=0.5, processes=2)
+    pool = WorkerPool(seconds=1.0, processes=2)
     yield pool
     pool.close()
 

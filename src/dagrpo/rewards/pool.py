@@ -25,6 +25,7 @@ LONGEST_ANSWER = 2000  # characters; a longer one is not sent
 DEEPEST_NESTING = 60  # braces and parentheses inside each other; a deeper one is not sent
 MEMORY_BYTES = 2 << 30  # address space of one worker
 START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
+MOMENT_SECONDS = 0.1  # a process that ends so soon after a question is asked once more
 MODULE = "dagrpo.rewards.worker"
 
 
@@ -83,9 +84,16 @@ class Worker:
 
         Warming up does not count. RuntimeError when no process can be started.
         """
-        self._warm_up()
         request = {"answer": comparison.answer, "ground_truth": comparison.ground_truth, "seconds": seconds}
-        line = self._exchange(json.dumps(request).encode() + b"\n", seconds)
+        question = json.dumps(request).encode() + b"\n"
+        self._warm_up()
+        asked = time.monotonic()
+        line = self._exchange(question, seconds)
+        if line is None and time.monotonic() - asked < MOMENT_SECONDS:
+            # A process that was killed while idle may look alive until its last thread is gone: that is no answer's fault.
+            self.kill()
+            self._warm_up()
+            line = self._exchange(question, seconds - MOMENT_SECONDS)
         if line is None:
             self.kill()
             self.start()  # to be warm when it is next asked
