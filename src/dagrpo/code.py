@@ -73,6 +73,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *_ROWS,
         *_REWARDS,
         "src/dagrpo/grpo",
+        "src/dagrpo/processes.py",
         "src/dagrpo/params/algorithm.py",
         "src/dagrpo/params/checkpoint.py",
         "src/dagrpo/params/training.py",

@@ -68,6 +68,8 @@ class Stage:
 def main(name: str, work: Callable[[Stage], None], arguments: Sequence[str] | None = None) -> None:
     """Run one stage from its command line and exit 0, or 1 with a sentence."""
     options = _parse(name, arguments)
+    if _process_number() > 0:
+        options.log = options.log.with_suffix(f".process_{_process_number()}.log")
     _log_to(options.log)
     signal.signal(signal.SIGTERM, _terminate)
     stop_with_the_workflow()
@@ -94,8 +96,9 @@ def _execute(name: str, work: Callable[[Stage], None], options: argparse.Namespa
         "inputs": input_digests,
     }
     key = digest_of({k: v for k, v in record.items() if k != "experiment"})
-    with stage_run(record | {"key": key, "outputs": [str(p) for p in outputs.values()]}) as run:
-        stage = Stage(
+
+    def stage_of(run: StageRun) -> Stage:
+        return Stage(
             name=name,
             experiment=options.experiment,
             seed=options.seed,
@@ -106,12 +109,22 @@ def _execute(name: str, work: Callable[[Stage], None], options: argparse.Namespa
             log=options.log,
             run=run,
         )
-        work(stage)
+
+    if _process_number() > 0:
+        work(stage_of(StageRun(None)))
+        return
+    with stage_run(record | {"key": key, "outputs": [str(p) for p in outputs.values()]}) as run:
+        work(stage_of(run))
         produced = {k: p for k, p in outputs.items() if k != "provenance"}
         output_digests = {str(path): sha256_of(path) for path in produced.values()}
         write_json(outputs["provenance"], record | {"key": key, "outputs": output_digests})
         run.log_outputs(output_digests)
     _note_what_ran(outputs, key)
+
+
+def _process_number() -> int:
+    """0, or the number that torchrun gives: of several processes only the first one records and reports."""
+    return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 
 def _note_what_ran(outputs: Mapping[str, Path], key: str) -> None:

@@ -13,8 +13,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from dagrpo.checkpoints import dcp, hf
-from dagrpo.checkpoints.convert import convert, export, write_as
+from dagrpo.checkpoints import hf
+from dagrpo.checkpoints.convert import convert, export, load_model, save_model, write_as
 from dagrpo.checkpoints.dcp import DcpTensors
 from dagrpo.checkpoints.folder import auxiliary_files
 from dagrpo.checkpoints.hf import HuggingFaceTensors
@@ -88,8 +88,8 @@ def test_the_way_there_and_back_returns_our_own_model_byte_for_byte(
 
 def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
     write_as("dcp", open_source(pristine), tmp_path / "again", LARGE)
-    model, _ = dcp.load_model(converted, torch.float32)
-    dcp.save_model(model, converted, tmp_path / "saved")
+    model, _ = load_model(converted, torch.float32)
+    save_model(model, converted, tmp_path / "saved")
     manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
     assert len(manifests) == 1
 
@@ -139,22 +139,22 @@ def _write_chunk(folder: Path, rank: int, chunk: torch.Tensor, offsets: list[int
 def test_a_loaded_model_computes_what_the_original_computes(pristine: Path, converted: Path) -> None:
     ids = torch.tensor([[1, 40, 50, 60, 2]])
     first, _ = hf.load_model(pristine, torch.float32)
-    second, tokenizer = dcp.load_model(converted, torch.float32)
+    second, tokenizer = load_model(converted, torch.float32)
     assert torch.equal(first(ids).logits, second(ids).logits)
     assert second.get_output_embeddings().weight is second.get_input_embeddings().weight
     assert tokenizer.decode(tokenizer.encode("1 + 2 = 3")) == "1 + 2 = 3"
 
 
 def test_a_model_can_be_loaded_in_another_type(converted: Path) -> None:
-    model, _ = dcp.load_model(converted, torch.bfloat16)
+    model, _ = load_model(converted, torch.bfloat16)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
 def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_path: Path) -> None:
     source = _folder_of(SMALL_MOE, torch.float32, pristine, tmp_path / "source", LARGE)
     write_as("dcp", open_source(tmp_path / "source"), tmp_path / "there", LARGE)
-    model, _ = dcp.load_model(tmp_path / "there", torch.float32)
-    saved = dcp.save_model(model, tmp_path / "there", tmp_path / "saved")
+    model, _ = load_model(tmp_path / "there", torch.float32)
+    saved = save_model(model, tmp_path / "there", tmp_path / "saved")
     assert "model.layers.0.mlp.experts.3.up_proj.weight" in DcpTensors(tmp_path / "saved").specs
     assert saved.tensors == source.tensors
 
@@ -179,7 +179,7 @@ def test_a_tensor_of_another_shape_than_the_config_says_is_named(model_folder: P
 def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:
     (converted / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"config\.json is truncated"):
-        dcp.load_model(converted, torch.float32)
+        load_model(converted, torch.float32)
 
 
 def test_a_missing_rank_is_noticed(converted: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import torch
 
 from dagrpo.grpo import state
 from dagrpo.grpo.optimizer import adamw, apply_gradients
+from dagrpo.processes import alone
 
 
 def _trained(steps: int, model: torch.nn.Linear, optimizer: torch.optim.AdamW) -> None:
@@ -22,7 +23,7 @@ def _fresh() -> tuple[torch.nn.Linear, torch.optim.AdamW]:
 def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     model, optimizer = _fresh()
     _trained(3, model, optimizer)
-    state.save(tmp_path, 3, model, optimizer)
+    state.save(tmp_path, 3, model, optimizer, alone())
     _trained(2, model, optimizer)
     resumed, its_optimizer = _fresh()
     saved = state.latest(tmp_path)
@@ -37,7 +38,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
 def test_only_the_newest_two_states_are_kept(tmp_path: Path) -> None:
     model, optimizer = _fresh()
     for step in (1, 2, 3):
-        state.save(tmp_path, step, model, optimizer)
+        state.save(tmp_path, step, model, optimizer, alone())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_00002", "step_00003"]
 
 
@@ -49,7 +50,7 @@ def test_a_half_written_state_is_not_taken(tmp_path: Path) -> None:
 
 def test_the_state_of_another_model_is_refused_with_the_remedy(tmp_path: Path) -> None:
     model, optimizer = _fresh()
-    state.save(tmp_path, 1, model, optimizer)
+    state.save(tmp_path, 1, model, optimizer, alone())
     other = torch.nn.Sequential(torch.nn.Linear(3, 2))
     saved = state.latest(tmp_path)
     assert saved is not None

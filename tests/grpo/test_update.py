@@ -6,73 +6,53 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.grpo.batches import pad
+from dagrpo.grpo.batches import TokenSequences, pad
 from dagrpo.grpo.optimizer import adamw, warmed_up
-from dagrpo.grpo.policy import token_logprobs
-from dagrpo.grpo.rollouts import Prompt, Rollouts
+from dagrpo.grpo.policy import Policy, token_logprobs
 from dagrpo.grpo.update import PolicyUpdate
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.records import Completion, SamplingRequest, Score
+from dagrpo.processes import alone
 
 COMPLETIONS = [(3, 4, 5), (6,), (7, 8), (9, 3, 3, 1), (4,), (5, 6), (7, 7, 7), (8, 1)]
 
 
-def _model() -> Qwen2ForCausalLM:
+def _policy() -> Policy:
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         intermediate_size=32, max_position_embeddings=32, tie_word_embeddings=True,
     )  # fmt: skip
-    return Qwen2ForCausalLM(config).eval()
+    return Policy(Qwen2ForCausalLM(config).eval())
 
 
-def _rollouts(step: int = 0) -> Rollouts:
-    prompts = [
-        Prompt(index=n // 4, text="", token_ids=((1, 2), (2, 3, 4))[n // 4], ground_truth="", verifier="gsm8k")
-        for n in range(8)
-    ]
-    request = SamplingRequest(input_ids=(1,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
-    completions = [Completion(token_ids=c, logprobs=(0.0,) * len(c), finish_reason="stop") for c in COMPLETIONS]
-    missing = Score(extracted=None, correct=False, reward=0.0, verdict="missing", components={"accuracy": 0.0})
-    return Rollouts(
-        step=step,
-        samples_per_prompt=4,
-        prompts=tuple(prompts),
-        requests=(request,) * 8,
-        completions=tuple(completions),
-        texts=("",) * 8,
-        scores=(missing,) * 8,
-        rewards=torch.zeros(8),
-    )
-
-
+SEQUENCES = TokenSequences(prompts=[((1, 2), (2, 3, 4))[n // 4] for n in range(8)], completions=COMPLETIONS)
 ADVANTAGES = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, 0.0, -1.0, -1.0])
 
 
-def _updated(kl_coefficient: float = 0.0, **training: Any) -> tuple[Qwen2ForCausalLM, Any]:
-    model, reference = _model(), _model().requires_grad_(False)
+def _updated(kl_coefficient: float = 0.0, **training: Any) -> tuple[Policy, Any]:
+    policy, reference = _policy(), _policy().requires_grad_(False)
     values = {"steps": 1, "prompts_per_step": 2, "samples_per_prompt": 4, "learning_rate": 1e-2, **training}
     settings = Training.model_validate(values)
     update = PolicyUpdate(
-        model=model,
+        policy=policy,
         reference=reference if kl_coefficient else None,
-        optimizer=adamw(model.parameters(), 1e-2, 0.0),
+        optimizer=adamw(policy.parameters(), 1e-2, 0.0),
         algorithm=Algorithm.model_validate({"kl_coefficient": kl_coefficient}),
         training=settings,
         temperature=1.0,
         pad_token_id=0,
+        processes=alone(),
     )
-    return model, update.run(_rollouts(), ADVANTAGES)
+    return policy, update.run(0, SEQUENCES, ADVANTAGES)
 
 
 def test_the_first_update_is_the_policy_gradient_with_the_mean_over_tokens() -> None:
-    model = _model()
-    rollouts = _rollouts()
-    batch = pad([p.token_ids for p in rollouts.prompts], COMPLETIONS, 0)
-    loss = -(token_logprobs(model, batch, 1.0).logprobs * ADVANTAGES[batch.rows]).sum() / sum(map(len, COMPLETIONS))
+    policy = _policy()
+    batch = pad(SEQUENCES.prompts, COMPLETIONS, 0)
+    loss = -(token_logprobs(policy, batch, 1.0).logprobs * ADVANTAGES[batch.rows]).sum() / sum(map(len, COMPLETIONS))
     loss.backward()  # type: ignore[no-untyped-call]
-    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
     _, updated = _updated()
     assert updated.grad_norm == pytest.approx(float(norm), rel=1e-4)
 
@@ -92,11 +72,11 @@ def test_logprobs_are_those_of_the_policy_that_sampled_also_with_several_mini_ba
 
 
 def test_logprobs_agree_with_the_whole_softmax_of_transformers() -> None:
-    model = _model()
+    policy = _policy()
     batch = pad([(1, 2)], [(3, 4)], 0)
-    expected = torch.log_softmax(model(input_ids=batch.input_ids).logits[0] / 0.7, dim=-1)
+    expected = torch.log_softmax(policy.model(input_ids=batch.input_ids).logits[0] / 0.7, dim=-1)
     torch.testing.assert_close(
-        token_logprobs(model, batch, 0.7).logprobs, torch.stack([expected[1, 3], expected[2, 4]])
+        token_logprobs(policy, batch, 0.7).logprobs, torch.stack([expected[1, 3], expected[2, 4]])
     )
 
 
@@ -113,10 +93,11 @@ def test_the_learning_rate_rises_linearly_and_stays() -> None:
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
-    model = _model()
+    policy = _policy()
     update = PolicyUpdate(
-        model=model, reference=None, optimizer=adamw(model.parameters(), 1e-2, 0.0), algorithm=Algorithm.model_validate({}),
+        policy=policy, reference=None, optimizer=adamw(policy.parameters(), 1e-2, 0.0), algorithm=Algorithm.model_validate({}),
         training=Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 4}), temperature=1.0, pad_token_id=0,
+        processes=alone(),
     )  # fmt: skip
     with pytest.raises(ValueError, match="the gradient's norm is nan"):
-        update.run(_rollouts(), ADVANTAGES * float("nan"))
+        update.run(0, SEQUENCES, ADVANTAGES * float("nan"))

@@ -53,6 +53,17 @@ def _is_section(kind: Any) -> TypeGuard[type[Section]]:
     return isinstance(kind, type) and issubclass(kind, Section)
 
 
+def _holders(paths: list[Path], owners: set[str]) -> set[str]:
+    """The records of the package that have one of the owners as a field."""
+    classes = [
+        node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+    fields = [
+        (node.name, field.annotation) for node in classes for field in node.body if isinstance(field, ast.AnnAssign)
+    ]
+    return {name for name, annotation in fields if isinstance(annotation, ast.Name) and annotation.id in owners}
+
+
 def _reads(path: Path) -> tuple[set[str], set[str]]:
     """The names a file mentions, and the attributes it reads."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -65,6 +76,7 @@ def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(secti
     package = [p for p in (ROOT / "src/dagrpo").rglob("*.py") if "params" not in p.parts]
     files = [_reads(path) for path in (*package, *(ROOT / "workflow/scripts").glob("*.py"))]
     owners = {section.__name__, *(s.__name__ for s in _sections(Params) if section in _sections(s) and s is not Params)}
+    owners |= _holders(package, owners)
     read = {attribute for names, attributes in files if owners & names for attribute in attributes}
     workflow = (
         "".join(p.read_text() for p in (ROOT / "workflow/rules").glob("*.smk")) + (ROOT / "Snakefile").read_text()

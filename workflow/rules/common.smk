@@ -44,6 +44,13 @@ def own(stage):
     return sections(params, stage)
 
 
+def launcher(processes):
+    """What starts a script in so many processes that find each other."""
+    if processes == 1:
+        return "python"
+    return f"torchrun --standalone --nproc-per-node {processes}"
+
+
 def train_split(wildcards):
     """What training draws its problems from, before they are rated."""
     return split_for_rollouts(

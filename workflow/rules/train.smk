@@ -19,15 +19,16 @@ rule train:
     retries: 3
     conda:
         "../envs/project.yaml"
-    threads: 2
+    threads: max(2, params.training.processes)
     resources:
         mem_mb=8000,
     params:
         sections=own("train"),
+        launcher=launcher(params.training.processes),
     message:
         "train: seed {wildcards.seed}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
+        "{params.launcher} {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
         " --params {params.sections:q} --input initial={input.initial} --input train={input.train}"
         " --output policy={output.policy} --output metrics={output.metrics}"
         " --output rollouts={output.rollouts} --output provenance={output.provenance} --log {log}"

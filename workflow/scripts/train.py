@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 from dagrpo.console import summary
 from dagrpo.files import read_parquet, sha256_of
-from dagrpo.grpo.trainer import TrainingRun, train
+from dagrpo.grpo.run import TrainingRun
+from dagrpo.grpo.trainer import train
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
+from dagrpo.processes import joined
 from dagrpo.stage import Stage, main
 
 SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
@@ -38,7 +40,10 @@ def work(stage: Stage) -> None:
 
     split = stage.input("train")
     stage.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
-    train(run, report)
+    with joined() as processes:
+        train(run, report, processes)
+    if not processes.is_first:
+        return
     stage.run.log_artifact(stage.output("metrics"))
     last_step = run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")
     stage.run.log_table("completions_last_step", read_parquet(last_step).select(SHOWN))

@@ -96,12 +96,14 @@ def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manif
     """Write a model in the format of the checkpoint `like`, with its auxiliary files."""
     from dagrpo.checkpoints.modules import dtype_of_model, state_of
 
+    return save_weights(StateTensors(state_of(model)), dtype_of_model(model), like, destination)
+
+
+def save_weights(tensors: Tensors, dtype: torch.dtype, like: Path, destination: Path) -> Manifest:
+    """The same with the weights of a model in `dtype`, read one by one."""
     origin = verify(like)
-    if origin.format == "dcp":
-        return dcp.save_model(model, like, destination)
-    tensors = StateTensors(state_of(model))
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
         copy_files(open_source(like).files, folder)
-        set_config_dtype(folder, dtype_of_model(model))
+        set_config_dtype(folder, dtype)
         write_tensors(origin.format, folder, tensors, hf.DEFAULT_MAX_SHARD_BYTES)
         return write_manifest(folder, origin.format, open_as(origin.format, folder))

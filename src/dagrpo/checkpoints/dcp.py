@@ -10,7 +10,6 @@ No process group is needed.
 import json
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,19 +22,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from dagrpo.checkpoints.folder import (
-    copy_auxiliary,
-    new_checkpoint,
-    require_format,
-    require_tokenizer,
-    set_config_dtype,
-)
-from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.safetensors_file import write_safetensors
-from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
-
-if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+from dagrpo.files import fsync_file
 
 
 class StreamedStorageWriter(HuggingFaceStorageWriter):
@@ -52,6 +41,7 @@ class StreamedStorageWriter(HuggingFaceStorageWriter):
         rank = plan.storage_data["shard_index"]
         path = Path(self.path) / _file_of_rank(rank)
         write_safetensors(path, tensors, tensors.metadata())
+        fsync_file(path)  # by the process that wrote it: on a shared disk no other one can
         finished: Future[list[WriteResult]] = Future()
         finished.set_result(tensors.results(path.name))
         return finished
@@ -118,10 +108,14 @@ class DcpTensors:
         """Raises nothing of its own: the files were checked before."""
         spec = self.specs[name]
         tensor = torch.empty(spec.shape, dtype=spec.dtype)
-        planner = DefaultLoadPlanner()
-        planner.set_up_planner({name: tensor}, self._metadata, is_coordinator=True)
-        self._reader.read_data(planner.create_local_plan(), planner).wait()
+        self.read_into({name: tensor})
         return tensor
+
+    def read_into(self, state: dict[str, Tensor]) -> None:
+        """Fill tensors in place, in their own types. Of a tensor that is spread over processes, this one's part."""
+        planner = DefaultLoadPlanner()
+        planner.set_up_planner(dict(state), self._metadata, is_coordinator=True)
+        self._reader.read_data(planner.create_local_plan(), planner).wait()
 
 
 def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
@@ -148,27 +142,3 @@ def write_tensors(folder: Path, tensors: Tensors) -> None:
     offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
     metadata = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
     write_safetensors(folder / _file_of_rank(1), tensors, metadata)
-
-
-def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """(model, tokenizer) of a DCP checkpoint, after checking it against its manifest. The model is in eval mode."""
-    from dagrpo.checkpoints.modules import build_model, load_tokenizer
-
-    require_format(folder, verify(folder), "dcp")
-    require_tokenizer(folder)
-    tensors = DcpTensors(folder)
-    state = {name: tensors.read(name) for name in tensors.specs}
-    return build_model(folder, state, dtype), load_tokenizer(folder)
-
-
-def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manifest:
-    """Write a model as a DCP checkpoint, with the auxiliary files of the checkpoint `like`."""
-    from dagrpo.checkpoints.modules import dtype_of_model, state_of
-
-    origin = verify(like)
-    state = state_of(model)
-    with new_checkpoint(destination, total_bytes(StateTensors(state))) as folder:
-        copy_auxiliary(like, origin, folder)
-        set_config_dtype(folder, dtype_of_model(model))
-        write_weights(folder, state)
-        return write_manifest(folder, "dcp", DcpTensors(folder))

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.initialization import no_init_weights
 
 from dagrpo.checkpoints.folder import require_config
 
@@ -23,11 +24,7 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
     The model takes over the storage of `state` where the type is right already, so memory holds the weights once.
     ValueError: transformers has no such model, or tensors are missing, left over or of another shape.
     """
-    require_config(folder)
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if model_class is None:
-        raise ValueError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
+    config, model_class = _architecture_of(folder)
     with no_progress_bars():
         model, report = model_class.from_pretrained(
             None,
@@ -41,17 +38,47 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
     return model
 
 
+def _architecture_of(folder: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
+    require_config(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if model_class is None:
+        raise ValueError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
+    return config, model_class
+
+
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint folder; nothing is looked up elsewhere."""
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def state_of(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's tensors under their names in a checkpoint; tied weights appear once."""
+def empty_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a folder's config.json in eval mode, its weights allocated but neither set nor touched.
+
+    Untouched memory takes none: the parts of the weights that are dropped before they are set cost nothing.
+    """
+    config, model_class = _architecture_of(folder)
+    with no_init_weights():
+        model = model_class._from_config(config, dtype=dtype)
+    model.tie_weights()
+    return model.eval()
+
+
+def own_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """A model's tensors under the names that the model gives them; tied weights appear once."""
     tied = getattr(model, "all_tied_weights_keys", {})
-    state = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+
+
+def in_checkpoint_form(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Some of `own_state` under their names in a checkpoint, where one tensor may be several."""
     reverted: dict[str, Tensor] = revert_weight_conversion(model, state)
     return reverted
+
+
+def state_of(model: PreTrainedModel) -> dict[str, Tensor]:
+    """A model's tensors under their names in a checkpoint; tied weights appear once."""
+    return in_checkpoint_form(model, own_state(model))
 
 
 def dtype_of_model(model: PreTrainedModel) -> torch.dtype:

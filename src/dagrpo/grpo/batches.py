@@ -1,4 +1,4 @@
-"""Trajectories as padded tensors, and which prompts a step trains on."""
+"""Prompts and completions as tokens and as padded tensors, and which prompts a step trains on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,23 @@ class Batch:
     def rows(self) -> torch.Tensor:
         """The sequence each completion token belongs to, in the order of flattened tokens. [tokens]"""
         return self.completion_mask.nonzero()[:, 0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSequences:
+    """What an update reads of a step's rollouts."""
+
+    prompts: Sequence[Sequence[int]]  # [completions][prompt], each prompt repeated for its samples
+    completions: Sequence[Sequence[int]]  # [completions][completion]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each completion. [completions]"""
+        return [len(completion) for completion in self.completions]
+
+    def batch(self, rows: slice, pad_token_id: int, device: torch.device) -> Batch:
+        """Some of the sequences, padded."""
+        return pad(self.prompts[rows], self.completions[rows], pad_token_id, device)
 
 
 def pad(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+from torch.distributed.tensor import DTensor
 
 BETAS = (0.9, 0.999)
 
@@ -20,7 +21,8 @@ def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
 def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
     """Clip, step, clear. Returns the gradient's norm before clipping; a norm that is not finite is an error."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    total = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all processes
     if not torch.isfinite(torch.tensor(norm)):
         raise ValueError(
             f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save_file
 
+from dagrpo.checkpoints.dcp import DcpTensors, write_weights
 from dagrpo.files import atomic_folder, read_json, write_json
+from dagrpo.processes import Processes
 
+OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
 KEPT_STATES = 2
 SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER = 60
 
@@ -51,43 +53,51 @@ def latest(root: Path) -> Saved | None:
     return max(found, key=lambda saved: saved.step, default=None)
 
 
-def save(root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
-    """Write the state after `step` finished steps, then drop all but the newest two."""
-    with atomic_folder(root / f"step_{step:05d}") as folder:
-        save_file({n: p.detach().contiguous() for n, p in model.named_parameters()}, folder / "model.safetensors")
-        save_file(_optimizer_tensors(model, optimizer), folder / "optimizer.safetensors")
-        write_json(folder / "state.json", {"step": step})
-    for old in sorted(root.glob("step_*"))[:-KEPT_STATES]:
-        shutil.rmtree(old)
+def at(root: Path, step: int) -> Saved:
+    """The state after so many finished steps."""
+    return Saved(folder=root / f"step_{step:05d}", step=step)
+
+
+def save(root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.AdamW, processes: Processes) -> None:
+    """Write the state after `step` finished steps, then drop all but the newest two. Every process writes its part."""
+    with processes.shared_folder(atomic_folder(at(root, step).folder)) as folder:
+        write_weights(folder, _tensors(model, optimizer))
+        if processes.is_first:
+            write_json(folder / "state.json", {"step": step})
+    if processes.is_first:
+        for old in sorted(root.glob("step_*"))[:-KEPT_STATES]:
+            shutil.rmtree(old)
 
 
 def load(saved: Saved, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
-    """Put a saved state into a model and its optimizer; ValueError when it belongs to another model."""
+    """Put a saved state into a model and its optimizer; ValueError when it belongs to another model.
+
+    The number of processes need not be the one that saved it: each reads what it is to hold.
+    """
     if read_json(saved.folder / "state.json") != {"step": saved.step}:
         raise ValueError(
             f"{saved.folder} does not hold step {saved.step}: delete {saved.folder.parent} and train from the start."
         )
-    weights = load_file(saved.folder / "model.safetensors")
-    moments = load_file(saved.folder / "optimizer.safetensors")
-    parameters = dict(model.named_parameters())
-    if weights.keys() != parameters.keys():
+    stored = DcpTensors(saved.folder)
+    names = {name.removeprefix("weight/") for name in stored.specs if name.startswith("weight/")}
+    if names != dict(model.named_parameters()).keys():
         raise ValueError(
             f"{saved.folder} holds another model's weights: delete {saved.folder.parent} and train from the start."
         )
-    for name, parameter in parameters.items():
-        parameter.data.copy_(weights[name])
-        names = {key: f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step") if f"{name}/{key}" in moments}
-        if names:
-            optimizer.state[parameter] = {key: moments[full].to(_device(key, parameter)) for key, full in names.items()}
+    for name, parameter in model.named_parameters():
+        optimizer.state[parameter] = {
+            key: _room_for(key, parameter) for key in OPTIMIZER_KEYS if f"{key}/{name}" in stored.specs
+        }
+    stored.read_into(_tensors(model, optimizer))
 
 
-def _device(key: str, parameter: torch.nn.Parameter) -> torch.device:
-    return torch.device("cpu") if key == "step" else parameter.device
+def _room_for(key: str, parameter: torch.nn.Parameter) -> torch.Tensor:
+    return torch.zeros(()) if key == "step" else torch.empty_like(parameter, requires_grad=False)
 
 
-def _optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}/{key}": value.contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+def _tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
+    """Every tensor of the state, to write from and to read into."""
+    tensors = {f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        tensors |= {f"{key}/{name}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    return tensors

@@ -1,121 +1,99 @@
-"""The GRPO loop: sample, grade, update, hand over the weights; resumable after any step that was saved."""
+"""The GRPO loop: sample, grade, update, hand over the weights; resumable after any step that was saved.
 
-import copy
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+Every process that trains the policy runs it. The first one also samples (see sampler.py), and tells the others what.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from dagrpo.checkpoints.convert import load_model, save_model
-from dagrpo.console import progress
+from dagrpo.checkpoints.modules import load_tokenizer
+from dagrpo.checkpoints.sharded import save_sharded, with_gathered_weights
 from dagrpo.grpo import state
-from dagrpo.grpo.advantages import advantages_of
+from dagrpo.grpo.batches import TokenSequences
 from dagrpo.grpo.history import History
-from dagrpo.grpo.metrics import step_metrics
 from dagrpo.grpo.optimizer import adamw
+from dagrpo.grpo.policy import Policy
 from dagrpo.grpo.prompts import prompts_of, read_examples
-from dagrpo.grpo.rollouts import Prompt, Rollouts, to_table
-from dagrpo.grpo.source import RolloutSource
-from dagrpo.grpo.sync import EngineFolder, engine_folder
+from dagrpo.grpo.rollouts import Prompt
+from dagrpo.grpo.run import TrainingRun
+from dagrpo.grpo.sampler import Report, Turns, following, sampling
+from dagrpo.grpo.sharding import load_policy
 from dagrpo.grpo.update import PolicyUpdate
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
-from dagrpo.params.training import Training
-from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.client import RolloutClient
-from dagrpo.rollout.server import serving
-
-Report = Callable[[int, Mapping[str, float]], None]
+from dagrpo.processes import Processes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
-    """Everything a run is a function of, and where it writes."""
-
-    initial: Path  # folder of the sharded checkpoint to start from
-    train_split: Path  # train.parquet
-    seed: int
-    rollout: Rollout
-    reward: Reward
-    algorithm: Algorithm
-    training: Training
-    state: Path  # resumable, not an output
-    server_log: Path
-    policy: Path  # output: folder of the trained sharded checkpoint
-    metrics: Path  # output: metrics.parquet
-    rollouts: Path  # output: rollouts/manifest.json
-
-
-def train(run: TrainingRun, report: Report) -> None:
+def train(run: TrainingRun, report: Report, processes: Processes) -> None:
     """Train to the last step, from the newest state if there is one, and write the outputs.
 
-    `report(step, metrics)` is called once per step executed here, timings included. ValueError when the data, the
-    checkpoint, the engine or a saved state cannot be used.
+    `report(step, metrics)` is called in the first process, once per step executed here, timings included. ValueError
+    when the data, the checkpoint, the engine or a saved state cannot be used.
     """
-    with state.exclusive(run.state):
-        _train(run, report)
+    with state.exclusive(run.state) if processes.is_first else nullcontext():
+        _train(run, report, processes)
 
 
-def _train(run: TrainingRun, report: Report) -> None:
+def _train(run: TrainingRun, report: Report, processes: Processes) -> None:
     torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
-    model, tokenizer = _load(run)
-    optimizer = adamw(model.parameters(), run.training.learning_rate, run.training.weight_decay)
-    reference = copy.deepcopy(model).requires_grad_(False) if run.algorithm.kl_coefficient > 0 else None
-    saved = state.latest(run.state)
-    if saved is not None:
-        state.load(saved, model, optimizer)
-    first = saved.step if saved is not None else 0
-    update = PolicyUpdate(
-        model=model,
-        reference=reference,
+    tokenizer = load_tokenizer(run.initial)
+    prompts = _prompts(run, tokenizer) if processes.is_first else []  # a bad row is an error before anything starts
+    policy = load_policy(run.initial, processes)
+    optimizer = adamw(policy.parameters(), run.training.learning_rate, run.training.weight_decay)
+    first = _resume(run, policy, optimizer, processes)
+    if first < run.training.steps:
+        update = _update(run, policy, optimizer, tokenizer, processes)
+        gather = partial(with_gathered_weights, policy.model, getattr(torch, run.rollout.engine.dtype), processes)
+        if processes.is_first:
+            turns: AbstractContextManager[Turns] = sampling(run, prompts, tokenizer, first, gather, report)
+        else:
+            turns = following(gather)
+        with turns as taken:
+            for step in range(first, run.training.steps):
+                _step(step, taken, update, processes)
+                if (step + 1) % run.training.save_every == 0 or step + 1 == run.training.steps:
+                    state.save(run.state, step + 1, policy.model, optimizer, processes)
+    if processes.is_first:
+        history = History(run.state)
+        history.write_metrics(run.training.steps, run.metrics)
+        history.write_rollouts(run.training.steps, run.rollouts)
+    save_sharded(policy.model, run.initial, run.policy, processes)
+
+
+def _step(step: int, turns: Turns, update: PolicyUpdate, processes: Processes) -> None:
+    collected = processes.share(turns.collect(step))
+    sequences = TokenSequences(prompts=collected["prompts"], completions=collected["completions"])
+    turns.finish(update.run(step, sequences, torch.tensor(collected["advantages"])))
+
+
+def _resume(run: TrainingRun, policy: Policy, optimizer: torch.optim.AdamW, processes: Processes) -> int:
+    """Load the newest state, if there is one; returns how many steps are finished."""
+    newest = state.latest(run.state)
+    finished = processes.share(newest.step if newest is not None else 0)
+    if finished:
+        state.load(state.at(run.state, finished), policy.model, optimizer)
+    return int(finished)
+
+
+def _update(
+    run: TrainingRun,
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    tokenizer: PreTrainedTokenizerBase,
+    processes: Processes,
+) -> PolicyUpdate:
+    has_reference = run.algorithm.kl_coefficient > 0
+    return PolicyUpdate(
+        policy=policy,
+        reference=load_policy(run.initial, processes).requires_grad_(False) if has_reference else None,
         optimizer=optimizer,
         algorithm=run.algorithm,
         training=run.training,
         temperature=run.rollout.temperature,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        processes=processes,
     )
-    history = History(run.state)
-    prompts = _prompts(run, tokenizer)  # before the engine starts: a bad row is an error at once
-    if first < run.training.steps:
-        with _engine(run, model) as (client, folder), Grader(run.reward.verify_seconds) as grader:
-            source = RolloutSource(
-                client=client,
-                grader=grader,
-                tokenizer=tokenizer,
-                prompts=prompts,
-                rollout=run.rollout,
-                reward=run.reward,
-                training=run.training,
-                seed=run.seed,
-            )
-            _Loop(run, model, optimizer, update, source, client, folder, history, report).run(first)
-    history.write_metrics(run.training.steps, run.metrics)
-    history.write_rollouts(run.training.steps, run.rollouts)
-    save_model(model, run.initial, run.policy)
-
-
-def _load(run: TrainingRun) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, tokenizer = load_model(run.initial, torch.float32)
-    model.eval()  # no dropout anywhere: the policy that is updated is the policy that sampled
-    return model.to(device), tokenizer
-
-
-@contextmanager
-def _engine(run: TrainingRun, model: PreTrainedModel) -> Iterator[tuple[RolloutClient, EngineFolder]]:
-    dtype = getattr(torch, run.rollout.engine.dtype)
-    with engine_folder(run.initial, dtype) as folder:
-        folder.write(model)
-        with serving(
-            folder.path, run.rollout.engine, run.server_log, deterministic=run.rollout.deterministic
-        ) as client:
-            client.update_weights(folder.path, "resumed")
-            yield client, folder
 
 
 def _prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
@@ -128,71 +106,3 @@ def _prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Promp
             f"({run.training.prompts_per_step}): lower the latter, or widen the range."
         )
     return prompts
-
-
-class _Loop:
-    def __init__(
-        self,
-        run: TrainingRun,
-        model: PreTrainedModel,
-        optimizer: torch.optim.AdamW,
-        update: PolicyUpdate,
-        source: RolloutSource,
-        client: RolloutClient,
-        folder: EngineFolder,
-        history: History,
-        report: Report,
-    ) -> None:
-        self._setup = run
-        self._model = model
-        self._optimizer = optimizer
-        self._update = update
-        self._source = source
-        self._client = client
-        self._folder = folder
-        self._history = history
-        self._report = report
-
-    def run(self, first: int) -> None:
-        steps = self._setup.training.steps
-        with progress(f"train (seed {self._setup.seed})", steps) as bar:
-            bar.advance(first)
-            for step in range(first, steps):
-                metrics = self._step(step)
-                if (step + 1) % self._setup.training.save_every == 0 or step + 1 == steps:
-                    state.save(self._setup.state, step + 1, self._model, self._optimizer)
-                bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
-
-    def _step(self, step: int) -> dict[str, float]:
-        clock = _Clock()
-        rollouts = self._source.collect(step)
-        clock.lap("seconds_rollout")
-        advantages = advantages_of(rollouts.rewards, rollouts.samples_per_prompt, self._setup.algorithm)
-        updated = self._update.run(rollouts, advantages)
-        clock.lap("seconds_update")
-        self._folder.write(self._model)
-        self._client.update_weights(self._folder.path, f"step_{step + 1}")
-        clock.lap("seconds_weight_sync")
-        metrics = step_metrics(rollouts, advantages, updated)
-        table = to_table(rollouts, advantages, _per_completion(rollouts, updated.logprobs))
-        self._history.add(step + 1, table, metrics)
-        clock.lap("seconds_record")
-        self._report(step + 1, metrics | clock.laps)
-        return metrics
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self._last = now
-
-
-def _per_completion(rollouts: Rollouts, logprobs: torch.Tensor) -> list[list[float]]:
-    """Cut the flat [tokens] logprobs at the ends of completions."""
-    lengths = [len(completion.token_ids) for completion in rollouts.completions]
-    return [part.tolist() for part in torch.split(logprobs.cpu(), lengths)]

@@ -16,7 +16,7 @@ from dagrpo.console import progress
 from dagrpo.files import atomic_folder
 from dagrpo.grpo.batches import Batch, pad, prompt_indices
 from dagrpo.grpo.optimizer import adamw, apply_gradients, warmed_up
-from dagrpo.grpo.policy import token_logprobs
+from dagrpo.grpo.policy import Policy, token_logprobs
 from dagrpo.grpo.prompts import read_examples, supervised_pairs
 from dagrpo.params.warmup import Warmup
 
@@ -55,12 +55,13 @@ def fit(
     report: Report,
 ) -> None:
     """Minimise the mean negative logprob of the target tokens."""
-    optimizer = adamw(model.parameters(), params.learning_rate, params.weight_decay)
+    policy = Policy(model)
+    optimizer = adamw(policy.parameters(), params.learning_rate, params.weight_decay)
     with progress(f"warmup (seed {seed})", params.steps) as bar:
         for step in range(params.steps):
             drawn = [pairs[index] for index in prompt_indices(seed, step, params.batch_size, len(pairs))]
             batch = pad([prompt for prompt, _ in drawn], [target for _, target in drawn], pad_token_id)
-            loss = _loss(model, batch)
+            loss = _loss(policy, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             learning_rate = warmed_up(params.learning_rate, step, params.learning_rate_warmup_steps)
             norm = apply_gradients(optimizer, learning_rate, params.max_grad_norm)
@@ -68,5 +69,5 @@ def fit(
             bar.advance(1, f"loss {float(loss.detach()):.3f}")
 
 
-def _loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    return -token_logprobs(model, batch, temperature=1.0).logprobs.mean()
+def _loss(policy: Policy, batch: Batch) -> torch.Tensor:
+    return -token_logprobs(policy, batch, temperature=1.0).logprobs.mean()

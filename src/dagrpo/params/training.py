@@ -15,7 +15,11 @@ class Training(Section):
         1, description="Optimizer updates per step; divides prompts_per_step."
     )
     micro_batch_size: Annotated[int, Field(ge=1)] = Field(
-        256, description="Completions per forward pass: memory, not result."
+        256, description="Completions per forward pass of a process: memory, not result."
+    )
+    processes: Annotated[int, Field(ge=1)] = Field(
+        1,
+        description="Processes that share the policy's weights and each update (FSDP); divides the completions of a mini-batch.",
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate of AdamW.")
     learning_rate_warmup_steps: Annotated[int, Field(ge=0)] = Field(
@@ -44,6 +48,16 @@ class Training(Section):
             raise ValueError(
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
                 f"({self.prompts_per_step}): change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _processes_divide(self) -> Self:
+        completions = self.prompts_per_step // self.mini_batches * self.samples_per_prompt
+        if completions % self.processes:
+            raise ValueError(
+                f"training.processes ({self.processes}) does not divide the {completions} completions of a mini-batch "
+                "(prompts_per_step / mini_batches * samples_per_prompt): change one of them"
             )
         return self
 

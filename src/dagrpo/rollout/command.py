@@ -23,6 +23,8 @@ CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two OpenMP threads that share a busy machine wait for each other, spinning
     "TORCHDYNAMO_DISABLE": "1",  # torch.compile of the sampler: 19 s in the first batch, nothing saved later
 }
+# A server is none of the processes that torchrun started: with these it would wait for the others.
+_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -66,8 +68,13 @@ def server_command(
 
 def server_environment(inherited: Mapping[str, str], scratch: Path, *, gpu: bool) -> dict[str, str]:
     """The environment. Temporary files go to the scratch folder; imports may cache their bytecode."""
-    kept = {name: value for name, value in inherited.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    kept = {name: value for name, value in inherited.items() if not _is_dropped(name)}
     return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | {"TMPDIR": str(scratch)}
+
+
+def _is_dropped(name: str) -> bool:
+    of_torchrun = name.startswith(_OF_TORCHRUN) or name.endswith(("_RANK", "_WORLD_SIZE"))
+    return of_torchrun or name == "PYTHONDONTWRITEBYTECODE"
 
 
 def write_settings(path: Path, api_key: str) -> None:

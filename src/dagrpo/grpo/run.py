@@ -1,0 +1,27 @@
+"""Everything that a training run is a function of, and where it writes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """The inputs, parameters and outputs of the train stage."""
+
+    initial: Path  # folder of the sharded checkpoint to start from
+    train_split: Path  # train.parquet
+    seed: int
+    rollout: Rollout
+    reward: Reward
+    algorithm: Algorithm
+    training: Training
+    state: Path  # resumable, not an output
+    server_log: Path
+    policy: Path  # output: folder of the trained sharded checkpoint
+    metrics: Path  # output: metrics.parquet
+    rollouts: Path  # output: rollouts/manifest.json
