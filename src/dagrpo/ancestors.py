@@ -9,23 +9,31 @@ from pathlib import Path
 import psutil
 
 SECONDS_BETWEEN_LOOKS = 0.5
+STARTERS = frozenset({"snakemake", "torchrun"})
 
 
 def stop_with_the_workflow() -> None:
-    """Send this process SIGTERM when the Snakemake process above it is gone. Does nothing for a stage run by hand."""
-    workflow = next((parent for parent in psutil.Process().parents() if _is_snakemake(parent)), None)
-    if workflow is not None:
-        threading.Thread(target=_watch, args=(workflow,), daemon=True, name="workflow-watch").start()
+    """Send this process SIGTERM when the Snakemake or torchrun above it is gone. Does nothing for a stage run by hand."""
+    starters = [parent for parent in psutil.Process().parents() if _is_starter(parent)]
+    if starters:
+        threading.Thread(target=_watch, args=(starters,), daemon=True, name="workflow-watch").start()
 
 
-def _is_snakemake(process: psutil.Process) -> bool:
+def _is_starter(process: psutil.Process) -> bool:
     try:
-        return "snakemake" in {Path(word).name for word in process.cmdline()[:3]}
+        return not STARTERS.isdisjoint(Path(word).name for word in process.cmdline()[:3])
     except psutil.Error:
         return False
 
 
-def _watch(workflow: psutil.Process) -> None:
-    while workflow.is_running() and workflow.status() != psutil.STATUS_ZOMBIE:
+def _watch(starters: list[psutil.Process]) -> None:
+    while all(_is_alive(starter) for starter in starters):
         time.sleep(SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # gone between the two questions
+        return False

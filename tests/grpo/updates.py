@@ -31,7 +31,7 @@ TRAINING = Training.model_validate(
         "mini_batches": 2,
         "micro_batch_size": 3,
         "learning_rate": 1e-2,
-        "processes": 4,
+        "processes": 3,
     }
 )
 ALGORITHM = Algorithm.model_validate({"kl_coefficient": 0.1, "clip_low": 0.01, "clip_high": 0.01})

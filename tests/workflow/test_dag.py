@@ -84,13 +84,8 @@ def test_a_run_that_is_killed_three_ways_and_started_again_gives_the_same_bytes(
     finished: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """SIGKILL of the trainer, of its server and of Snakemake, each once and each at a random step."""
-    folder = clones.clone(tmp_path / "killed")
-    for top in ("data", "models"):
-        shutil.copytree(finished[0] / top, folder / top, dirs_exist_ok=True)
-    for name in ("warmup", "initial"):
-        shutil.copytree(finished[0] / RUN / name, folder / RUN / name)
+    folder = _ready_to_train(finished[0], tmp_path / "killed")
     target = f"{RUN}/policy/manifest.json"
-    clones.run(folder, "snakemake", "--touch", "--cores", "all", f"{RUN}/initial/manifest.json")
     steps = sorted(random.SystemRandom().sample(range(1, STEPS), len(KILLS)))
     print("killed after steps", steps)
     process = clones.start(folder, "snakemake", "--cores", "all", target)
@@ -104,6 +99,39 @@ def test_a_run_that_is_killed_three_ways_and_started_again_gives_the_same_bytes(
     trained = [name for name in killed if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics"))]
     assert len(trained) > STEPS
     assert {name: killed[name] for name in trained} == {name: whole[name] for name in trained}
+
+
+def _ready_to_train(finished: Path, destination: Path) -> Path:
+    """A clone with everything but the policy."""
+    folder = clones.clone(destination)
+    for top in ("data", "models"):
+        shutil.copytree(finished / top, folder / top, dirs_exist_ok=True)
+    for name in ("warmup", "initial"):
+        shutil.copytree(finished / RUN / name, folder / RUN / name)
+    clones.run(folder, "snakemake", "--touch", "--cores", "all", f"{RUN}/initial/manifest.json")
+    return folder
+
+
+def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    folder = _ready_to_train(finished[0], tmp_path / "two")
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("  processes: 1\n", "  processes: 2\n"))
+    process = clones.start(folder, "snakemake", "--cores", "all", f"{RUN}/policy/manifest.json")
+    _wait_for_step(folder, 3)
+    second = [p for p in clones.processes(folder, "scripts/train.py") if p.environ().get("RANK") == "1"]
+    assert len(second) == 1
+    second[0].kill()
+    assert process.wait(timeout=300) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert len(list((folder / RUN / "policy").glob("shard-*.safetensors"))) == 2
+    assert len(list((folder / ".state/ran").glob("*.json"))) == 1  # the second process records nothing
+    rows = [pq.read_table(clone / RUN / "metrics.parquet").to_pylist() for clone in (finished[0], folder)]
+    assert [row["step"] for row in rows[1]] == list(range(1, STEPS + 1))
+    for one, two in zip(*rows, strict=True):
+        assert two == pytest.approx(one, rel=1e-2, abs=1e-4)
 
 
 def _no_process_is_left(folder: Path) -> None:

@@ -48,7 +48,8 @@ def launcher(processes):
     """What starts a script in so many processes that find each other."""
     if processes == 1:
         return "python"
-    return f"torchrun --standalone --nproc-per-node {processes}"
+    # What follows -- is the script's: torchrun would take its --log for an abbreviation of its own.
+    return f"torchrun --standalone --nproc-per-node {processes} --"
 
 
 def train_split(wildcards):
