@@ -1,6 +1,5 @@
 """Adapters as PEFT itself makes, saves, merges and loads them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +86,30 @@ def test_an_adapter_that_is_kept_loads_in_peft_onto_the_converted_base(pristine:
         assert not torch.allclose(_model(pristine)(TOKENS).logits, expected, atol=0.1)
 
 
-def test_what_peft_saves_beyond_lora_is_refused(pristine: Path, tmp_path: Path) -> None:
-    config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], use_dora=True)
-    peft.get_peft_model(_model(pristine), config).save_pretrained(str(tmp_path / "adapter"))
-    assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["use_dora"]
-    arguments = ["convert", pristine, tmp_path / "there", "--to", "hf", "--adapter", tmp_path / "adapter"]
+@pytest.mark.parametrize(
+    "settings",
+    [{"use_dora": True}, {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}, {"lora_bias": True}],
+    ids=lambda settings: "".join(settings),
+)
+def test_what_is_more_than_s_b_a_on_the_given_base_is_refused(
+    settings: dict[str, Any], pristine: Path, tmp_path: Path
+) -> None:
+    adapter = _adapter(pristine, tmp_path / "adapter", {"r": 4, "target_modules": ["q_proj"]} | settings)
+    (key,) = settings
+    arguments = ["convert", pristine, tmp_path / "there", "--to", "hf", "--adapter", adapter]
     error = CliRunner().invoke(app, [str(argument) for argument in arguments]).exception
     assert isinstance(error, ValueError)
-    assert "sets use_dora to True" in str(error)
+    assert f"sets {key} to {settings[key]!r}" in str(error)
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal"])
+def test_how_a_and_b_began_does_not_matter_where_the_base_stays_as_it_is(
+    start: bool | str, pristine: Path, tmp_path: Path
+) -> None:
+    settings = {"r": 4, "target_modules": ["q_proj"], "init_lora_weights": start}
+    adapter = _adapter(pristine, tmp_path / "adapter", settings)
+    _convert(pristine, tmp_path / "merged", "--to", "hf", "--adapter", adapter)
+    theirs = peft.PeftModel.from_pretrained(_model(pristine), adapter).merge_and_unload().state_dict()
+    ours = open_tensors(tmp_path / "merged")
+    assert all(torch.equal(ours.read(name), theirs[name]) for name in ours.specs)
