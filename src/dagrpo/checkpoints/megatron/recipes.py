@@ -8,33 +8,25 @@ import difflib
 from dataclasses import dataclass
 
 from dagrpo.checkpoints.megatron.config import ModelConfig
+from dagrpo.checkpoints.megatron.published_models import (
+    LLAMA31_8B,
+    QWEN3_4B,
+    QWEN3_8B,
+    QWEN3_30B_A3B,
+    QWEN3_32B,
+    QWEN25_3B,
+    QWEN25_32B,
+    QWEN25_MATH_7B,
+    R1_DISTILL_QWEN_7B,
+    PublishedModel,
+)
 
 GPUS_PER_NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedModel:
-    """The model that a recipe is for, known by its architecture and sizes. `tokenizer` is a name on the hub."""
-
-    architecture: str
-    layers: int
-    hidden: int
-    ffn: int
-    heads: int
-    groups: int
-    experts: int = 0
-    tokenizer: str
-
-    def has_sizes_of(self, config: ModelConfig) -> bool:
-        """Whether a model is this one or one that was trained from it: the vocabulary may differ."""
-        sizes = ("layers", "hidden", "ffn", "heads", "groups", "experts")
-        same = all(getattr(self, size) == getattr(config.shape, size) for size in sizes)
-        return same and self.architecture in config.family.architectures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One run. Batches count completions, lengths and `prompts` what their names say, `requests` run at once.
+    """One run. Batches count completions, `length` tokens; `requests` is how many are generated at once.
 
     `environment` is a file of examples/rl/environment_configs; None: the figures are for any, and the user names one.
     `tensor` and `expert` are parallel sizes; the pipeline has one stage.
@@ -63,89 +55,6 @@ class Recipe:
     save_interval: int = 16
     more: tuple[str, ...] = ()
 
-
-_QWEN25_32B = PublishedModel(
-    architecture="Qwen2ForCausalLM",
-    layers=64,
-    hidden=5120,
-    ffn=27648,
-    heads=40,
-    groups=8,
-    tokenizer="unsloth/Qwen2.5-32B",  # the original names a wrong padding token
-)
-_QWEN25_3B = PublishedModel(
-    architecture="Qwen2ForCausalLM",
-    layers=36,
-    hidden=2048,
-    ffn=11008,
-    heads=16,
-    groups=2,
-    tokenizer="unsloth/Qwen2.5-3B",
-)
-_QWEN25_MATH_7B = PublishedModel(
-    architecture="Qwen2ForCausalLM",
-    layers=28,
-    hidden=3584,
-    ffn=18944,
-    heads=28,
-    groups=4,
-    tokenizer="unsloth/Qwen2.5-Math-7B",
-)
-_R1_DISTILL_QWEN_7B = PublishedModel(
-    architecture="Qwen2ForCausalLM",
-    layers=28,
-    hidden=3584,
-    ffn=18944,
-    heads=28,
-    groups=4,
-    tokenizer="unsloth/DeepSeek-R1-Distill-Qwen-7B",
-)
-_QWEN3_4B = PublishedModel(
-    architecture="Qwen3ForCausalLM",
-    layers=36,
-    hidden=2560,
-    ffn=9728,
-    heads=32,
-    groups=8,
-    tokenizer="Qwen/Qwen3-4B",
-)
-_QWEN3_8B = PublishedModel(
-    architecture="Qwen3ForCausalLM",
-    layers=36,
-    hidden=4096,
-    ffn=12288,
-    heads=32,
-    groups=8,
-    tokenizer="Qwen/Qwen3-8B",
-)
-_QWEN3_32B = PublishedModel(
-    architecture="Qwen3ForCausalLM",
-    layers=64,
-    hidden=5120,
-    ffn=25600,
-    heads=64,
-    groups=8,
-    tokenizer="Qwen/Qwen3-4B",  # one tokenizer for all sizes
-)
-_QWEN3_30B_A3B = PublishedModel(
-    architecture="Qwen3MoeForCausalLM",
-    layers=48,
-    hidden=2048,
-    ffn=6144,
-    heads=32,
-    groups=4,
-    experts=128,
-    tokenizer="Qwen/Qwen3-30B-A3B",
-)
-_LLAMA31_8B = PublishedModel(
-    architecture="LlamaForCausalLM",
-    layers=32,
-    hidden=4096,
-    ffn=14336,
-    heads=32,
-    groups=8,
-    tokenizer="unsloth/Meta-Llama-3.1-8B-Instruct",
-)
 
 _RECOMPUTE = ("--recompute-granularity selective", "--recompute-activations")
 _PACKING = ("--rl-use-sequence-packing", "--rl-sequence-packing-algo fifo")
@@ -192,7 +101,7 @@ def _of_qwen3(
 RECIPES = (
     Recipe(
         name="qwen_2p5_32b_dapo",
-        model=_QWEN25_32B,
+        model=QWEN25_32B,
         nodes=8,
         tensor=8,
         environment=_DAPO,
@@ -206,7 +115,7 @@ RECIPES = (
     ),
     Recipe(
         name="qwen_2p5_32b",
-        model=_QWEN25_32B,
+        model=QWEN25_32B,
         nodes=8,
         tensor=8,
         environment=None,
@@ -219,7 +128,7 @@ RECIPES = (
     ),
     Recipe(
         name="qwen_2p5_3b_dapo",
-        model=_QWEN25_3B,
+        model=QWEN25_3B,
         nodes=2,
         tensor=2,
         environment=_DAPO,
@@ -232,7 +141,7 @@ RECIPES = (
     ),
     Recipe(
         name="qwen_2p5_3b",
-        model=_QWEN25_3B,
+        model=QWEN25_3B,
         nodes=2,
         tensor=2,
         environment=None,
@@ -245,7 +154,7 @@ RECIPES = (
     ),
     Recipe(
         name="qwen_2p5_math_7b_dapo",
-        model=_QWEN25_MATH_7B,
+        model=QWEN25_MATH_7B,
         nodes=2,
         tensor=1,
         environment=_DAPO,
@@ -258,7 +167,7 @@ RECIPES = (
     ),
     Recipe(
         name="qwen_2p5_math_7b",
-        model=_QWEN25_MATH_7B,
+        model=QWEN25_MATH_7B,
         nodes=2,
         tensor=1,
         environment=None,
@@ -271,7 +180,7 @@ RECIPES = (
     ),
     Recipe(
         name="qwen_2p5_distill_7b",
-        model=_R1_DISTILL_QWEN_7B,
+        model=R1_DISTILL_QWEN_7B,
         nodes=2,
         tensor=2,
         environment=None,
@@ -281,13 +190,13 @@ RECIPES = (
         length=8192,
         requests=64,
     ),
-    _of_qwen3("qwen3_4b", _QWEN3_4B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
-    _of_qwen3("qwen3_8b", _QWEN3_8B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
-    _of_qwen3("qwen3_32b", _QWEN3_32B, 8192, tensor=4, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
-    _of_qwen3("qwen3_30b_a3b_moe", _QWEN3_30B_A3B, 8192, tensor=4, expert=2, save=20, more=_BALANCED_EXPERTS),
+    _of_qwen3("qwen3_4b", QWEN3_4B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
+    _of_qwen3("qwen3_8b", QWEN3_8B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
+    _of_qwen3("qwen3_32b", QWEN3_32B, 8192, tensor=4, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
+    _of_qwen3("qwen3_30b_a3b_moe", QWEN3_30B_A3B, 8192, tensor=4, expert=2, save=20, more=_BALANCED_EXPERTS),
     Recipe(
         name="llama3p1_8b_instruct_dapo",
-        model=_LLAMA31_8B,
+        model=LLAMA31_8B,
         nodes=4,
         tensor=8,
         environment=_DAPO,
@@ -302,7 +211,7 @@ RECIPES = (
     ),
     Recipe(
         name="llama3p1_8b_instruct_openmath",
-        model=_LLAMA31_8B,
+        model=LLAMA31_8B,
         nodes=4,
         tensor=8,
         environment="openmathinstructv2.yaml",
