@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from dagrpo.checkpoints.megatron.recipes import Recipe
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
 
@@ -35,6 +38,9 @@ def convert(
         Path | None, typer.Option(help="a LoRA adapter in PEFT's format, merged into the weights")
     ] = None,
     keep_adapter: Annotated[bool, typer.Option(help="carry the adapter along in DST/adapter instead")] = False,
+    recipe: Annotated[
+        str | None, typer.Option(help="the GRPO run of Megatron-LM's examples to write out for --to megatron")
+    ] = None,
     max_shard_bytes: Annotated[
         int, typer.Option(min=1 << 20, help="most bytes of weights in one file")
     ] = 1_000_000_000,
@@ -44,6 +50,7 @@ def convert(
     from dagrpo.checkpoints import facts, lora
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
+    from dagrpo.checkpoints.megatron import recipe_script
     from dagrpo.checkpoints.source import open_source
 
     require_replaceable(destination, [folder for folder in (source, base, adapter) if folder is not None])
@@ -52,8 +59,23 @@ def convert(
         opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
     elif keep_adapter:
         raise ValueError("--keep-adapter is given without --adapter: name the adapter's folder.")
-    manifest = write_as(_FORMATS[to], opened, destination, max_shard_bytes)
+    with recipe_script.script_beside(opened, _recipe(to, opened.home, recipe)) as whole:
+        manifest = write_as(_FORMATS[to], whole, destination, max_shard_bytes)
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
+    for line in recipe_script.shown(destination):
+        typer.echo(line)
+
+
+def _recipe(to: Target, home: Path, name: str | None) -> "Recipe | None":
+    """The recipe that was named, or else the one for the model's sizes."""
+    from dagrpo.checkpoints.megatron.config import load_config
+    from dagrpo.checkpoints.megatron.recipes import recipe_named, recipe_of_itself
+
+    if to is not Target.megatron:
+        if name is not None:
+            raise ValueError("--recipe is given without --to megatron: it is a command line of Megatron-LM.")
+        return None
+    return recipe_named(name) if name is not None else recipe_of_itself(load_config(home))
 
 
 def inspect(folder: Folder) -> None:

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.megatron import recipe_script
 from dagrpo.checkpoints.megatron.arguments import FILE
+from dagrpo.checkpoints.megatron.config import load_config
+from dagrpo.checkpoints.megatron.recipes import recipes_for
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 
@@ -26,4 +29,13 @@ def lines(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     ]
     if manifest.format == "megatron":
         shown.append(("Megatron arguments", " ".join((folder / FILE).read_text(encoding="utf-8").split())))
+        shown += _recipes(folder)
     return shown
+
+
+def _recipes(folder: Path) -> list[tuple[str, str]]:
+    """The script that lies in a folder, or how to get one where the model's sizes leave a choice."""
+    if (folder / recipe_script.FILE).is_file():
+        return [("Megatron-LM's GRPO", f"bash {folder / recipe_script.FILE}")]
+    fitting = recipes_for(load_config(folder))
+    return [("Megatron-LM's GRPO", f"--recipe {' or '.join(recipe.name for recipe in fitting)}")] if fitting else []

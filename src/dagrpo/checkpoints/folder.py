@@ -26,6 +26,7 @@ _OF_WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp")
 _OF_MEGATRON = (
     "latest_checkpointed_iteration.txt",
     "megatron_arguments.txt",
+    "train_with_megatron.sh",
     ".metadata",
     "common.pt",
     "metadata.json",

@@ -2,7 +2,7 @@
 
 Merging is W + s B A with s = alpha / r (https://arxiv.org/abs/2106.09685), or alpha / sqrt(r) for rank-stabilised
 adapters (https://arxiv.org/abs/2312.03732). It is computed in float32 and rounded once, to the type of W. Not for DoRA,
-biases or whole modules that an adapter replaces: those are refused.
+biases, whole modules that an adapter replaces, or adapters that began by changing their base (PiSSA): those are refused.
 """
 
 import math
@@ -25,7 +25,27 @@ from dagrpo.files import read_json
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_UNSUPPORTED = {"use_dora": False, "modules_to_save": None, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+# What PEFT computes with these is more than s B A, or changes more than the weights of linear layers.
+_UNSUPPORTED = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "bias",
+    "fan_in_fan_out",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "modules_to_save",
+    "monteclora_config",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+    "velora_config",
+)
+_ABSENT: tuple[Any, ...] = (None, False, "none", [], {})
+# Other ways to begin (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) take something out of the base, to which the adapter adds.
+_PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +127,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = read_json(folder / CONFIG)
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{folder / CONFIG} has the peft_type {config.get('peft_type')!r}: only LORA can be merged.")
-    for key, harmless in _UNSUPPORTED.items():
-        if config.get(key, harmless) not in (harmless, None):
-            raise ValueError(
-                f"{folder / CONFIG} sets {key} to {config[key]!r}, which is not merged: merge it with PEFT."
-            )
+    refused = [key for key in _UNSUPPORTED if config.get(key) not in _ABSENT]
+    refused += ["init_lora_weights"] if config.get("init_lora_weights") not in _PLAIN_STARTS else []
+    if refused:
+        key = refused[0]
+        raise ValueError(f"{folder / CONFIG} sets {key} to {config[key]!r}, which is not merged: merge it with PEFT.")
     return config
 
 

@@ -17,6 +17,11 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 PROCESSES = 4
+# Of GLM-4-0414: the argument of the forks of Megatron-LM, the part whose output is normalised, the norm's name.
+OUTPUT_NORMS = (
+    ("--post-self-attn-layernorm", "self_attention", "post_self_attn_layernorm"),
+    ("--post-mlp-layernorm", "mlp", "post_mlp_layernorm"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +128,7 @@ def build(case: Case) -> Any:
     if config.num_moe_experts:  # the local layer's own key for this norm is not that of Transformer Engine's layer
         spec.submodules.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)
     factor = given.get("--rotary-seq-len-interpolation-factor")
-    return GPTModel(
+    model = GPTModel(
         config=config,
         transformer_layer_spec=spec,
         vocab_size=case.vocabulary or int(given["--vocab-size"]),
@@ -138,7 +143,26 @@ def build(case: Case) -> Any:
         rope_scaling="--use-rope-scaling" in given,
         rope_scaling_factor=float(given.get("--rope-scaling-factor", 8.0)),
         seq_len_interpolation_factor=float(factor) if factor else None,
-    ).eval()
+    )
+    for option, part, norm in OUTPUT_NORMS:
+        if option in given:
+            add_output_norm(model, part, norm)
+    return model.eval()
+
+
+def add_output_norm(model: Any, part: str, name: str) -> None:
+    """megatron-core has no norm of what attention or MLP adds to the residual; the layers of its forks have.
+
+    The norm is megatron-core's own, a child of the layer under the name that those forks give it.
+    """
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    for layer in model.decoder.layers:
+        norm = WrappedTorchNorm(model.config, model.config.hidden_size, model.config.layernorm_epsilon)
+        layer.add_module(name, norm)
+        layer.get_submodule(part).register_forward_hook(
+            lambda module, inputs, output, norm=norm: (norm(output[0]), output[1])
+        )
 
 
 def forward(model: Any, tokens: list[int], hidden_size: int) -> torch.Tensor | None:

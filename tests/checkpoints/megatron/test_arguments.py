@@ -10,6 +10,8 @@ from transformers import AutoConfig
 from dagrpo.checkpoints.megatron.arguments import megatron_arguments
 from dagrpo.checkpoints.megatron.config import load_config
 from dagrpo.checkpoints.megatron.families import FAMILIES
+from dagrpo.checkpoints.megatron.rules import Family
+from tests.checkpoints.megatron.options import parsed
 
 SIZES = {
     "num_hidden_layers": 3,
@@ -103,6 +105,15 @@ def test_the_arguments_of_qwen25_32b(tmp_path: Path) -> None:
         "--ckpt-format torch_dist",
         "--finetune",
     ]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_megatron_knows_every_argument_of_a_family(family: Family, tmp_path: Path) -> None:
+    given = " ".join(_arguments(tmp_path, architectures=[family.architectures[0]], **SIZES)).split()
+    # Of patched versions of Megatron-LM only, as is the layer that has these norms.
+    patched = [name for name in given if name in ("--post-self-attn-layernorm", "--post-mlp-layernorm")]
+    assert bool(patched) is ("Glm4ForCausalLM" in family.architectures)
+    assert parsed([name for name in given if name not in patched])["num_layers"] == 3
 
 
 @pytest.mark.parametrize(
