@@ -31,7 +31,8 @@ from dagrpo.checkpoints.folder import (
     set_config_dtype,
 )
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.safetensors_file import write_safetensors
+from dagrpo.checkpoints.planned import PlannedFile
+from dagrpo.checkpoints.safetensors_file import plan_shards, planned_safetensors, write_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
@@ -57,9 +58,9 @@ class StreamedStorageWriter(HuggingFaceStorageWriter):
         return finished
 
 
-def _file_of_rank(rank: int) -> str:
+def _file_of_rank(rank: int, number: int = 1, count: int = 1) -> str:
     """The name that torch gives: file 1 of 1 of this rank."""
-    return f"shard-{rank:05d}-model-00001-of-00001.safetensors"
+    return f"shard-{rank:05d}-model-{number:05d}-of-{count:05d}.safetensors"
 
 
 class _PlannedTensors:
@@ -143,11 +144,19 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> None:
         raise next(iter(failure.failures.values()))[0] from failure
 
 
-def write_tensors(folder: Path, tensors: Tensors) -> None:
-    """Write weights that one process holds all of, read one at a time. The file is that of `write_weights`."""
+def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+    """The files of weights that one process holds all of. Where one is enough, it is that of `write_weights`."""
+    shards = plan_shards(tensors, max_shard_bytes)
+    return [
+        planned_safetensors(_file_of_rank(1, number, len(shards)), shard, _metadata_of_whole(shard))
+        for number, shard in enumerate(shards, start=1)
+    ]
+
+
+def _metadata_of_whole(tensors: Tensors) -> dict[str, str]:
+    """Every tensor begins at its own beginning."""
     offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
-    metadata = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
-    write_safetensors(folder / _file_of_rank(1), tensors, metadata)
+    return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
