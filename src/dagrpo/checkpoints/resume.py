@@ -55,7 +55,7 @@ def resumable_checkpoint(destination: Path, files: Sequence[PlannedFile], making
     with naming_a_full_disk(destination), _alone(work, destination):
         _tidy(work, destination)
         try:
-            with ThreadPoolExecutor(_THREADS) as hashing, ThreadPoolExecutor(_THREADS) as flushing:
+            with ThreadPoolExecutor(_THREADS) as flushing, ThreadPoolExecutor(_THREADS) as hashing:
                 yield Unfinished(work, files, making, hashing, flushing)
             _put_in_place(work, destination)
         except BaseException as error:
