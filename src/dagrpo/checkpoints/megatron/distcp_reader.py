@@ -27,9 +27,7 @@ class DistcpReader:
         self._stored = read_metadata(folder / METADATA)
         self._indexes: dict[str, _ChunkIndex] = {}
         self._files: dict[str, mmap.mmap] = {}
-        self._items: dict[
-            int, _Item
-        ] = {}  # by length, the last of it: those of equal shape differ in their values alone
+        self._items: dict[tuple[int, Sizes], _Item] = {}  # by length and shape, the one that was read last
         self.specs = {key: stored.spec for key, stored in self._stored.items()}
 
     def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:
@@ -73,9 +71,9 @@ class DistcpReader:
         mapped = self._map(path)
         if place.offset < 0 or place.length < 0 or place.offset + place.length > len(mapped):
             raise ValueError(f"{path} is truncated: copy or make that checkpoint again.")
-        item = self._items.get(place.length)
+        item = self._items.get((place.length, extent))
         if item is None or not item.is_like(mapped, place.offset, place.length):
-            item = self._items[place.length] = _item(mapped, place.offset, place.length, f"{key} in {path}")
+            item = self._items[place.length, extent] = _item(mapped, place.offset, place.length, f"{key} in {path}")
         tensor = _mapped_tensor(mapped, place.offset, item, f"{key} in {path}")
         if tuple(tensor.shape) != extent or tensor.dtype != self.specs[key].dtype:
             raise ValueError(f"{path} holds {key} in another shape or type than {METADATA} says: make it again.")

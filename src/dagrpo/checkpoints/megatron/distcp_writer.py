@@ -88,7 +88,9 @@ class DistcpPlan:
 
     def add(self, piece: Piece, dtype: torch.dtype, values: Callable[[], Tensor]) -> None:
         """Store one box of a Megatron tensor; `values` reads it. ValueError: other boxes of it have another type."""
-        described = self._described.setdefault(piece.key, _described(piece.size, dtype))
+        if piece.key not in self._described:
+            self._described[piece.key] = _described(piece.size, dtype)
+        described = self._described[piece.key]
         assert isinstance(described, TensorStorageMetadata)
         if described.properties.dtype != dtype:
             raise ValueError(
