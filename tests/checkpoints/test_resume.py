@@ -1,5 +1,6 @@
 """A conversion that was stopped goes on where it was, and ends with the bytes of one that never was."""
 
+import json
 import os
 import shutil
 import signal
@@ -86,8 +87,7 @@ def _identity(path: Path) -> tuple[int, int]:
 def _stopped(destination: Path) -> Stopped:
     assert not destination.exists()
     folder = work_folder(destination) / CHECKPOINT
-    names = read_json(work_folder(destination) / JOURNAL)["files"]
-    return Stopped(folder=folder, files={name: _identity(folder / name) for name in names})
+    return Stopped(folder=folder, files={name: _identity(folder / name) for name in _journalled(destination)})
 
 
 def _interrupted(format: Format, source: Source, destination: Path, reads: int = 20) -> Stopped:
@@ -110,7 +110,8 @@ def _process(source: Path, destination: Path, format: Format) -> "subprocess.Pop
 
 def _journalled(destination: Path) -> set[str]:
     journal = work_folder(destination) / JOURNAL
-    return set(read_json(journal)["files"]) if journal.exists() else set()
+    lines = journal.read_text().splitlines(keepends=True)[1:] if journal.exists() else []
+    return {json.loads(line)["name"] for line in lines if line.endswith("\n")}
 
 
 def _bytes(folder: Path) -> dict[str, bytes]:
@@ -168,12 +169,26 @@ def test_a_finished_file_that_is_damaged_is_written_again(
     _assert_as_if_never_stopped("megatron", source, destination)
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"making": 1}', '{"making": "x", "files": {"a": {}}}'])
-def test_a_damaged_journal_is_not_believed(content: str, source: Path, destination: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\n\n", b"0000\n{}"])
+def test_a_damaged_journal_is_not_believed(content: bytes, source: Path, destination: Path) -> None:
     stopped = _interrupted("dcp", open_source(source), destination)
-    (work_folder(destination) / JOURNAL).write_text(content)
+    (work_folder(destination) / JOURNAL).write_bytes(content)
     write_as("dcp", open_source(source), destination, LIMIT)
     assert not stopped.kept(destination)
+    _assert_as_if_never_stopped("dcp", source, destination)
+
+
+@pytest.mark.parametrize("last", [b'{"name', b"\xff", b'{"name":"a"}\n', b"\n"])
+def test_a_line_of_the_journal_that_is_half_written_is_not_believed_but_those_before_it_are(
+    last: bytes, source: Path, destination: Path
+) -> None:
+    stopped = _interrupted("dcp", open_source(source), destination)
+    with (work_folder(destination) / JOURNAL).open("ab") as journal:
+        journal.write(last)
+    again = _interrupted("dcp", open_source(source), destination, 10)
+    assert again.files.items() > stopped.files.items()
+    write_as("dcp", open_source(source), destination, LIMIT)
+    assert again.kept(destination) == set(again.files)
     _assert_as_if_never_stopped("dcp", source, destination)
 
 

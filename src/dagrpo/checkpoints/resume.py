@@ -3,7 +3,7 @@
 Everything happens in one hidden folder beside the destination, `.NAME.convert.part`:
 
     lock           held by the process that works here
-    journal.json   what is being made, with length and sha256 of every file that is finished
+    journal.jsonl  a digest of what is being made, and for every finished file a line with its length and sha256
     checkpoint/    the files, moved to the destination when all are there
     old/           the checkpoint that is being replaced, for the moment of that move
 
@@ -20,28 +20,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.checkpoints.folder import naming_a_full_disk, no_room
 from dagrpo.checkpoints.manifest import FileEntry, entry_of
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.console import Advance
-from dagrpo.files import fsync_file, fsync_folder, leftovers, read_json, require_space, write_json
+from dagrpo.files import canonical_json, fsync_file, fsync_folder, leftovers, require_space, write_text
 
-LOCK, JOURNAL, CHECKPOINT, OLD = "lock", "journal.json", "checkpoint", "old"
+LOCK, JOURNAL, CHECKPOINT, OLD = "lock", "journal.jsonl", "checkpoint", "old"
 _SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
 _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
-    """What is being made, as a digest, and the files of it that are on the disk."""
+class Record:
+    """A line of the journal: a file that is on the disk."""
 
-    making: str
-    files: dict[str, FileEntry]
+    name: str
+    entry: FileEntry
+
+    def line(self) -> str:
+        return canonical_json(asdict(self)) + "\n"
 
 
-_ADAPTER = TypeAdapter(Journal)
+_RECORD = TypeAdapter(Record)
 
 
 @contextmanager
@@ -82,18 +85,21 @@ class Unfinished:
         flushing: ThreadPoolExecutor,
     ) -> None:
         self.folder = work / CHECKPOINT
-        self._work, self._files, self._making = work, files, making
+        self._journal = work / JOURNAL
+        self._files, self._making = files, making
         self._hashing, self._flushing = hashing, flushing
         self._endings: list[Future[None]] = []
         self._lock = threading.Lock()
         self._finished = self._finished_before()
         self._remove_all_others()
+        records = [Record(name=name, entry=entry).line() for name, entry in self._finished.items()]
+        write_text(self._journal, "".join([f"{making}\n", *records]))
         self.resumed = len(self._finished)
 
     def write(self, shown: Advance) -> None:
         """Write what is not there yet. It goes to the disk and is hashed meanwhile; `settle` waits for the rest of it."""
         left = [file for file in self._files if file.name not in self._finished]
-        require_space(self._work, sum(file.bytes for file in left))
+        require_space(self.folder, sum(file.bytes for file in left))
         shown.advance(self.resumed)
         for file in left:
             path = write_planned(self.folder, file)
@@ -114,25 +120,34 @@ class Unfinished:
         on_disk.result()
         with self._lock:
             self._finished[name] = entry
-            write_json(self._work / JOURNAL, asdict(Journal(making=self._making, files=self._finished)))
+            with self._journal.open("a", encoding="utf-8") as journal:
+                journal.write(Record(name=name, entry=entry).line())
+            fsync_file(self._journal)
             shown.advance(note=name)
 
     def _finished_before(self) -> dict[str, FileEntry]:
-        try:
-            journal = _ADAPTER.validate_python(read_json(self._work / JOURNAL))
-        except ValueError:  # there is none, or it is damaged
-            return {}
-        if journal.making != self._making:
-            return {}
-        names = [file.name for file in self._files if file.name in journal.files]
-        whole = self._hashing.map(lambda name: _is_whole(self.folder / name, journal.files[name]), names)
-        return {name: journal.files[name] for name, is_whole in zip(names, whole, strict=True) if is_whole}
+        entries = {record.name: record.entry for record in _records(self._journal, self._making)}
+        names = [file.name for file in self._files if file.name in entries]
+        whole = self._hashing.map(lambda name: _is_whole(self.folder / name, entries[name]), names)
+        return {name: entries[name] for name, is_whole in zip(names, whole, strict=True) if is_whole}
 
     def _remove_all_others(self) -> None:
         self.folder.mkdir(exist_ok=True)
         for path in self.folder.rglob("*"):
             if path.is_file() and path.relative_to(self.folder).as_posix() not in self._finished:
                 path.unlink()
+
+
+def _records(journal: Path, making: str) -> Iterator[Record]:
+    """Those of a journal of the same work, up to a line that is half written."""
+    lines = journal.read_bytes().splitlines() if journal.exists() else []
+    if lines[:1] != [making.encode()]:
+        return
+    for line in lines[1:]:
+        try:
+            yield _RECORD.validate_json(line)
+        except ValidationError:
+            return
 
 
 def _is_whole(path: Path, entry: FileEntry) -> bool:
