@@ -105,7 +105,8 @@ class DistcpPlan:
 
     def add_absent_objects(self, names: Iterable[str]) -> None:
         """Objects that a loader asks for and that say nothing: all share one copy."""
-        place = self._append(_Item(before=_saved([None])), 0)
+        with _without_checksums():
+            place = self._append(_Item(before=_saved([None])), 0)
         for name in names:
             self._described[name] = BytesStorageMetadata()
             self._stored[MetadataIndex(name)] = place
@@ -158,8 +159,7 @@ def _around_values(dtype: torch.dtype, sizes: Sizes) -> tuple[bytes, bytes]:
 
 def _saved(value: object) -> bytes:
     file = io.BytesIO()
-    with _without_checksums():
-        torch.save(value, file)
+    torch.save(value, file)
     return file.getvalue()
 
 
