@@ -15,13 +15,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from benchmarks.convert import SHARD_BYTES, AnonymousPeak, make_source
+import torch
+
+from benchmarks.convert import CONFIGS, SHARD_BYTES, AnonymousPeak, make_source
 from dagrpo.checkpoints.convert import export, write_as
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.manifest import write_manifest
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.model import Fresh
 
 LAYERS = 8
 PROCESSES = (1, 2, 4)
@@ -61,7 +68,17 @@ def _exported(policy: Path, destination: Path) -> dict[str, float]:
     with AnonymousPeak() as peak:
         start = time.perf_counter()
         export(policy, destination, Checkpoint())
-        return {"export seconds": time.perf_counter() - start, "export MiB": peak.so_far()}
+        seconds = time.perf_counter() - start
+    return {"export seconds": seconds, "export MiB": peak.megabytes}
+
+
+def _add_tokenizer(model: Path) -> None:
+    """That of a tiny model: nothing is tokenized here, but a checkpoint must have one."""
+    with TemporaryDirectory() as scratch:
+        make_fresh(Path(scratch) / "tiny", Fresh(hidden_size=16, num_hidden_layers=1), torch.float32)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(Path(scratch) / "tiny" / name, model / name)
+    write_manifest(model, "huggingface", HuggingFaceTensors(model))
 
 
 def main() -> None:
@@ -71,7 +88,8 @@ def main() -> None:
     if "BENCHMARK_POLICY" in os.environ:
         start_and_write(folder, Path(os.environ["BENCHMARK_POLICY"]))
         return
-    make_source(folder / "source", LAYERS)
+    make_source(folder / "source", CONFIGS["dense"] | {"num_hidden_layers": LAYERS})
+    _add_tokenizer(folder / "source")
     write_as("dcp", open_source(folder / "source"), folder / "initial", SHARD_BYTES)
     whole = parameter_count(open_tensors(folder / "initial")) * 4 / 1024**2
     print(f"the model in float32: {whole:,.0f} MiB; MiB of a process")

@@ -39,6 +39,14 @@ def test_a_folder_is_replaced_as_a_whole_and_what_a_killed_run_left_is_removed(t
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
+def test_what_is_being_written_beside_under_a_longer_name_is_left_alone(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "model.large") as other:
+        with atomic_folder(tmp_path / "model"):
+            pass
+        assert other.exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "model.large"]
+
+
 def test_the_same_rows_give_the_same_parquet_bytes(tmp_path: Path) -> None:
     table = pa.table({"a": pa.array([1, 2]), "b": pa.array(["x", None])})
     for name in ("one", "two"):

@@ -73,6 +73,11 @@ def progress(description: str, total: int) -> Iterator[Advance]:
         yield _Bar(bars, bars.add_task(description, total=total, note=""))
 
 
+def say(text: str) -> None:
+    """Tell one thing in a sentence."""
+    _console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def summary(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Print what a stage did, as a two-column table."""
     table = Table(title=title, title_justify="left", show_header=False)

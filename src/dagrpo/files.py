@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -73,9 +74,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success it becomes `path` (replacing an older one), on any failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for suffix in ("part", "old"):  # left by a run that was killed; no two runs share an output
-        for leftover in path.parent.glob(f".{path.name}.*.{suffix}"):
-            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in leftovers(path):  # of a run that was killed; no two runs share an output
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     old = temporary.with_suffix(".old")
     try:
@@ -93,6 +93,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def leftovers(path: Path) -> list[Path]:
+    """Temporary folders made for `path`; those made for `path` with a further suffix have one more dot."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.(part|old)")
+    return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file, atomically."""
     with atomic_file(path) as temporary:
@@ -101,7 +107,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write readable, deterministic JSON, atomically. NaN is refused: it is not JSON."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:

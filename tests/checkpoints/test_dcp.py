@@ -101,6 +101,19 @@ def test_torch_reads_the_folder_with_its_own_reader(pristine: Path, converted: P
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
 
 
+def test_several_files_of_one_rank_are_read_by_torch_and_by_us(pristine: Path, tmp_path: Path) -> None:
+    write_as("dcp", open_source(pristine), tmp_path / "shards", 8192)
+    files = sorted(path.name for path in (tmp_path / "shards").glob("*.safetensors"))
+    assert files == [f"shard-00001-model-{n:05d}-of-00004.safetensors" for n in range(1, 5)]
+    expected = safetensors.torch.load_file(pristine / "model.safetensors")
+    state = {name: torch.full_like(tensor, torch.nan) for name, tensor in expected.items()}
+    load(state, storage_reader=HuggingFaceStorageReader(str(tmp_path / "shards")), no_dist=True)
+    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+    assert tensor_digest(DcpTensors(tmp_path / "shards")) == verify(pristine).tensors.digest
+    model, _ = load_model(tmp_path / "shards", torch.float32)
+    assert torch.equal(model.state_dict()["model.norm.weight"], expected["model.norm.weight"])
+
+
 def test_the_file_is_the_one_that_torchs_own_writer_makes(pristine: Path, converted: Path, tmp_path: Path) -> None:
     state = safetensors.torch.load_file(pristine / "model.safetensors")
     writer = HuggingFaceStorageWriter(str(tmp_path / "torch"), save_distributed=True)

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints import hf
 from dagrpo.checkpoints.folder import require_chat_template, require_tokenizer
-from dagrpo.checkpoints.hf import HuggingFaceTensors, plan_shards, write_weights
+from dagrpo.checkpoints.hf import HuggingFaceTensors, write_weights
 from dagrpo.checkpoints.manifest import MANIFEST, tensor_digest, verify
+from dagrpo.checkpoints.safetensors_file import plan_shards
 from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes
 
 LIMIT = 4096
@@ -28,7 +29,7 @@ def sharded(model_folder: Path) -> Path:
 
 def test_shards_are_filled_in_name_order_up_to_the_limit() -> None:
     state = {name: torch.zeros(size, dtype=torch.uint8) for name, size in {"a": 3, "b": 4, "c": 9, "d": 1}.items()}
-    assert plan_shards(StateTensors(state), 7) == [["a", "b"], ["c"], ["d"]]
+    assert [list(shard.specs) for shard in plan_shards(StateTensors(state), 7)] == [["a", "b"], ["c"], ["d"]]
 
 
 def test_sharding_does_not_change_the_digest(sharded: Path, pristine: Path) -> None:

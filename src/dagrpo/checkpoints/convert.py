@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dagrpo import console
 from dagrpo.checkpoints import dcp, hf
 from dagrpo.checkpoints.folder import (
     copy_files,
@@ -17,15 +18,17 @@ from dagrpo.checkpoints.folder import (
 from dagrpo.checkpoints.manifest import (
     Format,
     Manifest,
-    describe,
+    save_manifest,
     verify,
     verify_listing,
     write_manifest,
 )
 from dagrpo.checkpoints.megatron import folder as megatron
+from dagrpo.checkpoints.planned import PlannedFile, planned_copy, write_all
+from dagrpo.checkpoints.resume import resumable_checkpoint
 from dagrpo.checkpoints.source import Source, open_as, open_source, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, first_difference, total_bytes
-from dagrpo.files import fsync_file
+from dagrpo.files import digest_of, sha256_of
 from dagrpo.params.checkpoint import Checkpoint
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: converting needs none of it
@@ -49,36 +52,56 @@ def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
 def write_as(format: Format, source: Source, destination: Path, max_shard_bytes: int) -> Manifest:
     """Write a checkpoint in another format. Names, types and bytes of all tensors stay, or it is an error.
 
-    The bytes of the source are checked while they are copied, and the copy reaches the disk while it is read back.
+    Goes on where the same conversion was killed. The bytes of the source are checked while they are copied.
     """
-    needed = total_bytes(source.tensors) + sum(path.stat().st_size for path in source.files.values())
-    with new_checkpoint(destination, needed) as folder, ThreadPoolExecutor(2) as threads:
-        summary = threads.submit(source.summary)
-        copy_files(source.files, folder)
-        write_tensors(format, folder, source.tensors, max_shard_bytes)
-        on_disk = threads.submit(_fsync_all, sorted(path for path in folder.rglob("*") if path.is_file()))
-        changed = threads.submit(first_difference, source.tensors, open_as(format, folder))
-        written = describe(folder, format, summary)
-        difference = changed.result()
-        assert difference is None, f"the conversion changed {difference}"
-        on_disk.result()
+    files = [
+        *(planned_copy(name, path) for name, path in source.files.items()),
+        *_planned_weights(format, source.home, source.tensors, max_shard_bytes),
+    ]
+    making = digest_of([format, max_shard_bytes, source.identity(), _code()])
+    with resumable_checkpoint(destination, files, making) as unfinished, ThreadPoolExecutor(1) as thread:
+        summary = thread.submit(source.summary)
+        if unfinished.resumed:
+            console.say(f"{destination}: {unfinished.resumed} of {len(files)} files are there already.")
+        with console.progress(f"convert to {format}", len(files)) as shown:
+            unfinished.write(shown)
+            _require_the_same(source, open_as(format, unfinished.folder), unfinished.resumed > 0)
+            written = Manifest(format=format, files=unfinished.settle(), tensors=summary.result())
+        save_manifest(unfinished.folder, written)
     return written
 
 
-def _fsync_all(files: list[Path]) -> None:
-    for file in files:
-        fsync_file(file)
+def _require_the_same(source: Source, written: Tensors, resumed: bool) -> None:
+    difference = first_difference(source.tensors, written)
+    if difference is not None and resumed:
+        raise ValueError(
+            f"{difference} as an earlier run wrote it is not that of {source.folder}: what that run wrote is removed, "
+            "run the same again."
+        )
+    assert difference is None, f"the conversion changed {difference}"
+
+
+def _code() -> dict[str, str]:
+    """What the bytes of a file depend on beside its content."""
+    package = Path(__file__).parent
+    modules = {str(path.relative_to(package)): sha256_of(path) for path in package.rglob("*.py")}
+    return modules | {"torch": torch.__version__}
 
 
 def write_tensors(format: Format, folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
-    """Write weights into a folder that has its other files already. DCP: one file for this one process."""
+    """Write weights into a folder that has its other files already."""
+    write_all(folder, _planned_weights(format, folder, tensors, max_shard_bytes))
+
+
+def _planned_weights(format: Format, described_by: Path, tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+    """The files of the weights. `described_by` is a folder with the config.json."""
     match format:
         case "huggingface":
-            hf.write_weights(folder, tensors, max_shard_bytes)
+            return hf.planned_files(tensors, max_shard_bytes)
         case "dcp":
-            dcp.write_tensors(folder, tensors)
+            return dcp.planned_files(tensors, max_shard_bytes)
         case "megatron":
-            megatron.write_tensors(folder, tensors, max_shard_bytes)
+            return megatron.planned_files(described_by, tensors, max_shard_bytes)
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":

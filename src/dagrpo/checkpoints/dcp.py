@@ -22,7 +22,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from dagrpo.checkpoints.safetensors_file import write_safetensors
+from dagrpo.checkpoints.planned import PlannedFile
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors, write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.files import fsync_file
 
@@ -47,9 +48,9 @@ class StreamedStorageWriter(HuggingFaceStorageWriter):
         return finished
 
 
-def _file_of_rank(rank: int) -> str:
+def _file_of_rank(rank: int, number: int = 1, count: int = 1) -> str:
     """The name that torch gives: file 1 of 1 of this rank."""
-    return f"shard-{rank:05d}-model-00001-of-00001.safetensors"
+    return f"shard-{rank:05d}-model-{number:05d}-of-{count:05d}.safetensors"
 
 
 class _PlannedTensors:
@@ -103,13 +104,28 @@ class DcpTensors:
             name: _whole_spec(folder, name, stored)
             for name, stored in sorted(self._metadata.state_dict_metadata.items())
         }
+        self._mapped = self._in_one_piece()
 
     def read(self, name: str) -> Tensor:
-        """Raises nothing of its own: the files were checked before."""
+        """Mapped where one file holds all of it. Raises nothing of its own: the files were checked before."""
+        if name in self._mapped:
+            return self._mapped[name].read(name)
         spec = self.specs[name]
         tensor = torch.empty(spec.shape, dtype=spec.dtype)
         self.read_into({name: tensor})
         return tensor
+
+    def _in_one_piece(self) -> dict[str, SafetensorsFile]:
+        """The file of each tensor that has just one chunk."""
+        opened: dict[str, SafetensorsFile] = {}
+        found = {}
+        for index, place in self._metadata.storage_data.items():
+            stored = self._metadata.state_dict_metadata[index.fqn]
+            assert isinstance(stored, TensorStorageMetadata)
+            if len(stored.chunks) == 1:
+                file = place.relative_path
+                found[index.fqn] = opened[file] = opened.get(file) or SafetensorsFile(Path(file))
+        return found
 
     def read_into(self, state: dict[str, Tensor]) -> None:
         """Fill tensors in place, in their own types. Of a tensor that is spread over processes, this one's part."""
@@ -137,8 +153,16 @@ def write_weights(folder: Path, state: dict[str, Tensor]) -> None:
         raise next(iter(failure.failures.values()))[0] from failure
 
 
-def write_tensors(folder: Path, tensors: Tensors) -> None:
-    """Write weights that one process holds all of, read one at a time. The file is that of `write_weights`."""
+def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+    """The files of weights that one process holds all of. Where one is enough, it is that of `write_weights`."""
+    shards = plan_shards(tensors, max_shard_bytes)
+    return [
+        planned_safetensors(_file_of_rank(1, number, len(shards)), shard, _metadata_of_whole(shard))
+        for number, shard in enumerate(shards, start=1)
+    ]
+
+
+def _metadata_of_whole(tensors: Tensors) -> dict[str, str]:
+    """Every tensor begins at its own beginning."""
     offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
-    metadata = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
-    write_safetensors(folder / _file_of_rank(1), tensors, metadata)
+    return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}

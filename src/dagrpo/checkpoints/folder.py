@@ -40,14 +40,26 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
 
     Raises OSError with the destination's name when the disk is full, before writing where that can be foreseen.
     """
-    try:
+    with naming_a_full_disk(destination):
         require_space(destination.parent, needed_bytes)
         with atomic_folder(destination) as folder:
             yield folder
+
+
+@contextmanager
+def naming_a_full_disk(destination: Path) -> Iterator[None]:
+    """Say what did not fit, in place of the temporary file that the system names."""
+    try:
+        yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if not no_room(error):
             raise
         raise OSError(error.errno, error.strerror, str(destination)) from error
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether the disk, a quota or a limit for files is what stopped a write."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
 def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:

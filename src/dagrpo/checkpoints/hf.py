@@ -17,9 +17,10 @@ from dagrpo.checkpoints.folder import (
     set_config_dtype,
 )
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from dagrpo.checkpoints.tensors import SomeTensors, StateTensors, Tensors, TensorSpec, total_bytes
-from dagrpo.files import read_json, write_json
+from dagrpo.checkpoints.planned import PlannedFile, planned_content, write_all
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
+from dagrpo.files import json_text, read_json
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,30 +55,21 @@ class HuggingFaceTensors:
 
 def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> None:
     """Write weights into a folder: one file, or shards of at most so many bytes of weights and an index."""
+    write_all(folder, planned_files(tensors, max_shard_bytes))
+
+
+def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+    """The files of the weights."""
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
-        write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})
-        return
-    weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        write_safetensors(folder / file, SomeTensors(tensors, names), {"format": "pt"})
-        weight_map |= dict.fromkeys(names, file)
-    write_json(folder / INDEX, {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": weight_map})
-
-
-def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[list[str]]:
-    """Fill shards with tensors in name order; a larger tensor gets a shard of its own."""
-    shards: list[list[str]] = [[]]
-    room = max_shard_bytes
-    for name in sorted(tensors.specs):
-        size = tensors.specs[name].bytes
-        if size > room and shards[-1]:
-            shards.append([])
-            room = max_shard_bytes
-        shards[-1].append(name)
-        room -= size
-    return shards
+        return [planned_safetensors(WEIGHTS, tensors, {"format": "pt"})]
+    named = {f"model-{n:05d}-of-{len(shards):05d}.safetensors": shard for n, shard in enumerate(shards, start=1)}
+    weight_map = {name: file for file, shard in named.items() for name in shard.specs}
+    index = json_text({"metadata": {"total_size": total_bytes(tensors)}, "weight_map": weight_map})
+    return [
+        *(planned_safetensors(file, shard, {"format": "pt"}) for file, shard in named.items()),
+        planned_content(INDEX, index.encode()),
+    ]
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":

@@ -6,7 +6,7 @@ The tensor digest does not depend on the format or the sharding: a conversion is
 
 import hashlib
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -73,15 +73,16 @@ def summary_of(tensors: Tensors) -> TensorSummary:
 def write_manifest(folder: Path, format: Format, tensors: Tensors) -> Manifest:
     """Describe a finished folder in its manifest.json. `tensors` reads the weights back from that folder."""
     with ThreadPoolExecutor(1) as thread:  # hashing leaves the interpreter to others
-        return describe(folder, format, thread.submit(summary_of, tensors))
-
-
-def describe(folder: Path, format: Format, summary: "Future[TensorSummary]") -> Manifest:
-    """The same where what the manifest says about the weights is being found out meanwhile."""
-    files = {name: _entry(folder / name) for name in _names(folder)}
-    manifest = Manifest(format=format, files=files, tensors=summary.result())
-    write_json(folder / MANIFEST, asdict(manifest))
+        summary = thread.submit(summary_of, tensors)
+        files = {name: entry_of(folder / name) for name in _names(folder)}
+        manifest = Manifest(format=format, files=files, tensors=summary.result())
+    save_manifest(folder, manifest)
     return manifest
+
+
+def save_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest.json of a finished folder."""
+    write_json(folder / MANIFEST, asdict(manifest))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -142,7 +143,8 @@ def _verify_size(folder: Path, name: str, entry: FileEntry) -> None:
         )
 
 
-def _entry(path: Path) -> FileEntry:
+def entry_of(path: Path) -> FileEntry:
+    """What a manifest says about a file. Reads it."""
     return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
 
 

@@ -9,13 +9,14 @@ Layout: 8 bytes header length, JSON header padded with spaces to 8 bytes, then t
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dagrpo.checkpoints.tensors import Tensors, TensorSpec, raw_bytes
+from dagrpo.checkpoints.planned import PlannedFile, write_planned
+from dagrpo.checkpoints.tensors import SomeTensors, Tensors, TensorSpec, raw_bytes, total_bytes
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -34,13 +35,36 @@ DTYPES: dict[str, torch.dtype] = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
+def planned_safetensors(name: str, tensors: Tensors, metadata: Mapping[str, str]) -> PlannedFile:
+    """One file with all tensors; the same tensors give the same bytes. Writing it holds one tensor in memory."""
+    order = _file_order(tensors)
+    header = _header(tensors, order, metadata)
+
+    def write(file: BinaryIO) -> None:
+        file.write(header)
+        for tensor in order:
+            file.write(raw_bytes(tensors.read(tensor)))
+
+    return PlannedFile(name=name, bytes=len(header) + total_bytes(tensors), write=write)
+
+
 def write_safetensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Write all tensors to one file; the same tensors give the same bytes. Holds one tensor in memory."""
-    names = _file_order(tensors)
-    with path.open("wb") as file:
-        file.write(_header(tensors, names, metadata))
-        for name in names:
-            file.write(raw_bytes(tensors.read(name)))
+    """Write all tensors to one file."""
+    write_planned(path.parent, planned_safetensors(path.name, tensors, metadata))
+
+
+def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[Tensors]:
+    """Fill shards with tensors in name order; a larger tensor gets a shard of its own."""
+    shards: list[list[str]] = [[]]
+    room = max_shard_bytes
+    for name in sorted(tensors.specs):
+        size = tensors.specs[name].bytes
+        if size > room and shards[-1]:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(name)
+        room -= size
+    return [SomeTensors(tensors, names) for names in shards]
 
 
 class SafetensorsFile:

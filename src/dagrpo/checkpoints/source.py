@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dagrpo.checkpoints.dcp import DcpTensors
 from dagrpo.checkpoints.folder import CONFIG, auxiliary_files, unlisted_auxiliary_files
@@ -17,15 +18,17 @@ from dagrpo.checkpoints.manifest import (
     verify_listing,
 )
 from dagrpo.checkpoints.megatron.folder import open_tensors as open_megatron
-from dagrpo.checkpoints.megatron.tensors import TRACKER
-from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.megatron.tensors import TRACKER, weights_folder
+from dagrpo.checkpoints.tensors import Tensors, dtype_name
+from dagrpo.files import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """`auxiliary` are files of `home`, the folder with config.json and tokenizer: that of the weights, or of the base.
 
-    `beside` are files of other folders that go along, by their names in the new checkpoint.
+    `beside` are files of other folders that go along, by their names in the new checkpoint; `also_read` are folders that
+    tensors come from beside `folder` and `home`.
     """
 
     folder: Path
@@ -34,11 +37,21 @@ class Source:
     auxiliary: tuple[str, ...]
     tensors: Tensors
     beside: Mapping[str, Path] = field(default_factory=dict)
+    also_read: tuple[Path, ...] = ()
 
     @property
     def files(self) -> dict[str, Path]:
         """Everything but the weights, by its name in the new checkpoint."""
         return {name: self.home / name for name in self.auxiliary} | dict(self.beside)
+
+    def identity(self) -> dict[str, Any]:
+        """What tells it from other sources, and from itself before a change, without reading the weights."""
+        read = {path for folder in (self.folder, self.home, *self.also_read) for path in _files_with_weights(folder)}
+        return {
+            "tensors": {name: [dtype_name(spec.dtype), *spec.shape] for name, spec in self.tensors.specs.items()},
+            "files": {name: sha256_of(path) for name, path in self.files.items()},
+            "read": {str(path.resolve()): [path.stat().st_size, path.stat().st_mtime_ns] for path in read},
+        }
 
     def summary(self) -> TensorSummary:
         """What the manifest says about the weights after checking every file; without one, what the weights say."""
@@ -100,6 +113,11 @@ def open_as(format: Format, folder: Path, base: Path | None = None) -> Tensors:
             return DcpTensors(folder)
         case "megatron":
             return open_megatron(folder, base, open_tensors(base) if base else None)
+
+
+def _files_with_weights(folder: Path) -> list[Path]:
+    folders = {folder, weights_folder(folder)} if (folder / TRACKER).is_file() else {folder}
+    return [path for each in folders for path in each.iterdir() if path.is_file()]
 
 
 def _auxiliary_files(folder: Path) -> list[str]:

@@ -9,8 +9,9 @@ import torch
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.hf import HuggingFaceTensors
 from dagrpo.checkpoints.megatron.config import load_config
-from dagrpo.checkpoints.megatron.distcp_writer import DistcpWriter
+from dagrpo.checkpoints.megatron.distcp_writer import DistcpPlan
 from dagrpo.checkpoints.megatron.layout import Layout, Piece, layout_of
+from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.source import open_source
 from tests.checkpoints.megatron.families import FAMILIES
 
@@ -37,25 +38,26 @@ def _with_rows(piece: Piece, tensor: torch.Tensor, rows: int) -> tuple[Piece, to
 def _trained(base: Path, folder: Path, rows: int) -> Path:
     """What Megatron-LM saves of the base model after adding 1 to every weight, split in two as two ranks would."""
     layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
-    folder.mkdir()
-    with DistcpWriter(folder, LARGE) as writer:
-        for piece in layout.pieces:
-            joined = piece.join([tensors.read(name) + 1 for name in piece.names])
-            _add_in_halves(writer, *_with_rows(piece, joined, rows))
-        writer.finish()
+    plan = DistcpPlan(folder.name, LARGE)
+    for piece in layout.pieces:
+        joined = piece.join([tensors.read(name) + 1 for name in piece.names])
+        _add_in_halves(plan, *_with_rows(piece, joined, rows))
+    write_all(folder.parent, plan.files())
     return folder
 
 
-def _add_in_halves(writer: DistcpWriter, piece: Piece, tensor: torch.Tensor) -> None:
+def _add_in_halves(plan: DistcpPlan, piece: Piece, tensor: torch.Tensor) -> None:
     axis = len(piece.sizes) - 1
     half = piece.sizes[axis] // 2
     for begin, length in ((0, half), (half, piece.sizes[axis] - half)):
         offsets, sizes = list(piece.offsets), list(piece.sizes)
         offsets[axis] += begin
         sizes[axis] = length
-        writer.add(
-            replace(piece, offsets=tuple(offsets), sizes=tuple(sizes)), tensor.narrow(axis, begin, length).contiguous()
-        )
+        _add(plan, replace(piece, offsets=tuple(offsets), sizes=tuple(sizes)), tensor.narrow(axis, begin, length))
+
+
+def _add(plan: DistcpPlan, piece: Piece, tensor: torch.Tensor) -> None:
+    plan.add(piece, tensor.dtype, lambda: tensor)
 
 
 def test_added_rows_are_cut_off(base: Path, tmp_path: Path) -> None:
@@ -96,26 +98,24 @@ def test_a_base_of_another_type_gives_no_rows(base: Path, tmp_path: Path) -> Non
 
 def test_optimizer_and_random_states_beside_the_weights_are_left_alone(base: Path, tmp_path: Path) -> None:
     layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
-    (tmp_path / "trained").mkdir()
-    with DistcpWriter(tmp_path / "trained", LARGE) as writer:
-        for piece in layout.pieces:
-            box = piece.join([tensors.read(name) for name in piece.names])
-            writer.add(piece, box)
-            writer.add(replace(piece, key=f"optimizer.state.exp_avg.{piece.key}"), box)
-        writer.finish()
+    plan = DistcpPlan("trained", LARGE)
+    for piece in layout.pieces:
+        box = piece.join([tensors.read(name) for name in piece.names])
+        _add(plan, piece, box)
+        _add(plan, replace(piece, key=f"optimizer.state.exp_avg.{piece.key}"), box)
+    write_all(tmp_path, plan.files())
     manifest = write_as("huggingface", open_source(tmp_path / "trained", base), tmp_path / "back", LARGE)
     assert manifest.tensors.count == len(tensors.specs)
 
 
 def test_layers_that_are_stored_one_by_one_are_found(base: Path, tmp_path: Path) -> None:
     layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
-    (tmp_path / "trained").mkdir()
-    with DistcpWriter(tmp_path / "trained", LARGE) as writer:
-        for piece in layout.pieces:
-            box = piece.join([tensors.read(name) for name in piece.names])
-            alone = _alone(piece)
-            writer.add(alone, box.reshape(alone.sizes))
-        writer.finish()
+    plan = DistcpPlan("trained", LARGE)
+    for piece in layout.pieces:
+        box = piece.join([tensors.read(name) for name in piece.names])
+        alone = _alone(piece)
+        _add(plan, alone, box.reshape(alone.sizes))
+    write_all(tmp_path, plan.files())
     manifest = write_as("huggingface", open_source(tmp_path / "trained", base), tmp_path / "back", LARGE)
     assert manifest.tensors == open_source(base).summary()
 
@@ -130,18 +130,17 @@ def _alone(piece: Piece) -> Piece:
 
 def test_a_hole_in_a_tensor_is_an_error_and_never_uninitialised_rows(base: Path, tmp_path: Path) -> None:
     layout, tensors = layout_of(load_config(base)), HuggingFaceTensors(base)
-    (tmp_path / "trained").mkdir()
-    with DistcpWriter(tmp_path / "trained", LARGE) as writer:
-        for piece in layout.pieces:
-            _add_but_the_last_rows(writer, layout, piece, piece.join([tensors.read(name) for name in piece.names]))
-        writer.finish()
+    plan = DistcpPlan("trained", LARGE)
+    for piece in layout.pieces:
+        _add_but_the_last_rows(plan, layout, piece, piece.join([tensors.read(name) for name in piece.names]))
+    write_all(tmp_path, plan.files())
     with pytest.raises(ValueError, match=r"lacks a part of embedding\.word_embeddings\.weight"):
         write_as("huggingface", open_source(tmp_path / "trained", base), tmp_path / "back", LARGE)
     assert not (tmp_path / "back").exists()
 
 
-def _add_but_the_last_rows(writer: DistcpWriter, layout: Layout, piece: Piece, box: torch.Tensor) -> None:
+def _add_but_the_last_rows(plan: DistcpPlan, layout: Layout, piece: Piece, box: torch.Tensor) -> None:
     if piece.key == "embedding.word_embeddings.weight":
         rows = layout.shape.vocabulary - 8
-        piece, box = replace(piece, sizes=(rows, layout.shape.hidden)), box[:rows].contiguous()
-    writer.add(piece, box)
+        piece, box = replace(piece, sizes=(rows, layout.shape.hidden)), box[:rows]
+    _add(plan, piece, box)

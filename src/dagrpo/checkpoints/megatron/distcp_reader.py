@@ -6,6 +6,7 @@ optimizer state: only tensors.
 
 import mmap
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from dagrpo.checkpoints.megatron.distcp_writer import METADATA
 from dagrpo.checkpoints.megatron.layout import Sizes
-from dagrpo.checkpoints.megatron.pickles import StoredTensor, read_header, read_metadata
+from dagrpo.checkpoints.megatron.pickles import StoredTensor, TensorHeader, read_header, read_metadata
 
 _LOCAL_HEADER_BYTES = 30  # of a zip entry, before its name
 
@@ -26,6 +27,7 @@ class DistcpReader:
         self._stored = read_metadata(folder / METADATA)
         self._indexes: dict[str, _ChunkIndex] = {}
         self._files: dict[str, mmap.mmap] = {}
+        self._items: dict[tuple[int, Sizes], _Item] = {}  # by length and shape, the one that was read last
         self.specs = {key: stored.spec for key, stored in self._stored.items()}
 
     def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:
@@ -69,7 +71,10 @@ class DistcpReader:
         mapped = self._map(path)
         if place.offset < 0 or place.length < 0 or place.offset + place.length > len(mapped):
             raise ValueError(f"{path} is truncated: copy or make that checkpoint again.")
-        tensor = _mapped_tensor(mapped, place.offset, place.length, f"{key} in {path}")
+        item = self._items.get((place.length, extent))
+        if item is None or not item.is_like(mapped, place.offset, place.length):
+            item = self._items[place.length, extent] = _item(mapped, place.offset, place.length, f"{key} in {path}")
+        tensor = _mapped_tensor(mapped, place.offset, item, f"{key} in {path}")
         if tuple(tensor.shape) != extent or tensor.dtype != self.specs[key].dtype:
             raise ValueError(f"{path} holds {key} in another shape or type than {METADATA} says: make it again.")
         return tensor
@@ -137,8 +142,23 @@ class _Span:
         return self._mapped[self._start + begin : self._start + end]
 
 
-def _mapped_tensor(mapped: mmap.mmap, start: int, length: int, where: str) -> Tensor:
-    """The tensor of an item that torch.save wrote, on top of the mapped file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """What torch.save wrote about a tensor. `begin` and `end` of its values count from the beginning of the item."""
+
+    header: TensorHeader
+    begin: int
+    end: int
+    before: bytes
+    after: bytes
+
+    def is_like(self, mapped: mmap.mmap, start: int, length: int) -> bool:
+        """Whether all bytes but the values are the same there: then all that was read from them is."""
+        before, after = mapped[start : start + self.begin], mapped[start + self.end : start + length]
+        return before == self.before and after == self.after
+
+
+def _item(mapped: mmap.mmap, start: int, length: int, where: str) -> _Item:
     records = _records(mapped, start, length, where)
     pickled = next((name for name in records if name.endswith("/data.pkl")), None)
     if pickled is None:
@@ -148,8 +168,20 @@ def _mapped_tensor(mapped: mmap.mmap, start: int, length: int, where: str) -> Te
     begin, end = records.get(pickled.removesuffix("data.pkl") + f"data/{header.record}", (0, 0))
     if begin == end:
         raise ValueError(f"{where} is damaged (its values are missing): copy or make that checkpoint again.")
-    values = torch.frombuffer(mapped, dtype=torch.uint8, count=end - begin, offset=begin)
-    if begin % header.dtype.itemsize:
+    return _Item(
+        header=header,
+        begin=begin - start,
+        end=end - start,
+        before=mapped[start:begin],
+        after=mapped[end : start + length],
+    )
+
+
+def _mapped_tensor(mapped: mmap.mmap, start: int, item: _Item, where: str) -> Tensor:
+    """The tensor of an item, on top of the mapped file."""
+    header = item.header
+    values = torch.frombuffer(mapped, dtype=torch.uint8, count=item.end - item.begin, offset=start + item.begin)
+    if (start + item.begin) % header.dtype.itemsize:
         values = values.clone()  # a view needs aligned values
     try:
         return values.view(header.dtype).as_strided(header.shape, header.strides, header.offset)

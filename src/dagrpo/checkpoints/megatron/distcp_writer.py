@@ -1,4 +1,4 @@
-"""Writes the files of a `torch_dist` checkpoint: tensors one by one into `.distcp` files, their places into `.metadata`.
+"""Plans the files of a `torch_dist` checkpoint: tensors one by one in `.distcp` files, their places in `.metadata`.
 
 The bytes are those that torch.distributed.checkpoint's FileSystemWriter gives a tensor (torch.save). That class itself
 is not used because it writes a random identifier and the temporary folder's name, so that equal weights would give
@@ -7,11 +7,13 @@ unequal files.
 
 import io
 import pickle
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -25,10 +27,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.serialization import get_crc32_options, set_crc32_options
+from torch.serialization import get_crc32_options, set_crc32_options, skip_data
 
 from dagrpo.checkpoints.megatron.layout import Piece, Sizes
-from dagrpo.files import write_json
+from dagrpo.checkpoints.planned import PlannedFile, planned_content
+from dagrpo.checkpoints.tensors import raw_bytes
+from dagrpo.files import json_text
 
 METADATA = ".metadata"
 _ALIGNMENT = 64  # torch aligns values to it inside an item; items that begin at it can be mapped in place
@@ -42,79 +46,121 @@ _BACKEND = {
 _COMMON = {"checkpoint_version": 3.0, "iteration": 0}
 
 
-class DistcpWriter:
-    """Takes tensors and objects in any order; `finish` makes the folder a checkpoint.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """What torch.save makes of a tensor: its values, and what is before and after them. An object has no values."""
 
-    A file is closed when the next tensor would take it beyond `max_file_bytes`.
+    before: bytes
+    values: Callable[[], Tensor] | None = None
+    after: bytes = b""
+
+    def write(self, file: BinaryIO) -> None:
+        file.write(self.before)
+        if self.values is not None:
+            file.write(raw_bytes(self.values()))
+        file.write(self.after)
+
+
+@dataclass(slots=True)
+class _DistcpFile:
+    """The items of a file, and how many bytes they take."""
+
+    items: list[_Item] = field(default_factory=list)
+    bytes: int = 0
+
+    def write(self, file: BinaryIO) -> None:
+        for item in self.items:
+            item.write(file)
+
+
+class DistcpPlan:
+    """Takes boxes of tensors and objects in any order; `files` are those of the folder that they make.
+
+    A file ends when the next tensor would take it beyond `max_file_bytes`.
     """
 
-    def __init__(self, folder: Path, max_file_bytes: int) -> None:
+    def __init__(self, folder: str, max_file_bytes: int) -> None:
         self._folder = folder
         self._max_file_bytes = max_file_bytes
-        self._file: BinaryIO | None = None
-        self._files = 0
+        self._files: list[_DistcpFile] = []
         self._described: dict[str, STORAGE_TYPES] = {}
         self._stored: dict[MetadataIndex, _StorageInfo] = {}
 
-    def __enter__(self) -> "DistcpWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def add(self, piece: Piece, tensor: Tensor) -> None:
-        """Write one box of a Megatron tensor. ValueError: the other boxes of that tensor have another type."""
-        described = self._described.setdefault(piece.key, _described(piece.size, tensor.dtype))
+    def add(self, piece: Piece, dtype: torch.dtype, values: Callable[[], Tensor]) -> None:
+        """Store one box of a Megatron tensor; `values` reads it. ValueError: other boxes of it have another type."""
+        if piece.key not in self._described:
+            self._described[piece.key] = _described(piece.size, dtype)
+        described = self._described[piece.key]
         assert isinstance(described, TensorStorageMetadata)
-        if described.properties.dtype != tensor.dtype:
+        if described.properties.dtype != dtype:
             raise ValueError(
-                f"{piece.names[0]} is in {tensor.dtype}, but other tensors of {piece.key} are in "
+                f"{piece.names[0]} is in {dtype}, but other tensors of {piece.key} are in "
                 f"{described.properties.dtype}: convert the checkpoint to one type first."
             )
-        offsets = torch.Size(piece.offsets)
-        described.chunks.append(ChunkStorageMetadata(offsets=offsets, sizes=torch.Size(piece.sizes)))
-        self._stored[MetadataIndex(piece.key, offsets)] = self._append(tensor, tensor.nbytes)
+        before, after = _around_values(dtype, piece.sizes)
+        offsets, sizes = torch.Size(piece.offsets), torch.Size(piece.sizes)
+        place = self._append(_Item(before=before, values=values, after=after), sizes.numel() * dtype.itemsize)
+        described.chunks.append(ChunkStorageMetadata(offsets=offsets, sizes=sizes))
+        self._stored[MetadataIndex(piece.key, offsets)] = place
 
     def add_absent_objects(self, names: Iterable[str]) -> None:
         """Objects that a loader asks for and that say nothing: all share one copy."""
-        place = self._append([None], 0)
+        with _without_checksums():
+            place = self._append(_Item(before=_saved([None])), 0)
         for name in names:
             self._described[name] = BytesStorageMetadata()
             self._stored[MetadataIndex(name)] = place
 
-    def finish(self) -> None:
-        """Write what says where everything is."""
-        self._close()
+    def files(self) -> list[PlannedFile]:
+        """All files of the folder, last what says where everything is."""
         whole = Metadata(state_dict_metadata=self._described, storage_data=self._stored)
-        (self._folder / METADATA).write_bytes(pickle.dumps(whole, protocol=4))
-        common = io.BytesIO()
-        torch.save(_COMMON, common)
-        (self._folder / "common.pt").write_bytes(common.getvalue())
-        write_json(self._folder / "metadata.json", _BACKEND)
+        return [
+            *(
+                PlannedFile(name=f"{self._folder}/__0_{number}.distcp", bytes=file.bytes, write=file.write)
+                for number, file in enumerate(self._files)
+            ),
+            planned_content(f"{self._folder}/common.pt", _saved(_COMMON)),
+            planned_content(f"{self._folder}/metadata.json", json_text(_BACKEND).encode()),
+            planned_content(f"{self._folder}/{METADATA}", pickle.dumps(whole, protocol=4)),
+        ]
 
-    def _append(self, value: object, size: int) -> _StorageInfo:
-        file = self._room_for(size)
-        start = file.tell()
-        with _without_checksums():
-            torch.save(value, file)
-        end = file.tell()
-        file.write(b"\0" * (-end % _ALIGNMENT))
-        return _StorageInfo(relative_path=Path(file.name).name, offset=start, length=end - start)
+    def _append(self, item: _Item, size: int) -> _StorageInfo:
+        """`size` is that of the values, in bytes."""
+        file = self._file_with_room(size)
+        start, length = file.bytes, len(item.before) + size + len(item.after)
+        padding = -length % _ALIGNMENT
+        file.items += [item, _Item(before=b"\0" * padding)]
+        file.bytes += length + padding
+        return _StorageInfo(relative_path=f"__0_{len(self._files) - 1}.distcp", offset=start, length=length)
 
-    def _room_for(self, size: int) -> BinaryIO:
-        if self._file is not None and self._file.tell() + size > self._max_file_bytes:
-            self._close()
-        if self._file is None:
-            self._file = (self._folder / f"__0_{self._files}.distcp").open("wb")
-            self._files += 1
-        return self._file
+    def _file_with_room(self, size: int) -> _DistcpFile:
+        if not self._files or self._files[-1].bytes + size > self._max_file_bytes:
+            self._files.append(_DistcpFile())
+        return self._files[-1]
 
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+
+@cache
+def _around_values(dtype: torch.dtype, sizes: Sizes) -> tuple[bytes, bytes]:
+    """What torch.save writes before and after the values of a tensor, which depends on its type and shape alone.
+
+    torch writes a file with a hole in place of the values, so that nothing of their size is held or written.
+    """
+    with tempfile.TemporaryDirectory() as folder, _without_checksums(), skip_data():
+        path = Path(folder) / "archive"  # torch puts this name into the file; it is the one of a stream
+        values = torch.empty(sizes, dtype=dtype)
+        torch.save(values, path)
+        reader: Any = torch._C.PyTorchFileReader(str(path))
+        start = reader.get_record_offset("data/0")
+        with path.open("rb") as file:
+            before = file.read(start)
+            file.seek(start + values.nbytes)
+            return before, file.read()
+
+
+def _saved(value: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
 
 
 @contextmanager

@@ -6,17 +6,19 @@ from dagrpo.checkpoints.megatron.arguments import FILE, megatron_arguments
 from dagrpo.checkpoints.megatron.config import load_config
 from dagrpo.checkpoints.megatron.layout import layout_of
 from dagrpo.checkpoints.megatron.tensors import MegatronTensors
-from dagrpo.checkpoints.megatron.weights import write_weights
+from dagrpo.checkpoints.megatron.weights import planned_weights
+from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.files import write_text
 
 
-def write_tensors(folder: Path, tensors: Tensors, max_file_bytes: int) -> None:
-    """Write weights into a folder that has its config.json. ValueError: Megatron cannot hold them, or train them."""
-    config = load_config(folder)
-    arguments = megatron_arguments(config)
-    write_weights(folder, tensors, layout_of(config), max_file_bytes)
-    write_text(folder / FILE, "\n".join(arguments) + "\n")
+def planned_files(described_by: Path, tensors: Tensors, max_file_bytes: int) -> list[PlannedFile]:
+    """The files of weights whose config.json is in `described_by`. ValueError: Megatron cannot hold or train them."""
+    config = load_config(described_by)
+    arguments = "\n".join(megatron_arguments(config)) + "\n"
+    return [
+        *planned_weights(tensors, layout_of(config), max_file_bytes),
+        planned_content(FILE, arguments.encode()),
+    ]
 
 
 def open_tensors(folder: Path, described_by: Path | None = None, base: Tensors | None = None) -> MegatronTensors:

@@ -1,12 +1,15 @@
-"""Writes the weights of a model in the Hugging Face layout as a `torch_dist` checkpoint, one tensor in memory at a time."""
+"""Plans the weights of a model in the Hugging Face layout as a `torch_dist` checkpoint."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+
+from torch import Tensor
 
 from dagrpo.checkpoints.megatron.config import Shape
-from dagrpo.checkpoints.megatron.distcp_writer import DistcpWriter
+from dagrpo.checkpoints.megatron.distcp_writer import DistcpPlan
 from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece
 from dagrpo.checkpoints.megatron.tensors import RELEASE, TRACKER
+from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import Tensors
 
 # What Transformer Engine's and Megatron's own modules of a layer ask for beside their weights. A loader that misses one
@@ -24,17 +27,18 @@ _MODULES = (
 )
 
 
-def write_weights(folder: Path, tensors: Tensors, layout: Layout, max_file_bytes: int) -> None:
-    """Write the folder that `--load` takes. ValueError: a tensor is missing, left over, or of another shape or type."""
+def planned_weights(tensors: Tensors, layout: Layout, max_file_bytes: int) -> list[PlannedFile]:
+    """The folder that `--load` takes. ValueError: a tensor is missing, left over, or of another shape or type."""
     require_the_same_tensors(tensors, layout)
-    release = folder / RELEASE
-    release.mkdir()
-    with DistcpWriter(release, max_file_bytes) as writer:
-        for piece in layout.pieces:
-            writer.add(piece, piece.join([tensors.read(name) for name in piece.names]))
-        writer.add_absent_objects(_extra_states(layout.shape))
-        writer.finish()
-    (folder / TRACKER).write_text(f"{RELEASE}\n", encoding="utf-8")
+    plan = DistcpPlan(RELEASE, max_file_bytes)
+    for piece in layout.pieces:
+        plan.add(piece, tensors.specs[piece.names[0]].dtype, partial(_joined, piece, tensors))
+    plan.add_absent_objects(_extra_states(layout.shape))
+    return [*plan.files(), planned_content(TRACKER, f"{RELEASE}\n".encode())]
+
+
+def _joined(piece: Piece, tensors: Tensors) -> Tensor:
+    return piece.join([tensors.read(name) for name in piece.names])
 
 
 def require_the_same_tensors(tensors: Tensors, layout: Layout) -> None:

@@ -1,0 +1,54 @@
+"""The files of a checkpoint before they exist: each one's name, its exact length and how to write it.
+
+A plan costs no memory and no reading of weights, so what cannot be converted is refused before anything is written.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFile:
+    """One file. The name is relative to the checkpoint's folder, with forward slashes; `write` gives `bytes` bytes."""
+
+    name: str
+    bytes: int
+    write: Callable[[BinaryIO], None]
+
+
+def planned_content(name: str, content: bytes) -> PlannedFile:
+    """A file whose content is known already."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    return PlannedFile(name=name, bytes=len(content), write=write)
+
+
+def planned_copy(name: str, path: Path) -> PlannedFile:
+    """A file that is another one byte for byte."""
+
+    def write(file: BinaryIO) -> None:
+        with path.open("rb") as original:
+            shutil.copyfileobj(original, file)
+
+    return PlannedFile(name=name, bytes=path.stat().st_size, write=write)
+
+
+def write_planned(folder: Path, file: PlannedFile) -> Path:
+    """Write one file into a folder, in place of what may be there; it is not fsynced."""
+    path = folder / file.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as opened:
+        file.write(opened)
+        assert opened.tell() == file.bytes, f"{path} was planned with {file.bytes} bytes"
+    return path
+
+
+def write_all(folder: Path, files: Iterable[PlannedFile]) -> None:
+    """Write files into a folder that exists."""
+    for file in files:
+        write_planned(folder, file)
