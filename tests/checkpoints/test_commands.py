@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from dagrpo.__main__ import app
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
 from dagrpo.checkpoints.megatron import recipes
+from dagrpo.params.checkpoint import Checkpoint
 
 
 def _run(*arguments: object, code: int = 0) -> str:
@@ -119,6 +121,17 @@ def test_a_model_of_a_recipes_sizes_gets_its_script_which_stays_with_megatrons_f
     assert "is whole" in _run("verify", tmp_path / "there")
     _run("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+
+
+def test_the_convert_stage_writes_the_same_script(
+    pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _give_recipes(monkeypatch)
+    _run("convert", pristine, tmp_path / "there", "--to", "megatron")
+    convert(pristine, tmp_path / "initial", Checkpoint(format="megatron"))
+    assert (tmp_path / "initial" / MANIFEST).read_bytes() == (tmp_path / "there" / MANIFEST).read_bytes()
+    convert(pristine, tmp_path / "dcp", Checkpoint(format="dcp"))
+    assert not (tmp_path / "dcp" / "train_with_megatron.sh").exists()
 
 
 def test_a_recipe_is_written_for_another_model_only_when_it_is_named(

@@ -24,6 +24,9 @@ from dagrpo.checkpoints.manifest import (
     write_manifest,
 )
 from dagrpo.checkpoints.megatron import folder as megatron
+from dagrpo.checkpoints.megatron.config import load_config
+from dagrpo.checkpoints.megatron.recipe_script import script_beside
+from dagrpo.checkpoints.megatron.recipes import recipe_of_itself
 from dagrpo.checkpoints.planned import PlannedFile, planned_copy, write_all
 from dagrpo.checkpoints.resume import resumable_checkpoint
 from dagrpo.checkpoints.source import Source, open_as, open_source, open_tensors
@@ -36,10 +39,15 @@ if TYPE_CHECKING:  # transformers is imported where a model is made: converting 
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
-    """Hugging Face layout -> the trainer's format. ValueError: `source` is not whole, or not in that layout."""
+    """Hugging Face layout -> the trainer's format. ValueError: `source` is not whole, or not in that layout.
+
+    Beside Megatron's format lies the command line of a recipe for models of these sizes, where there is one.
+    """
     require_format(source, verify_listing(source), "huggingface")
     require_tokenizer(source)
-    return write_as(params.format, open_source(source), destination, params.max_shard_bytes)
+    recipe = recipe_of_itself(load_config(source)) if params.format == "megatron" else None
+    with script_beside(open_source(source), recipe) as whole:
+        return write_as(params.format, whole, destination, params.max_shard_bytes)
 
 
 def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
