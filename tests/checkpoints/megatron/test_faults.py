@@ -1,5 +1,6 @@
 """What is wrong with a checkpoint, or with its way to another format, is one sentence that names it."""
 
+import io
 import json
 import os
 import pickle
@@ -9,14 +10,19 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import WriteItemType
 
+from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.manifest import MANIFEST
 from dagrpo.checkpoints.megatron.config import load_config
@@ -184,6 +190,42 @@ def test_a_tensor_that_runs_something_is_refused(there: Path, tmp_path: Path, mo
     with pytest.raises(ValueError, match=r"is a pickle that is not read \(it names posix\.system\)"):
         tensors.read("model.norm.weight")
     assert not (tmp_path / "was_run").exists()
+
+
+class _ByName(pickle.Pickler):
+    """Python 3.11.0 to 3.11.4 pickles members of an enumeration so."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+
+
+def test_members_of_an_enumeration_may_be_named(there: Path, source: Path) -> None:
+    path = there / "release" / ".metadata"
+    with io.BytesIO() as file:
+        _ByName(file, protocol=4).dump(pickle.loads(path.read_bytes()))  # noqa: S301 - written above
+        assert b"TORCH_CONTIGUOUS_FORMAT" in file.getvalue()
+        assert b"TORCH_CONTIGUOUS_FORMAT" not in path.read_bytes()  # equal bytes from every Python
+        path.write_bytes(file.getvalue())
+    assert compare(source, there).differences == ()
+
+
+class _Attribute:
+    """An attribute of a class that may be named."""
+
+    def __init__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __reduce__(self) -> tuple[Any, tuple[type, str]]:
+        return getattr, (self._owner, self._name)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Metadata, "__init__"), (WriteItemType, "__subclasses__"), (WriteItemType, "mro")]
+)
+def test_no_other_attribute_may_be_asked_for(owner: type, name: str, there: Path) -> None:
+    (there / "release" / ".metadata").write_bytes(pickle.dumps(_Attribute(owner, name)))
+    with pytest.raises(ValueError, match=r"is a pickle that is not read \(it asks for an attribute\)"):
+        open_source(there)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps({"a": 1}), b"not a pickle at all"])

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -121,7 +122,7 @@ class DistcpPlan:
             ),
             planned_content(f"{self._folder}/common.pt", _saved(_COMMON)),
             planned_content(f"{self._folder}/metadata.json", json_text(_BACKEND).encode()),
-            planned_content(f"{self._folder}/{METADATA}", pickle.dumps(whole, protocol=4)),
+            planned_content(f"{self._folder}/{METADATA}", _pickled(whole)),
         ]
 
     def _append(self, item: _Item, size: int) -> _StorageInfo:
@@ -137,6 +138,19 @@ class DistcpPlan:
         if not self._files or self._files[-1].bytes + size > self._max_file_bytes:
             self._files.append(_DistcpFile())
         return self._files[-1]
+
+
+class _Pickler(pickle.Pickler):
+    """Members of an enumeration by their values: what Python makes of them differs from version to version."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
+
+
+def _pickled(value: object) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, protocol=4).dump(value)
+    return file.getvalue()
 
 
 @cache

@@ -10,6 +10,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import IO, Any, TypeVar
 
@@ -111,13 +112,20 @@ def read_metadata(path: Path) -> dict[str, StoredTensor]:
     allowed: dict[str, Any] = {f"{kind.__module__}.{kind.__name__}": kind for kind in _METADATA_CLASSES}
     allowed |= {str(dtype): dtype for dtype in _DTYPES.values()}
     allowed["torch.serialization._get_layout"] = lambda name: torch.strided
-    # Python 3.13 pickles paths under another module.
-    allowed |= {"pathlib._local.PosixPath": PosixPath}
+    # Python 3.13 pickles paths under another module, and 3.11.0 to 3.11.4 members of an enumeration by their names.
+    allowed |= {"pathlib._local.PosixPath": PosixPath, "builtins.getattr": _member}
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: give the folder of a whole torch_dist checkpoint.") from None
     return _loaded(content, allowed, str(path), _stored_tensors)
+
+
+def _member(owner: Any, name: Any) -> Enum:
+    """Stands where the pickle would call getattr."""
+    if not (isinstance(owner, type) and issubclass(owner, Enum)) or name not in owner.__members__:
+        raise _ForeignName("it asks for an attribute")
+    return owner.__members__[name]
 
 
 def _stored_tensors(found: Any) -> dict[str, StoredTensor]:
