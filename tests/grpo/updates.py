@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from dagrpo.checkpoints.sharded import save_sharded, with_gathered_weights
+from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.grpo import state
 from dagrpo.grpo.batches import TokenSequences
@@ -70,7 +71,7 @@ def run(initial: Path, out: Path, first: int, steps: int, processes: Processes) 
         seen.append({"loss": updated.loss, "kl": updated.kl, "entropy": updated.entropy, "norm": updated.grad_norm})
         seen[-1] |= {"clipped": updated.clip_fraction, "logprobs": updated.logprobs.tolist()}
         state.save(out / "states", step + 1, policy.model, optimizer, processes)
-    with_gathered_weights(policy.model, torch.bfloat16, processes, partial(_write, out))
+    GatheredWeights(policy.model, torch.bfloat16, processes).hand_to(partial(_write, out))
     save_sharded(policy.model, initial, out / "policy", processes)
     if processes.is_first:
         (out / "seen.json").write_text(json.dumps(seen))

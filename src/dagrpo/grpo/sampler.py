@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.console import Advance, progress
 from dagrpo.grpo.advantages import advantages_of
@@ -23,7 +24,6 @@ from dagrpo.rollout.client import RolloutClient
 from dagrpo.rollout.server import serving
 
 Report = Callable[[int, Mapping[str, float]], None]
-Gather = Callable[[Callable[[Tensors], None]], None]  # calls what it is given with the policy's weights
 
 
 class Turns(Protocol):
@@ -42,12 +42,12 @@ def sampling(
     prompts: list[Prompt],
     tokenizer: PreTrainedTokenizerBase,
     first: int,
-    gather: Gather,
+    weights: GatheredWeights,
     report: Report,
 ) -> Iterator["Sampler"]:
     """A sampler whose engine holds the policy's weights; the engine is started for it and stopped after it."""
     with engine_folder(run.initial) as folder:
-        gather(folder.write)
+        weights.hand_to(folder.write)
         engine = serving(folder.path, run.rollout.engine, run.server_log, deterministic=run.rollout.deterministic)
         with (
             engine as client,
@@ -66,7 +66,7 @@ def sampling(
                 training=run.training,
                 seed=run.seed,
             )
-            yield Sampler(run, source, client, folder, gather, report, bar)
+            yield Sampler(run, source, client, folder, weights, report, bar)
 
 
 class Sampler:
@@ -78,7 +78,7 @@ class Sampler:
         source: RolloutSource,
         client: RolloutClient,
         folder: EngineFolder,
-        gather: Gather,
+        weights: GatheredWeights,
         report: Report,
         bar: Advance,
     ) -> None:
@@ -87,7 +87,7 @@ class Sampler:
         self._source = source
         self._client = client
         self._folder = folder
-        self._gather = gather
+        self._weights = weights
         self._report = report
         self._bar = bar
 
@@ -108,7 +108,7 @@ class Sampler:
         """Hand over the weights, keep what the step has produced, report its metrics."""
         step = self._rollouts.step + 1
         self._clock.lap("seconds_update")
-        self._gather(self._folder.write)
+        self._weights.hand_to(self._folder.write)
         self._client.update_weights(self._folder.path, f"step_{step}")
         self._clock.lap("seconds_weight_sync")
         metrics = step_metrics(self._rollouts, self._advantages, updated)
@@ -120,24 +120,24 @@ class Sampler:
 
 
 @contextmanager
-def following(gather: Gather) -> Iterator["Follower"]:
+def following(weights: GatheredWeights) -> Iterator["Follower"]:
     """The same for the other processes, which give their parts of the weights when the first one starts its engine."""
-    gather(_nothing)
-    yield Follower(gather)
+    weights.hand_to(_nothing)
+    yield Follower(weights)
 
 
 class Follower:
     """A process that only makes updates, together with the others."""
 
-    def __init__(self, gather: Gather) -> None:
-        self._gather = gather
+    def __init__(self, weights: GatheredWeights) -> None:
+        self._weights = weights
 
     def collect(self, step: int) -> None:
         """The first process tells what the update reads."""
 
     def finish(self, updated: Updated) -> None:
         """Give this process's parts of the weights."""
-        self._gather(_nothing)
+        self._weights.hand_to(_nothing)
 
 
 def _nothing(weights: Tensors) -> None:

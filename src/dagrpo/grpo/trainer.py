@@ -4,13 +4,13 @@ Every process that trains the policy runs it. The first one also samples (see sa
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modules import load_tokenizer
-from dagrpo.checkpoints.sharded import save_sharded, with_gathered_weights
+from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.grpo import state
 from dagrpo.grpo.batches import TokenSequences
 from dagrpo.grpo.history import History
@@ -44,11 +44,11 @@ def _train(run: TrainingRun, report: Report, processes: Processes) -> None:
     first = _resume(run, policy, optimizer, processes)
     if first < run.training.steps:
         update = _update(run, policy, optimizer, tokenizer, processes)
-        gather = partial(with_gathered_weights, policy.model, getattr(torch, run.rollout.engine.dtype), processes)
+        weights = GatheredWeights(policy.model, getattr(torch, run.rollout.engine.dtype), processes)
         if processes.is_first:
-            turns: AbstractContextManager[Turns] = sampling(run, prompts, tokenizer, first, gather, report)
+            turns: AbstractContextManager[Turns] = sampling(run, prompts, tokenizer, first, weights, report)
         else:
-            turns = following(gather)
+            turns = following(weights)
         with turns as taken:
             for step in range(first, run.training.steps):
                 _step(step, taken, update, processes)

@@ -1,0 +1,106 @@
+"""The weights of a model under their names in a checkpoint, gathered one by one from the processes that hold its parts."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
+from dagrpo.processes import Processes
+
+_OWNERS_KEPT = 2  # of the weights of experts, two of the model's tensors are read in turns
+
+
+def is_in_checkpoint_form(model: PreTrainedModel) -> bool:
+    """Whether the tensors of a model are those of its checkpoint, under the same names."""
+    outlines = _outlines(own_state(model))
+    return outlines.keys() == _unchanged(outlines, in_checkpoint_form(model, outlines))
+
+
+def _outlines(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors without values."""
+    return {name: torch.empty(t.shape, dtype=t.dtype, device="meta") for name, t in state.items()}
+
+
+def _unchanged(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """The names of tensors that a conversion left alone."""
+    return {name for name, tensor in after.items() if tensor is before.get(name)}
+
+
+class GatheredWeights:
+    """The weights of a model in `dtype`, under their names in a checkpoint, for the first process to read one by one.
+
+    ValueError: the model, spread over processes, holds them in a form that cannot be undone one by one.
+    """
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, processes: Processes) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._processes = processes
+        self._state = own_state(model)
+        self._owners, self._converted, self.specs = self._described()
+        self._kept: dict[str, dict[str, Tensor]] = {}
+
+    def hand_to(self, work: Callable[[Tensors], None]) -> None:
+        """Call `work` in the first process with the weights as they are; the others give their parts meanwhile.
+
+        It may read them in any order; each is gathered when it is read.
+        """
+        self._state = own_state(self._model)
+        if not self._processes.is_first:
+            self._give()
+            return
+        try:
+            work(self if self._owners else StateTensors(self._converted_whole()))
+        finally:
+            self._kept.clear()
+            self._processes.share(None)
+
+    def read(self, name: str) -> Tensor:
+        """The tensor, in the first process while `hand_to` runs."""
+        owner = self._owners[name]
+        if owner not in self._converted:
+            return self._asked_for(owner)
+        if owner not in self._kept:
+            while len(self._kept) >= _OWNERS_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[owner] = in_checkpoint_form(self._model, {owner: self._asked_for(owner)})
+        return self._kept[owner][name]
+
+    def _converted_whole(self) -> dict[str, Tensor]:
+        """All at once, where they cannot be converted one by one."""
+        return in_checkpoint_form(self._model, {name: self._whole(name) for name in self._state})
+
+    def _asked_for(self, owner: str) -> Tensor:
+        self._processes.share(owner)
+        return self._whole(owner)
+
+    def _give(self) -> None:
+        """The part of the other processes: one tensor after the other, as the first one asks."""
+        while (owner := self._processes.share()) is not None:
+            self._whole(owner)
+
+    def _whole(self, owner: str) -> Tensor:
+        tensor = self._in_type(self._state[owner].detach())
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def _described(self) -> tuple[dict[str, str], set[str], dict[str, TensorSpec]]:
+        """Which of the model's tensors holds each of the checkpoint's, which of them are converted, and what comes out."""
+        outlines = {owner: self._in_type(tensor) for owner, tensor in _outlines(self._state).items()}
+        whole = in_checkpoint_form(self._model, outlines)
+        converted = outlines.keys() - _unchanged(outlines, whole)
+        owners = {name: name for name in outlines.keys() - converted}
+        owners |= {n: o for o in converted for n in in_checkpoint_form(self._model, {o: outlines[o]})}
+        if owners.keys() != whole.keys():
+            if self._processes.count > 1:
+                raise ValueError(
+                    f"{type(self._model).__name__} joins tensors of its checkpoint: set training.processes to 1."
+                )
+            owners = {}
+        return owners, converted, StateTensors(whole).specs
+
+    def _in_type(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
