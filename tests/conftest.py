@@ -1,9 +1,13 @@
-"""Real data where it is at hand."""
+"""Real data where it is at hand, and property tests that no busy machine can fail."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ def _filled(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
     return values.view(dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(specs=st.dictionaries(NAMES, SPECS, min_size=1, max_size=5))
 def test_whatever_is_written_the_safetensors_package_reads(
     specs: dict[str, tuple[torch.dtype, list[int]]], tmp_path_factory: pytest.TempPathFactory

@@ -4,7 +4,7 @@ import json
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.rewards import arithmetic
@@ -102,7 +102,6 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(EXPRESSIONS)
 def test_an_expression_has_the_value_that_exact_fractions_give(text: str) -> None:
     expression = arithmetic.parse(text)

@@ -16,7 +16,7 @@ FORM = re.compile(r"<think>.*</think>.*\\boxed\{.*\}.*", re.DOTALL)
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "\\boxed{", "}", "{", "1", "\n", " "]), max_size=10)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(PIECES.map("".join))
 def test_the_form_is_the_published_one(text: str) -> None:
     assert formatted(text) == (FORM.fullmatch(text) is not None)

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.rewards.gsm8k import equal, extract
@@ -159,7 +159,6 @@ def _written(number: Decimal, thousands: bool, minus: str, zeros: int) -> str:
 NUMBERS = st.decimals(min_value=-(10**12), max_value=10**12, places=3)
 
 
-@settings(deadline=None)
 @given(
     NUMBERS, st.booleans(), st.sampled_from(["-", MINUS, "\uff0d"]), st.integers(0, 3), st.sampled_from(["", "$", "**"])
 )
@@ -173,7 +172,6 @@ def test_every_way_to_write_a_number_reads_as_that_number(
     assert equal(extracted, str(number))
 
 
-@settings(deadline=None)
 @given(NUMBERS, NUMBERS)
 def test_numbers_are_equal_only_when_their_values_are(left: Decimal, right: Decimal) -> None:
     assert equal(str(left), str(right)) is (left == right)
@@ -182,7 +180,6 @@ def test_numbers_are_equal_only_when_their_values_are(left: Decimal, right: Deci
 ANY_TEXT = st.text() | st.text(alphabet="0123456789.,-#$ \n\uff11\uff0c\u2212e/^*")
 
 
-@settings(deadline=None)
 @given(ANY_TEXT, st.sampled_from(["strict", "flexible"]))
 def test_any_text_gives_a_normalised_number_or_nothing(text: str, extractor: Literal["strict", "flexible"]) -> None:
     extracted = extract(text, extractor)
@@ -193,7 +190,6 @@ def test_any_text_gives_a_normalised_number_or_nothing(text: str, extractor: Lit
         assert equal(extracted, extracted)
 
 
-@settings(deadline=None)
 @given(ANY_TEXT)
 def test_without_a_mark_there_is_no_strict_answer(text: str) -> None:
     assert extract(text.replace("#", ""), "strict") is None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.params.base import Extractor
@@ -117,7 +117,6 @@ PIECES = st.sampled_from(
 ANY_TEXT = st.text() | st.lists(PIECES, max_size=30).map("".join)
 
 
-@settings(deadline=None)
 @given(ANY_TEXT, st.sampled_from(sorted(RIGHT)), st.sampled_from(EXTRACTORS))
 def test_no_text_makes_a_verifier_fail(text: str, name: str, extractor: Extractor) -> None:
     verifier = get_verifier(name)
@@ -128,7 +127,6 @@ def test_no_text_makes_a_verifier_fail(text: str, name: str, extractor: Extracto
         assert verifier.equal(answer, RIGHT[name][1]) in (True, False, None)
 
 
-@settings(deadline=None)
 @given(ANY_TEXT, st.sampled_from(sorted(RIGHT)))
 def test_a_strict_answer_is_the_flexible_one_too_unless_any_number_will_do(text: str, name: str) -> None:
     verifier = get_verifier(name)
@@ -137,7 +135,6 @@ def test_a_strict_answer_is_the_flexible_one_too_unless_any_number_will_do(text:
         assert verifier.extract(text, "flexible") == strict
 
 
-@settings(deadline=None)
 @given(ANY_TEXT, st.sampled_from(["gsm8k", "exact_match", "substring_match", "countdown"]))
 def test_any_ground_truth_is_accepted_or_refused_in_one_sentence(text: str, name: str) -> None:
     complaint = _complaint(get_verifier(name), text)

@@ -75,7 +75,7 @@ def test_copies_agree_in_every_field_and_the_first_stays(tmp_path: Path, suffix:
     assert _read(path, "prompt", "truth", "id") == ([(1, "x", "1"), (2, "x", "2"), (4, "x", "1"), (5, "y", "1")], 6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("12")), min_size=1), st.integers(1, 7))
 def test_copies_in_any_order_and_any_part_of_the_file_are_found(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[str, str]], size: int

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.files import read_parquet, write_parquet
@@ -54,7 +54,6 @@ def test_a_split_without_rows_keeps_its_columns(tmp_path: Path) -> None:
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: bool(text.strip()))
 
 
-@settings(deadline=None)
 @given(TEXT, TEXT, st.integers(0, 2**63 - 1))
 def test_any_text_survives_the_table(question: str, answer: str, index: int) -> None:
     prompt = ({"role": "user", "content": question},)

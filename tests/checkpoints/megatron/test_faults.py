@@ -295,9 +295,7 @@ def test_a_conversion_that_is_killed_leaves_nothing_under_its_name_and_can_be_re
     assert list(destination.parent.iterdir()) == [destination]
 
 
-@settings(
-    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_damage_anywhere_in_the_pickles_is_one_sentence(there: Path, data: st.DataObject) -> None:
     path = there / "release" / ".metadata"
