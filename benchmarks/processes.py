@@ -56,9 +56,9 @@ def start_and_write(initial: Path, policy: Path) -> None:
 
 
 def _together(count: int, initial: Path, policy: Path) -> dict[str, float]:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"]
-    environment = os.environ | {"BENCHMARK_POLICY": str(policy)}
-    subprocess.run([*launch, "benchmarks.processes", str(initial)], check=True, env=environment)
+    launch = [sys.executable, "-m", "dagrpo.launch", str(count), __file__]
+    environment = os.environ | {"BENCHMARK_POLICY": str(policy), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*launch, str(initial)], check=True, env=environment)
     noted = [json.loads(path.read_text()) for path in policy.parent.glob(f"{policy.name}.*.json")]
     assert len(noted) == count
     return {key: max(each[key] for each in noted) for key in noted[0]}

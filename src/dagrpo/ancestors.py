@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 
 SECONDS_BETWEEN_LOOKS = 0.5
-STARTERS = frozenset({"snakemake", "torchrun"})
+STARTERS = frozenset({"snakemake", "torchrun", "dagrpo.launch"})
 
 
 def stop_with_the_workflow() -> None:
-    """Send this process SIGTERM when the Snakemake or torchrun above it is gone. Does nothing for a stage run by hand."""
+    """Send this process SIGTERM when the Snakemake or the launcher above it is gone. Does nothing for a stage run by hand."""
     starters = [parent for parent in psutil.Process().parents() if _is_starter(parent)]
     if starters:
         threading.Thread(target=_watch, args=(starters,), daemon=True, name="workflow-watch").start()

@@ -179,5 +179,6 @@ def _fail(name: str, error: ValueError | OSError) -> None:
             f"{error.filename or 'a file'}: {error.strerror}: make room or correct its permissions, then run again."
         )
     logging.getLogger(__name__).error(sentence)
-    print(f"{name}: {sentence}", file=sys.stderr, flush=True)
+    if _process_number() == 0:
+        print(f"{name}: {sentence}", file=sys.stderr, flush=True)
     raise SystemExit(1) from error

@@ -48,11 +48,9 @@ def _run(processes: int, initial: Path, out: Path, first: int = 0, steps: int = 
 
 
 def _run_together(processes: int, initial: Path, out: Path, first: int, steps: int) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launch = [sys.executable, "-m", "dagrpo.launch", str(processes), updates.__file__]
     arguments = [str(argument) for argument in (initial, out, first, steps)]
-    done = subprocess.run(
-        [*launch, "-m", "tests.grpo.updates", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([*launch, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

@@ -1,6 +1,6 @@
-"""A few updates on made-up rollouts, in the process that calls it or in each that torchrun starts.
+"""A few updates on made-up rollouts, in the process that calls it or in each of several.
 
-`torchrun --nproc-per-node N tests/grpo/updates.py INITIAL OUT FIRST STEPS` trains the checkpoint INITIAL from step FIRST
+`python -m dagrpo.launch N tests/grpo/updates.py INITIAL OUT FIRST STEPS` trains the checkpoint INITIAL from step FIRST
 (0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the states.
 """
 

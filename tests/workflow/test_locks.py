@@ -39,7 +39,7 @@ def test_the_lock_of_a_living_run_stays(tmp_path: Path) -> None:
 WATCHED = "import time; from dagrpo.ancestors import stop_with_the_workflow; stop_with_the_workflow(); print(1, flush=True); time.sleep(60)"
 
 
-@pytest.mark.parametrize("name", ["snakemake", "torchrun"])
+@pytest.mark.parametrize("name", ["snakemake", "torchrun", "dagrpo.launch"])
 def test_a_stage_ends_when_the_workflow_above_it_is_killed(tmp_path: Path, name: str) -> None:
     script = tmp_path / name
     script.write_text(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WATCHED!r}])")

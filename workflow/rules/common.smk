@@ -46,10 +46,7 @@ def own(stage):
 
 def launcher(processes):
     """What starts a script in so many processes that find each other."""
-    if processes == 1:
-        return "python"
-    # What follows -- is the script's: torchrun would take its --log for an abbreviation of its own.
-    return f"torchrun --standalone --nproc-per-node {processes} --"
+    return "python" if processes == 1 else f"python -m dagrpo.launch {processes}"
 
 
 def train_split(wildcards):

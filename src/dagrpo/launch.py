@@ -1,0 +1,41 @@
+"""Starts a script in several processes on this machine: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
+
+It is torchrun, except that a failure is a sentence: what went wrong in the first process that process has said itself.
+Not for several machines.
+"""
+
+import logging
+import sys
+
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+
+def launch(count: int, script: str, arguments: list[str]) -> None:
+    """Return when all processes have ended well. SystemExit, after a sentence where one is wanting: one has not."""
+    for name in ("torch.distributed.elastic", "torch.distributed.run"):  # which tell of a failure in 30 lines
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # What follows -- is the script's: torchrun would take its --log for an abbreviation of its own.
+    options = ["--standalone", f"--nproc-per-node={count}", "--", script, *arguments]
+    try:
+        run.run(run.parse_args(options))  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if not _has_spoken(error.failures.get(0)):
+            print(f"{script}: process {rank} of {count} ended with {_ending(failure)}.", file=sys.stderr, flush=True)
+        raise SystemExit(1) from None
+
+
+def _has_spoken(first: ProcessFailure | None) -> bool:
+    """Whether the first process ended by itself; the others write to their logs alone."""
+    return first is not None and first.exitcode > 0
+
+
+def _ending(failure: ProcessFailure) -> str:
+    if failure.exitcode < 0:
+        return f"{failure.signal_name()}, which it was sent (SIGKILL: often by a system that is short of memory)"
+    return f"exit code {failure.exitcode}: its log, beside that of the stage, says why"
+
+
+if __name__ == "__main__":
+    launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
