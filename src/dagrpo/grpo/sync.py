@@ -4,8 +4,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints.folder import copy_auxiliary
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
@@ -15,8 +17,11 @@ from dagrpo.checkpoints.tensors import Tensors
 WEIGHTS = "model.safetensors"
 
 
-def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+PREFIX, LOCK = "dagrpo-", ".lock"
+
+
+def _memory_folder() -> Path:
+    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 
 
 class EngineFolder:
@@ -34,10 +39,29 @@ class EngineFolder:
 
 @contextmanager
 def engine_folder(like: Path) -> Iterator[EngineFolder]:
-    """A folder with the configuration and tokenizer of the checkpoint `like`, removed at the end."""
-    path = Path(tempfile.mkdtemp(prefix="dagrpo-", dir=_memory_folder()))
+    """A folder with the configuration and tokenizer of the checkpoint `like`, removed at the end.
+
+    Those of trainers that were killed are removed at the beginning: they hold a model's worth of memory each.
+    """
+    remove_abandoned(_memory_folder())
+    descriptor, name = tempfile.mkstemp(prefix=PREFIX, suffix=LOCK, dir=_memory_folder())
+    os.close(descriptor)
+    path = Path(name.removesuffix(LOCK))
     try:
-        copy_auxiliary(like, read_manifest(like / MANIFEST), path)
-        yield EngineFolder(path)
+        with FileLock(name):  # before there is a folder that could be taken for an abandoned one
+            path.mkdir(mode=0o700)
+            copy_auxiliary(like, read_manifest(like / MANIFEST), path)
+            yield EngineFolder(path)
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        Path(name).unlink(missing_ok=True)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove folders for an engine whose trainer is gone: nobody holds their lock."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        if folder.is_dir():
+            lock = Path(f"{folder}{LOCK}")
+            with suppress(Timeout, OSError), FileLock(lock, timeout=0):  # or it is another user's
+                shutil.rmtree(folder)
+                lock.unlink(missing_ok=True)
