@@ -77,21 +77,30 @@ def alone() -> Processes:
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """This process among those that torchrun started with it. Each takes its share of the threads given to them all."""
+    """This process among those that torchrun started with it. Each takes its share of the threads given to them all.
+
+    ValueError: there are GPUs, but fewer than processes.
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield alone()
         return
+    device = _device()
     torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=LONGEST_WAIT)
-    yield Processes(rank=dist.get_rank(), count=count, device=_device())
+    yield Processes(rank=dist.get_rank(), count=count, device=device)
     dist.destroy_process_group()  # not after an error: the others may never come, and torchrun ends them
 
 
 def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
+    wanted, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if wanted > devices:  # in every process, so that the first one says it
+        raise ValueError(
+            f"training.processes is {wanted}, but this machine has {devices} GPUs, one for each: set it to {devices}."
+        )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device

@@ -19,7 +19,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
-from dagrpo.processes import alone
+from dagrpo.processes import alone, joined
 from tests.grpo import updates
 
 ROOT = Path(__file__).parents[2]
@@ -183,6 +183,18 @@ def test_experts_that_transformers_fuses_are_trained_by_two_processes(source: Pa
     assert "model.layers.0.mlp.experts.3.up_proj.weight" in open_tensors(two).specs
     assert any(difference.largest for difference in compare(tmp_path / "initial", two).differences)
     _assert_close(one, two)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with (
+        pytest.raises(ValueError, match=r"training\.processes is 3, but this machine has 2 GPUs.*: set it to 2"),
+        joined(),
+    ):
+        pytest.fail("no process group can be made")
 
 
 def test_the_made_up_rollouts_take_every_path_of_the_update() -> None:

@@ -29,7 +29,7 @@ class Recipe:
     """One run. Batches count completions, `length` tokens; `requests` is how many are generated at once.
 
     `environment` is a file of examples/rl/environment_configs; None: the figures are for any, and the user names one.
-    `tensor` and `expert` are parallel sizes; the pipeline has one stage.
+    What most of them share is the default. `tensor` and `expert` are parallel sizes; the pipeline has one stage.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Recipe:
     nodes: int
     tensor: int
     expert: int = 1
-    environment: str | None
-    prompts: int
-    group_size: int
-    batch: int
+    environment: str | None = None
+    prompts: int = 64
+    group_size: int = 16
+    batch: int = 1024
     micro_batch: int = 1
     length: int
-    requests: int
+    requests: int = 64
     clamp_lower: float = 0.2
     clamp_upper: float = 0.2
     kl_beta: float = 0.0
@@ -83,9 +83,6 @@ def _of_qwen3(
         nodes=1,
         tensor=tensor,
         expert=expert,
-        environment=None,
-        prompts=64,
-        group_size=16,
         batch=256,
         length=length,
         requests=32,
@@ -105,9 +102,6 @@ RECIPES = (
         nodes=8,
         tensor=8,
         environment=_DAPO,
-        prompts=64,
-        group_size=16,
-        batch=1024,
         length=12_000,
         requests=32,
         clamp_upper=0.28,
@@ -118,12 +112,9 @@ RECIPES = (
         model=QWEN25_32B,
         nodes=8,
         tensor=8,
-        environment=None,
         prompts=32,
-        group_size=16,
         batch=512,
         length=12_000,
-        requests=64,
         more=_RECOMPUTE,
     ),
     Recipe(
@@ -132,11 +123,7 @@ RECIPES = (
         nodes=2,
         tensor=2,
         environment=_DAPO,
-        prompts=64,
-        group_size=16,
-        batch=1024,
         length=8192,
-        requests=64,
         more=_PACKING,
     ),
     Recipe(
@@ -144,12 +131,9 @@ RECIPES = (
         model=QWEN25_3B,
         nodes=2,
         tensor=2,
-        environment=None,
         prompts=32,
-        group_size=16,
         batch=512,
         length=8192,
-        requests=64,
         more=_PACKING,
     ),
     Recipe(
@@ -158,37 +142,27 @@ RECIPES = (
         nodes=2,
         tensor=1,
         environment=_DAPO,
-        prompts=64,
-        group_size=16,
-        batch=1024,
         micro_batch=2,
         length=4096,
-        requests=64,
     ),
     Recipe(
         name="qwen_2p5_math_7b",
         model=QWEN25_MATH_7B,
         nodes=2,
         tensor=1,
-        environment=None,
         prompts=32,
-        group_size=16,
         batch=512,
         micro_batch=2,
         length=4096,
-        requests=64,
     ),
     Recipe(
         name="qwen_2p5_distill_7b",
         model=R1_DISTILL_QWEN_7B,
         nodes=2,
         tensor=2,
-        environment=None,
         prompts=128,
         group_size=8,
-        batch=1024,
         length=8192,
-        requests=64,
     ),
     _of_qwen3("qwen3_4b", QWEN3_4B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
     _of_qwen3("qwen3_8b", QWEN3_8B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
@@ -200,11 +174,7 @@ RECIPES = (
         nodes=4,
         tensor=8,
         environment=_DAPO,
-        prompts=64,
-        group_size=16,
-        batch=1024,
         length=8192,
-        requests=64,
         learning_rate=3e-7,
         weight_decay=0.1,
         more=_PACKING,
@@ -215,11 +185,9 @@ RECIPES = (
         nodes=4,
         tensor=8,
         environment="openmathinstructv2.yaml",
-        prompts=64,
         group_size=32,
         batch=512,
         length=4096,
-        requests=64,
         kl_beta=0.01,
         learning_rate=3e-7,
         warmup_samples=5120,
