@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 
 from dagrpo.params.rollout import Engine
 from dagrpo.records import SamplingRequest
-from dagrpo.rollout.client import RolloutClient
+from dagrpo.rollout.engine.client import RolloutClient
+from dagrpo.rollout.engine.server import serving
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.server import serving
 
 PROMPT_TOKENS = 24
 

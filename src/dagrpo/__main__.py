@@ -44,7 +44,7 @@ def generate() -> None:
 @app.command()
 def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
     """Walk from a file or a digest up to the raw data, and down to every score that used it."""
-    from dagrpo.tracking.lineage import show
+    from dagrpo.provenance.walk import show
 
     show(target)
 

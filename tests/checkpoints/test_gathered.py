@@ -1,4 +1,4 @@
-"""A model's weights one by one, in the form of its checkpoint. (With several processes: tests/grpo/test_processes.py.)"""
+"""A model's weights one by one, in the form of its checkpoint. (With several processes: tests/trainer/test_several_processes.py.)"""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from dagrpo.checkpoints import gathered
 from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
 from dagrpo.checkpoints.modules import own_state, state_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, first_difference
-from dagrpo.processes import Processes, alone
+from dagrpo.distributed import World, single_process
 
 SIZES = {
     "vocab_size": 40,
@@ -33,7 +33,7 @@ def _experts() -> PreTrainedModel:
 def test_the_weights_are_those_that_would_be_saved(model: PreTrainedModel) -> None:
     expected = StateTensors({name: tensor.bfloat16() for name, tensor in state_of(model).items()})
     differences: list[str | None] = []
-    weights = GatheredWeights(model, torch.bfloat16, alone())
+    weights = GatheredWeights(model, torch.bfloat16, single_process())
     weights.hand_to(lambda tensors: differences.append(first_difference(expected, tensors)))
     assert differences == [None]
     assert is_in_checkpoint_form(model) is (model.config.model_type == "qwen2")
@@ -41,7 +41,7 @@ def test_the_weights_are_those_that_would_be_saved(model: PreTrainedModel) -> No
 
 @pytest.mark.parametrize("model", [_dense(), _experts()], ids=["dense", "experts"])
 def test_they_are_read_as_they_are_at_that_moment(model: PreTrainedModel) -> None:
-    weights = GatheredWeights(model, torch.float32, alone())
+    weights = GatheredWeights(model, torch.float32, single_process())
     for value in (1.0, 2.0):
         with torch.no_grad():
             for parameter in model.parameters():
@@ -66,7 +66,7 @@ def test_what_cannot_be_converted_one_by_one_is_converted_at_once(monkeypatch: p
     model = _dense()
     expected = StateTensors(_joining(model, own_state(model)))
     differences: list[str | None] = []
-    GatheredWeights(model, torch.float32, alone()).hand_to(
+    GatheredWeights(model, torch.float32, single_process()).hand_to(
         lambda tensors: differences.append(first_difference(expected, tensors))
     )
     assert differences == [None]
@@ -75,4 +75,4 @@ def test_what_cannot_be_converted_one_by_one_is_converted_at_once(monkeypatch: p
 def test_what_cannot_be_gathered_one_by_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathered, "in_checkpoint_form", _joining)
     with pytest.raises(ValueError, match=r"Qwen2ForCausalLM joins tensors of its checkpoint: set training\.processes"):
-        GatheredWeights(_dense(), torch.float32, Processes(rank=0, count=2, device=torch.device("cpu")))
+        GatheredWeights(_dense(), torch.float32, World(rank=0, size=2, device=torch.device("cpu")))

@@ -14,7 +14,7 @@ from dagrpo.params.evaluation import Sampling
 from dagrpo.params.model import Fresh
 from dagrpo.params.rollout import Engine
 from dagrpo.records import Completion, Example, SamplingRequest
-from dagrpo.rollout.server import serving
+from dagrpo.rollout.engine.server import serving
 from dagrpo.tasks.schema import to_table
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)

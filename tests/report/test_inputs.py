@@ -93,7 +93,7 @@ def test_seeds_of_different_length_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_provenance_file_is_named(experiment: Files) -> None:
-    from dagrpo.lineage import lineage_rows
+    from dagrpo.provenance.records import lineage_rows
 
     write_json(experiment.provenance[0], {k: v for k, v in read_json(experiment.provenance[0]).items() if k != "stage"})
     with pytest.raises(ValueError, match=r"prepare\.provenance\.json has no valid field stage"):

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.params.rollout import Engine
-from dagrpo.rollout.client import RolloutClient
-from dagrpo.rollout.server import SGLangServer
+from dagrpo.rollout.engine.client import RolloutClient
+from dagrpo.rollout.engine.server import SGLangServer
 
 VOCABULARY = 100
 STOP = 1

@@ -40,7 +40,7 @@ def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[
     plan = clones.run(folder, "snakemake", "-n", "target")
     assert "score" in plan
     assert "report" in plan
-    assert not any(f"{rule} " in plan for rule in ("prepare", "warmup", "train", "sample"))
+    assert not any(f"{rule} " in plan for rule in ("prepare", "sft", "train", "sample"))
     clones.run(folder, "dvc", "repro")
     assert (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns == before
     _is_up_to_date(folder)
@@ -106,7 +106,7 @@ def _ready_to_train(finished: Path, destination: Path) -> Path:
     folder = clones.clone(destination)
     for top in ("data", "models"):
         shutil.copytree(finished / top, folder / top, dirs_exist_ok=True)
-    for name in ("warmup", "initial"):
+    for name in ("sft", "initial"):
         shutil.copytree(finished / RUN / name, folder / RUN / name)
     clones.run(folder, "snakemake", "--touch", "--cores", "all", f"{RUN}/initial/manifest.json")
     return folder
@@ -160,7 +160,7 @@ def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finishe
 def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:
     score = f"{RUN}/eval/arithmetic/trained/scores.json"
     output = clones.run(finished[0], "python", "-m", "dagrpo", "lineage", score)
-    for stage in ("prepare", "model", "warmup", "convert", "train", "export", "sample", "score"):
+    for stage in ("prepare", "model", "sft", "convert", "train", "export", "sample", "score"):
         assert stage in output
 
 

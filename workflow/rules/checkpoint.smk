@@ -5,7 +5,7 @@ rule convert:
     input:
         script="workflow/scripts/convert.py",
         code=code_files("convert"),
-        source=f"{RUN}/warmup/manifest.json",
+        source=f"{RUN}/sft/manifest.json",
     output:
         manifest=f"{RUN}/initial/manifest.json",
         provenance=f"{RUN}/initial/provenance.json",

@@ -36,7 +36,7 @@ OTHER_FIGURES = [
         ),
     )
 ]
-CHECKPOINT_OF = {"base": "warmup", "trained": "exported"}
+CHECKPOINT_OF = {"base": "sft", "trained": "exported"}
 
 
 def own(stage):
@@ -85,7 +85,7 @@ def every_provenance():
     """What the lineage table of the report is made of."""
     checkpoints = [
         f"{folder}/provenance.json"
-        for folder in ("warmup", "initial", "policy", "exported")
+        for folder in ("sft", "initial", "policy", "exported")
     ]
     return [
         *(f"data/{task}/provenance.json" for task in experiment.tasks),

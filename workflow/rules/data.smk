@@ -38,7 +38,7 @@ rule difficulty:
     input:
         script="workflow/scripts/difficulty.py",
         code=code_files("difficulty"),
-        model=f"{RUN}/warmup/manifest.json".format(
+        model=f"{RUN}/sft/manifest.json".format(
             experiment="{experiment}", seed=experiment.seeds[0]
         ),
         train=train_split,

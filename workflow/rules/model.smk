@@ -1,4 +1,4 @@
-"""The policy before GRPO: the model as it comes, then a supervised warm-up."""
+"""The policy before GRPO: the model as it comes, then a supervised fine-tuning."""
 
 
 rule model:
@@ -28,19 +28,19 @@ rule model:
         " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"
 
 
-rule warmup:
+rule sft:
     input:
-        script="workflow/scripts/warmup.py",
-        code=code_files("warmup"),
+        script="workflow/scripts/sft.py",
+        code=code_files("sft"),
         model=f"models/{params.model.name}/manifest.json",
         train=train_split,
     output:
-        manifest=f"{RUN}/warmup/manifest.json",
-        provenance=f"{RUN}/warmup/provenance.json",
+        manifest=f"{RUN}/sft/manifest.json",
+        provenance=f"{RUN}/sft/provenance.json",
     log:
-        "logs/{experiment}/seed_{seed}/warmup.log",
+        "logs/{experiment}/seed_{seed}/sft.log",
     benchmark:
-        "logs/{experiment}/seed_{seed}/warmup.benchmark.tsv"
+        "logs/{experiment}/seed_{seed}/sft.benchmark.tsv"
     retries: 0
     conda:
         "../envs/project.yaml"
@@ -48,9 +48,9 @@ rule warmup:
     resources:
         mem_mb=4000,
     params:
-        sections=own("warmup"),
+        sections=own("sft"),
     message:
-        "warmup: seed {wildcards.seed}"
+        "sft: seed {wildcards.seed}"
     shell:
         "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
         " --params {params.sections:q} --input model={input.model} --input train={input.train}"

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from dagrpo.console import summary
+from dagrpo.distributed import process_group
 from dagrpo.files import read_parquet, sha256_of
-from dagrpo.grpo.run import TrainingRun
-from dagrpo.grpo.trainer import train
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
-from dagrpo.processes import joined
 from dagrpo.stage import Stage, main
+from dagrpo.trainer.loop import train
+from dagrpo.trainer.run import TrainingRun
 
 SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
 
@@ -40,9 +40,9 @@ def work(stage: Stage) -> None:
 
     split = stage.input("train")
     stage.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
-    with joined() as processes:
-        train(run, report, processes)
-    if not processes.is_first:
+    with process_group() as world:
+        train(run, report, world)
+    if not world.is_rank_zero:
         return
     stage.run.log_artifact(stage.output("metrics"))
     last_step = run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")

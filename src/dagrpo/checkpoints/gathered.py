@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
-from dagrpo.processes import Processes
+from dagrpo.distributed import World
 
 _OWNERS_KEPT = 2  # of the weights of experts, two of the model's tensors are read in turns
 
@@ -36,10 +36,10 @@ class GatheredWeights:
     ValueError: the model, spread over processes, holds them in a form that cannot be undone one by one.
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, processes: Processes) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, world: World) -> None:
         self._model = model
         self._dtype = dtype
-        self._processes = processes
+        self._world = world
         self._state = own_state(model)
         self._owners, self._converted, self.specs = self._described()
         self._kept: dict[str, dict[str, Tensor]] = {}
@@ -50,14 +50,14 @@ class GatheredWeights:
         It may read them in any order; each is gathered when it is read.
         """
         self._state = own_state(self._model)
-        if not self._processes.is_first:
+        if not self._world.is_rank_zero:
             self._give()
             return
         try:
             work(self if self._owners else StateTensors(self._converted_whole()))
         finally:
             self._kept.clear()
-            self._processes.share(None)
+            self._world.broadcast(None)
 
     def read(self, name: str) -> Tensor:
         """The tensor, in the first process while `hand_to` runs."""
@@ -75,12 +75,12 @@ class GatheredWeights:
         return in_checkpoint_form(self._model, {name: self._whole(name) for name in self._state})
 
     def _asked_for(self, owner: str) -> Tensor:
-        self._processes.share(owner)
+        self._world.broadcast(owner)
         return self._whole(owner)
 
     def _give(self) -> None:
         """The part of the other processes: one tensor after the other, as the first one asks."""
-        while (owner := self._processes.share()) is not None:
+        while (owner := self._world.broadcast()) is not None:
             self._whole(owner)
 
     def _whole(self, owner: str) -> Tensor:
@@ -95,7 +95,7 @@ class GatheredWeights:
         owners = {name: name for name in outlines.keys() - converted}
         owners |= {n: o for o in converted for n in in_checkpoint_form(self._model, {o: outlines[o]})}
         if owners.keys() != whole.keys():
-            if self._processes.count > 1:
+            if self._world.size > 1:
                 raise ValueError(
                     f"{type(self._model).__name__} joins tensors of its checkpoint: set training.processes to 1."
                 )

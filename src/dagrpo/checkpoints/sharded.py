@@ -20,20 +20,20 @@ from dagrpo.checkpoints.manifest import verify, write_manifest
 from dagrpo.checkpoints.modules import build_model, dtype_of_model, empty_model, own_state
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
-from dagrpo.processes import Processes
+from dagrpo.distributed import World
 
 
 def load_sharded(
-    folder: Path, dtype: torch.dtype, processes: Processes, shard: Callable[[PreTrainedModel], None]
+    folder: Path, dtype: torch.dtype, world: World, shard: Callable[[PreTrainedModel], None]
 ) -> PreTrainedModel:
     """The model of a checkpoint in any format; `shard` spreads the model it is given over the processes, in place.
 
     ValueError, in the first process and before the others read anything: the folder is not what its manifest says.
     """
-    if processes.is_first:
+    if world.is_rank_zero:
         verify(folder)
         require_tokenizer(folder)
-    processes.wait()
+    world.barrier()
     tensors = open_tensors(folder)
     model = empty_model(folder, dtype)
     if not _holds_as_they_are(model, tensors):
@@ -62,30 +62,28 @@ def _read_into(state: dict[str, Tensor], tensors: Tensors) -> None:
         target.copy_(value)
 
 
-def save_sharded(model: PreTrainedModel, like: Path, destination: Path, processes: Processes) -> None:
+def save_sharded(model: PreTrainedModel, like: Path, destination: Path, world: World) -> None:
     """Write a model in the format of the checkpoint `like`, with its auxiliary files.
 
     In the format dcp every process writes its own parts; in the others the first one writes tensor after tensor.
     """
     dtype = dtype_of_model(model)
-    if processes.count > 1 and is_in_checkpoint_form(model) and format_of(like) == "dcp":
-        _save_parts(model, dtype, like, destination, processes)
+    if world.size > 1 and is_in_checkpoint_form(model) and format_of(like) == "dcp":
+        _save_parts(model, dtype, like, destination, world)
         return
 
     def save(tensors: Tensors) -> None:
         save_weights(tensors, dtype, like, destination)
 
-    GatheredWeights(model, dtype, processes).hand_to(save)
+    GatheredWeights(model, dtype, world).hand_to(save)
 
 
-def _save_parts(
-    model: PreTrainedModel, dtype: torch.dtype, like: Path, destination: Path, processes: Processes
-) -> None:
+def _save_parts(model: PreTrainedModel, dtype: torch.dtype, like: Path, destination: Path, world: World) -> None:
     state = own_state(model)
-    with processes.shared_folder(new_checkpoint(destination, total_bytes(StateTensors(state)))) as folder:
-        if processes.is_first:
+    with world.shared_folder(new_checkpoint(destination, total_bytes(StateTensors(state)))) as folder:
+        if world.is_rank_zero:
             copy_auxiliary(like, verify(like), folder)
             set_config_dtype(folder, dtype)
         write_weights(folder, state)
-        if processes.is_first:
+        if world.is_rank_zero:
             write_manifest(folder, "dcp", DcpTensors(folder))

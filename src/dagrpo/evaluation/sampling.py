@@ -21,8 +21,8 @@ from dagrpo.params.evaluation import Sampling
 from dagrpo.params.rollout import Engine
 from dagrpo.records import Completion, Example, SamplingRequest
 from dagrpo.rendering import completion_text, render
+from dagrpo.rollout.engine.server import serving
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.server import serving
 from dagrpo.tasks.schema import from_table, require_single_turn
 
 CHUNKS_IN_FLIGHT = 4  # when nothing is in lockstep, a long chunk keeps the engine full while its last requests finish

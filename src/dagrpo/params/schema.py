@@ -19,8 +19,8 @@ from dagrpo.params.model import Model
 from dagrpo.params.report import Report
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
-from dagrpo.params.warmup import Warmup
 
 
 class Params(Section):
@@ -29,7 +29,7 @@ class Params(Section):
     experiment: Experiment = Field(Experiment(), description="What is run.")
     data: Data = Field(Data(), description="Where raw data comes from.")
     model: Model = Field(Model(), description="The policy before any training.")
-    warmup: Warmup = Field(Warmup(), description="Supervised fine-tuning before GRPO.")
+    sft: Sft = Field(Sft(), description="Supervised fine-tuning before GRPO.")
     difficulty: Difficulty = Field(Difficulty(), description="How hard each train problem is, by pass rate.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="The trainer's sharded format.")
     rollout: Rollout = Field(Rollout(), description="How completions are sampled during training.")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.files import atomic_file, write_json, write_text
-from dagrpo.lineage import lineage_rows
 from dagrpo.params.report import Report
+from dagrpo.provenance.records import lineage_rows
 from dagrpo.report import style
 from dagrpo.report.comparison import TaskComparison, compare
 from dagrpo.report.curves import curves, to_csv

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dagrpo.lineage import File, LineageRow
+from dagrpo.provenance.records import File, LineageRow
 from dagrpo.report import wording
 from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.curves import Curves

@@ -11,7 +11,7 @@ SECTIONS = (  # in the order of the pipeline
     "experiment",
     "data",
     "model",
-    "warmup",
+    "sft",
     "difficulty",
     "checkpoint",
     "rollout",

@@ -8,7 +8,7 @@ from dagrpo.params.schema import Params
 KEYS: dict[str, tuple[str, ...]] = {
     "prepare": ("data", "experiment.evaluate", "experiment.train"),
     "model": ("model",),
-    "warmup": ("warmup",),
+    "sft": ("sft",),
     "difficulty": ("difficulty", "rollout", "reward.verifier", "reward.extractor", "reward.verify_seconds"),
     "convert": ("checkpoint",),
     "train": ("rollout", "reward", "algorithm", "training"),

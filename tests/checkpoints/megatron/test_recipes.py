@@ -47,7 +47,7 @@ OF_THE_64_GPU_RUN = {
     "inference_max_seq_length": 12_000,
     "inference_max_requests": 32,
     "lr": 1e-6,
-    "lr_warmup_samples": 0,
+    "lr_sft_samples": 0,
     "weight_decay": 0.0,
     "clip_grad": 1.0,
     "adam_beta1": 0.9,

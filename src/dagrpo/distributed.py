@@ -1,0 +1,104 @@
+"""The processes that train one policy together, as torchrun starts them; or the one process that trains it alone.
+
+What they tell each other is JSON and tensors, never a pickle. Not a launcher: see `dagrpo.launch`.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# The other ranks wait while rank 0 samples, which may take hours; when one dies, torchrun ends them all.
+LONGEST_WAIT = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process among those that train together. `broadcast`, `all_reduce`, `barrier` and `shared_folder` are
+    collectives: every rank calls them, in the same order. With one process they cost nothing."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_rank_zero(self) -> bool:
+        """Rank 0 samples, grades, records and writes; the others only compute."""
+        return self.rank == 0
+
+    def broadcast(self, value: Any = None) -> Any:
+        """Rank 0's value, in every rank. Takes what JSON can say; the values of the other ranks are ignored."""
+        if self.size == 1:
+            return value
+        content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor([content.numel()])
+        dist.broadcast(length, src=0)
+        if not self.is_rank_zero:
+            content = torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(content, src=0)
+        return json.loads(content.numpy().tobytes())
+
+    def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, in every rank; `values` is overwritten."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def barrier(self) -> None:
+        """Return when every rank has come this far."""
+        self.all_reduce(torch.zeros(1))
+
+    @contextmanager
+    def shared_folder(self, opened: AbstractContextManager[Path]) -> Iterator[Path]:
+        """The folder that rank 0 opens, on a disk that all ranks can write to; closed when all have filled it."""
+        if not self.is_rank_zero:
+            yield Path(self.broadcast())
+            self.barrier()
+            return
+        with opened as folder:
+            self.broadcast(str(folder))
+            yield folder
+            self.barrier()
+
+
+def single_process() -> World:
+    """The world of a run that is not distributed."""
+    return World(rank=0, size=1, device=_device())
+
+
+@contextmanager
+def process_group() -> Iterator[World]:
+    """The world that torchrun started this process in. Each rank takes its share of the threads given to them all.
+
+    ValueError: there are GPUs, but fewer than ranks.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield single_process()
+        return
+    device = _device()
+    torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=LONGEST_WAIT)
+    yield World(rank=dist.get_rank(), size=size, device=device)
+    dist.destroy_process_group()  # not after an error: the others may never come, and torchrun ends them
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    wanted, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if wanted > devices:  # in every rank, so that rank 0 says it
+        raise ValueError(
+            f"training.processes is {wanted}, but this machine has {devices} GPUs, one for each: set it to {devices}."
+        )
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device

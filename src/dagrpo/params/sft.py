@@ -1,0 +1,18 @@
+"""Section `sft`: supervised fine-tuning on the train split's own answers, before GRPO."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.params.base import Section
+
+
+class Sft(Section):
+    steps: Annotated[int, Field(ge=0)] = Field(
+        300, description="Optimizer steps; 0 passes the model through unchanged."
+    )
+    batch_size: Annotated[int, Field(ge=1)] = Field(128, description="Examples per step.")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate of AdamW.")
+    learning_rate_warmup_steps: Annotated[int, Field(ge=0)] = Field(20, description="Steps of linear warm-up.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="AdamW weight decay.")
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Gradients are clipped to this norm.")

@@ -1,0 +1,55 @@
+"""Executions that MLflow remembers, also those whose outputs have been overwritten since."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagrpo.provenance.records import Execution, files_of
+from dagrpo.tracking.store import is_initialised, open_client, require_usable, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+RUNS_PER_PAGE = 1000
+
+
+def past_executions(root: Path) -> list[Execution]:
+    """Every finished execution on record, newest first. Takes seconds: it imports MLflow.
+
+    ValueError when the record cannot be read.
+    """
+    uri = tracking_uri(root)
+    if not is_initialised(uri):
+        return []
+    require_usable(uri)
+    client = open_client(uri)
+    return [execution for tags in _tags_of_runs(client) if (execution := _execution(tags)) is not None]
+
+
+def _tags_of_runs(client: "MlflowClient") -> Iterator[Mapping[str, str]]:
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    token = None
+    while True:
+        page = client.search_runs(experiments, "tags.role = 'stage'", max_results=RUNS_PER_PAGE, page_token=token)
+        yield from (run.data.tags for run in page)
+        token = page.token
+        if not token:
+            return
+
+
+def _execution(tags: Mapping[str, str]) -> Execution | None:
+    outputs = _digests(tags, "output.")
+    if not outputs:
+        return None
+    return Execution(
+        stage=tags["stage"],
+        experiment=tags["experiment"],
+        seed=int(tags["seed"]) if tags["seed"].isdecimal() else None,
+        key=tags["key"],
+        inputs=files_of(_digests(tags, "input.")),
+        outputs=files_of(outputs),
+    )
+
+
+def _digests(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in tags.items() if name.startswith(prefix)}

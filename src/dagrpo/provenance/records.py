@@ -1,0 +1,115 @@
+"""Which stage made which file out of which: read from provenance.json files alone.
+
+A file is named by its path and the sha256 of its content; a checkpoint by its manifest.json. Knows nothing of MLflow:
+`dagrpo.provenance.walk` adds the history of runs to what is read here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dagrpo.files import read_json
+
+
+class File(NamedTuple):
+    """A path with one particular content."""
+
+    path: str  # relative to the project's root
+    digest: str  # sha256, 64 hex digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a stage: the files it read and the files it wrote."""
+
+    stage: str
+    experiment: str
+    seed: int | None  # None for stages that all seeds share
+    key: str  # digest of parameters, seed, code and inputs
+    inputs: tuple[File, ...]  # sorted by path
+    outputs: tuple[File, ...]  # sorted by path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageRow:
+    """One output file of one execution, for a table."""
+
+    stage: str
+    seed: int | None
+    output: str
+    digest: str
+    inputs: tuple[File, ...]
+
+
+def files_of(digests: Mapping[str, str]) -> tuple[File, ...]:
+    """{path: sha256} as files, sorted by path."""
+    return tuple(File(path, digests[path]) for path in sorted(digests))
+
+
+def read_execution(provenance: Path) -> Execution:
+    """What one provenance.json says. ValueError names the file and the field that is missing or wrong."""
+    record = read_json(provenance)
+    for field, kind in (("stage", str), ("experiment", str), ("key", str), ("inputs", dict), ("outputs", dict)):
+        if not isinstance(record, dict) or not isinstance(record.get(field), kind):
+            raise ValueError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
+    return execution_of(record)
+
+
+def execution_of(record: Mapping[str, Any]) -> Execution:
+    """A checked provenance record as an execution."""
+    return Execution(
+        stage=record["stage"],
+        experiment=record["experiment"],
+        seed=record.get("seed"),
+        key=record["key"],
+        inputs=files_of(record["inputs"]),
+        outputs=files_of(record["outputs"]),
+    )
+
+
+def in_order(executions: Iterable[Execution]) -> list[Execution]:
+    """Producers before consumers; among equals by seed (shared stages first), then by output path.
+
+    An edge joins a path with the same content on both sides: content alone would make a circle of a checkpoint that
+    is passed through unchanged. ValueError when the executions form a circle all the same.
+    """
+    by_place = sorted(executions, key=_place)
+    producer = {file: number for number, execution in enumerate(by_place) for file in execution.outputs}
+    sorter = TopologicalSorter(
+        {
+            number: {producer[file] for file in execution.inputs if file in producer}
+            for number, execution in enumerate(by_place)
+        }
+    )
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stages = " -> ".join(by_place[number].stage for number in error.args[1])
+        raise ValueError(f"The provenance files form a circle ({stages}): run these stages again.") from None
+    ordered: list[Execution] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        ordered += [by_place[number] for number in ready]
+        sorter.done(*ready)
+    return ordered
+
+
+def lineage_rows(provenance_files: Sequence[Path]) -> list[LineageRow]:
+    """One row per output file, producers before consumers. ValueError names a provenance file that is not one."""
+    return [
+        LineageRow(
+            stage=execution.stage,
+            seed=execution.seed,
+            output=output.path,
+            digest=output.digest,
+            inputs=execution.inputs,
+        )
+        for execution in in_order(read_execution(path) for path in provenance_files)
+        for output in execution.outputs
+    ]
+
+
+def _place(execution: Execution) -> tuple[int, tuple[File, ...], str]:
+    return (-1 if execution.seed is None else execution.seed, execution.outputs, execution.key)

@@ -1,0 +1,158 @@
+"""From any file or digest up to the raw data, and down to every score that used it.
+
+Read from the provenance files in the tree and from the history of runs in MLflow. Files are joined by content, so a
+file that was restored from a cache, moved, or overwritten since is found all the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from dagrpo.files import read_json, sha256_of
+from dagrpo.provenance.graph import Graph
+from dagrpo.provenance.mlflow_runs import past_executions
+from dagrpo.provenance.records import Execution, File, in_order, read_execution
+
+FOLDERS = ("data", "models", "results")
+CARD = "card.json"  # of prepared data: names the raw files and their digests
+DIGITS_SHOWN = 12
+PIPE_WIDTH = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A file, and the files on its far side: its sources when walking up, what was made from it when walking down."""
+
+    file: File
+    made_by: Execution | None  # None: raw data, or content from before any record
+    state: str  # "", "missing", "overwritten" or "changed"
+    repeated: bool  # shown with its branches elsewhere in the same tree
+    branches: tuple["Branch", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where one file stands between raw data and scores."""
+
+    up: Branch
+    down: Branch
+    same_content: tuple[str, ...]  # other paths that hold, or held, the same bytes
+
+
+def lineage(target: str, root: Path | None = None, history: bool = True) -> Lineage:
+    """The lineage of a path, a checkpoint folder or a digest. ValueError when it is not on record, or ambiguous.
+
+    `history` also asks MLflow, which takes seconds.
+    """
+    root = root or Path.cwd()
+    current, raw = _from_tree(root)
+    past = past_executions(root) if history else []
+    graph = Graph(list(dict.fromkeys([*current, *past])), root)
+    file = graph.find(target)
+    walk = _Walk(graph, raw)
+    return Lineage(
+        up=walk.tree(file, walk.sources),
+        down=walk.tree(file, walk.products),
+        same_content=tuple(place.path for place in graph.same_content(file)),
+    )
+
+
+def show(target: str) -> None:
+    """Print both trees. Raises like `lineage`."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    with Console(stderr=True).status("reading provenance files and the history of runs"):
+        found = lineage(target)
+    console.print(_rich("made from", found.up))
+    console.print(_rich("used for", found.down))
+    if found.same_content:
+        console.print(f"same content: {escape(', '.join(found.same_content))}")
+
+
+class _Walk:
+    def __init__(self, graph: Graph, raw: frozenset[File]) -> None:
+        self._graph = graph
+        self._raw = raw
+
+    def sources(self, file: File) -> list[File]:
+        maker = self._graph.maker(file)
+        return list(maker.inputs) if maker else []
+
+    def products(self, file: File) -> list[File]:
+        return list(dict.fromkeys(output for user in self._graph.users(file) for output in user.outputs))
+
+    def tree(self, file: File, following: Callable[[File], list[File]]) -> Branch:
+        seen: set[File] = set()
+
+        def grow(file: File) -> Branch:
+            repeated = file in seen
+            seen.add(file)
+            return Branch(
+                file=file,
+                made_by=self._graph.maker(file),
+                state="" if file in self._raw else self._graph.state(file),
+                repeated=repeated,
+                branches=() if repeated else tuple(grow(other) for other in following(file)),
+            )
+
+        return grow(file)
+
+
+def _from_tree(root: Path) -> tuple[list[Execution], frozenset[File]]:
+    """The executions behind the files in the tree, and the raw files that data cards name."""
+    paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*provenance.json"))]
+    executions: list[Execution] = []
+    raw: set[File] = set()
+    for execution in in_order(read_execution(path) for path in paths):
+        found = _raw_files(execution, root)
+        raw |= set(found)
+        executions.append(replace(execution, inputs=(*execution.inputs, *found)))
+    return executions, frozenset(raw)
+
+
+def _raw_files(execution: Execution, root: Path) -> list[File]:
+    cards = [file for file in execution.outputs if Path(file.path).name == CARD and (root / file.path).is_file()]
+    return [
+        File(f"{_source(card)}/{name}", digest)
+        for file in cards
+        if sha256_of(root / file.path) == file.digest
+        for card in (read_json(root / file.path),)
+        for name, digest in card["raw"].items()
+    ]
+
+
+def _source(card: dict[str, Any]) -> str:
+    return f"{card['source']}@{card['revision'][:DIGITS_SHOWN]}" if card.get("revision") else str(card["source"])
+
+
+def _rich(title: str, branch: Branch) -> Tree:
+    root = Tree(f"[bold]{title}[/bold]")
+    _attach(root, branch)
+    return root
+
+
+def _attach(tree: Tree, branch: Branch) -> None:
+    node = tree.add(_label(branch))
+    for inner in branch.branches:
+        _attach(node, inner)
+
+
+def _label(branch: Branch) -> str:
+    parts = [escape(branch.file.path), f"[dim]{branch.file.digest[:DIGITS_SHOWN]}[/dim]"]
+    made_by = branch.made_by
+    if made_by is None:
+        parts.append("[cyan]raw[/cyan]")
+    else:
+        seed = "" if made_by.seed is None else f", seed {made_by.seed}"
+        parts.append(f"[green]{made_by.stage}[/green] [dim]({escape(made_by.experiment)}{seed})[/dim]")
+    if branch.state:
+        parts.append(f"[bold red]{branch.state}[/bold red]")
+    if branch.repeated:
+        parts.append("[dim](see above)[/dim]")
+    return "  ".join(parts)

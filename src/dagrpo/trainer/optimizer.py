@@ -1,0 +1,34 @@
+"""AdamW with a linear warm-up, as sft and train use it."""
+
+from collections.abc import Iterable
+
+import torch
+from torch.distributed.tensor import DTensor
+
+BETAS = (0.9, 0.999)
+
+
+def adamw(parameters: Iterable[torch.nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8."""
+    return torch.optim.AdamW(list(parameters), lr=learning_rate, betas=BETAS, weight_decay=weight_decay)
+
+
+def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
+    """The learning rate of the update numbered from 0: linear up to `peak`, then constant."""
+    return peak * min(1.0, (update + 1) / max(warmup_updates, 1))
+
+
+def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
+    """Clip, step, clear. Returns the gradient's norm before clipping; a norm that is not finite is an error."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    total = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all processes
+    if not torch.isfinite(torch.tensor(norm)):
+        raise ValueError(
+            f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm

@@ -1,0 +1,168 @@
+"""The policy update of one GRPO step, by all processes that train the policy together."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from dagrpo.algorithms.aggregation import denominator
+from dagrpo.algorithms.divergence import k3
+from dagrpo.algorithms.losses.ppo_clip import ppo_clip
+from dagrpo.distributed import World
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.training import Training
+from dagrpo.trainer.batches import Batch, TokenSequences, slices
+from dagrpo.trainer.optimizer import apply_gradients, warmed_up
+from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """What one step's update saw and did."""
+
+    logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them
+    entropy: float  # nats per token, of that policy
+    loss: float
+    kl: float  # k3 to the reference, 0 without one
+    clip_fraction: float
+    grad_norm: float  # before clipping, mean over mini-batches
+    learning_rate: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Over the completions of this process until they are summed over all."""
+
+    loss: float = 0.0
+    kl: float = 0.0
+    clipped: float = 0.0
+
+    def over(self, world: World) -> "_Sums":
+        summed = world.all_reduce(torch.tensor([self.loss, self.kl, self.clipped], dtype=torch.float64))
+        return _Sums(*summed.tolist())
+
+
+class PolicyUpdate:
+    """Turns rollouts and advantages into optimizer steps. Aggregation is the mean over the tokens of a mini-batch.
+
+    Each process computes an equal part of every mini-batch; gradients are summed where the policy is sharded.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        reference: Policy | None,
+        optimizer: torch.optim.AdamW,
+        algorithm: Algorithm,
+        training: Training,
+        temperature: float,
+        pad_token_id: int,
+        world: World,
+    ) -> None:
+        assert (reference is not None) == (algorithm.kl_coefficient > 0)
+        self._policy = policy
+        self._reference = reference
+        self._optimizer = optimizer
+        self._algorithm = algorithm
+        self._training = training
+        self._temperature = temperature
+        self._pad_token_id = pad_token_id
+        self._world = world
+
+    def run(self, step: int, sequences: TokenSequences, advantages: torch.Tensor) -> Updated:
+        """One pass over the rollouts of the step numbered from 0. advantages: [completions]."""
+        seen = _Seen(sequences.lengths)
+        if self._training.mini_batches > 1:
+            self._see_all(sequences, seen)
+        sums, grad_norms, learning_rate = _Sums(), 0.0, 0.0
+        for number, span in enumerate(self._mini_batches(sequences)):
+            update = step * self._training.mini_batches + number
+            learning_rate = warmed_up(self._training.learning_rate, update, self._training.learning_rate_warmup_steps)
+            self._accumulate(sequences, advantages, span, seen, sums)
+            grad_norms += apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm)
+        total, before, tokens = sums.over(self._world), seen.by_all(self._world), sum(sequences.lengths)
+        return Updated(
+            logprobs=before.logprobs,
+            entropy=float(before.entropy.mean()),
+            loss=total.loss / self._training.mini_batches,
+            kl=total.kl / tokens,
+            clip_fraction=total.clipped / tokens,
+            grad_norm=grad_norms / self._training.mini_batches,
+            learning_rate=learning_rate,
+        )
+
+    def _mini_batches(self, sequences: TokenSequences) -> Iterator[slice]:
+        total = len(sequences.completions)
+        return slices(total, total // self._training.mini_batches)
+
+    def _own_rows(self, span: slice) -> Iterator[slice]:
+        """The micro-batches of this process: every process has as many, as FSDP needs."""
+        part, rest = divmod(span.stop - span.start, self._world.size)
+        assert rest == 0, "checked with the parameters"
+        start = span.start + self._world.rank * part
+        for rows in slices(part, self._training.micro_batch_size):
+            yield slice(start + rows.start, start + rows.stop)
+
+    @torch.no_grad()
+    def _see_all(self, sequences: TokenSequences, seen: "_Seen") -> None:
+        """Note the logprobs of the policy that sampled, before the first of several mini-batches changes it."""
+        for span in self._mini_batches(sequences):
+            for rows in self._own_rows(span):
+                seen.note(rows, token_logprobs(self._policy, self._batch(sequences, rows), self._temperature))
+
+    def _accumulate(
+        self, sequences: TokenSequences, advantages: torch.Tensor, span: slice, seen: "_Seen", sums: _Sums
+    ) -> None:
+        """Add the gradient of this process's part of one mini-batch."""
+        weight = 1 / denominator(self._algorithm.aggregation, sequences.lengths[span])
+        for rows in self._own_rows(span):
+            batch = self._batch(sequences, rows)
+            outputs = token_logprobs(self._policy, batch, self._temperature)
+            if self._training.mini_batches == 1:
+                seen.note(rows, outputs)
+            token_advantages = advantages[rows].to(outputs.logprobs.device)[batch.rows]
+            before = seen.logprobs_of(rows).to(outputs.logprobs.device)
+            loss = self._loss(batch, outputs.logprobs, before, token_advantages, sums) * weight
+            loss.backward()  # type: ignore[no-untyped-call]
+            sums.loss += float(loss.detach())
+
+    def _loss(
+        self, batch: Batch, logprobs: torch.Tensor, before: torch.Tensor, advantages: torch.Tensor, sums: _Sums
+    ) -> torch.Tensor:
+        """The summed loss of a micro-batch; all arguments but the batch are [tokens]."""
+        clipped = ppo_clip(logprobs, before, advantages, self._algorithm.clip_low, self._algorithm.clip_high)
+        sums.clipped += float(clipped.clipped.sum())
+        loss = clipped.per_token.sum()
+        if self._reference is not None:
+            with torch.no_grad():
+                reference = token_logprobs(self._reference, batch, self._temperature).logprobs
+            divergence = k3(logprobs, reference)
+            sums.kl += float(divergence.detach().sum())
+            loss = loss + self._algorithm.kl_coefficient * divergence.sum()
+        return loss
+
+    def _batch(self, sequences: TokenSequences, rows: slice) -> Batch:
+        return sequences.batch(rows, self._pad_token_id, self._world.device)
+
+
+class _Seen:
+    """The logprobs of the policy that sampled, where this process has computed them; zero elsewhere. On the CPU."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self._ends = [0, *itertools.accumulate(lengths)]
+        self._values = torch.zeros(2, self._ends[-1])  # logprobs, entropy
+
+    def note(self, rows: slice, outputs: TokenLogprobs) -> None:
+        self._values[:, self._tokens(rows)] = torch.stack([outputs.logprobs.detach(), outputs.entropy]).cpu()
+
+    def logprobs_of(self, rows: slice) -> torch.Tensor:
+        return self._values[0, self._tokens(rows)]
+
+    def by_all(self, world: World) -> TokenLogprobs:
+        logprobs, entropy = world.all_reduce(self._values)
+        return TokenLogprobs(logprobs=logprobs, entropy=entropy)
+
+    def _tokens(self, rows: slice) -> slice:
+        return slice(self._ends[rows.start], self._ends[rows.stop])

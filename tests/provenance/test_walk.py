@@ -1,0 +1,186 @@
+"""From any file or digest up to the raw data, and down to the scores."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dagrpo.files import sha256_of, write_json, write_text
+from dagrpo.provenance.walk import Branch, lineage, show
+from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.shipper import settle
+
+RAW = "9" * 64
+RUN = "results/demo/runs/seed_0"
+STAGES = {  # stage: (seed, inputs, outputs), in the order of the DAG
+    "prepare": (None, [], ["data/gsm8k/card.json", "data/gsm8k/train.parquet", "data/gsm8k/test.parquet"]),
+    "model": (None, [], ["models/tiny/manifest.json"]),
+    "train": (0, ["data/gsm8k/train.parquet", "models/tiny/manifest.json"], [f"{RUN}/policy/manifest.json"]),
+    "sample": (
+        0,
+        ["data/gsm8k/test.parquet", f"{RUN}/policy/manifest.json"],
+        [f"{RUN}/eval/gsm8k/trained/completions.parquet"],
+    ),
+    "score": (0, [f"{RUN}/eval/gsm8k/trained/completions.parquet"], [f"{RUN}/eval/gsm8k/trained/scores.json"]),
+}
+
+
+def execute(root: Path, stage: str, content: str = "one", recorded: bool = False) -> None:
+    """Write the stage's outputs and provenance, as the stage frame does."""
+    seed, inputs, outputs = STAGES[stage]
+    for path in outputs:
+        write_text(root / path, f"{stage} {path} {content}")
+    if stage == "prepare":
+        write_json(root / outputs[0], {"source": "openai/gsm8k", "revision": None, "raw": {"train.jsonl": RAW}})
+    record = {
+        "stage": stage,
+        "experiment": "demo",
+        "seed": seed,
+        "params": {},
+        "code": "c",
+        "key": content,
+        "inputs": {path: sha256_of(root / path) for path in inputs},
+    }
+    digests = {path: sha256_of(root / path) for path in outputs}
+    place = Path(outputs[-1])
+    name = "provenance.json" if place.parent.name != "trained" else f"{place.stem}.provenance.json"
+    write_json(root / place.with_name(name), record | {"outputs": digests})
+    if recorded:
+        with stage_run(record | {"outputs": outputs}) as run:
+            run.log_outputs(digests)
+
+
+@pytest.fixture
+def tree(fresh: Path) -> Path:
+    for stage in STAGES:
+        execute(fresh, stage)
+    return fresh
+
+
+def files(branch: Branch) -> set[str]:
+    return {branch.file.path}.union(*(files(inner) for inner in branch.branches))
+
+
+def test_a_score_leads_up_to_the_raw_data(tree: Path) -> None:
+    up = lineage(f"{RUN}/eval/gsm8k/trained/scores.json").up
+    assert {"openai/gsm8k/train.jsonl", "models/tiny/manifest.json", f"{RUN}/policy/manifest.json"} <= files(up)
+    assert up.made_by is not None
+    assert up.made_by.stage == "score"
+
+
+def test_raw_data_leads_down_to_every_score_by_its_digest(tree: Path) -> None:
+    found = lineage(RAW)
+    assert found.up.made_by is None
+    assert found.up.branches == ()
+    assert f"{RUN}/eval/gsm8k/trained/scores.json" in files(found.down)
+
+
+def test_a_checkpoint_folder_stands_for_its_manifest(tree: Path) -> None:
+    found = lineage(str(tree / RUN / "policy"))
+    assert found.up.file.path == f"{RUN}/policy/manifest.json"
+    assert files(found.down) == {
+        f"{RUN}/policy/manifest.json",
+        f"{RUN}/eval/gsm8k/trained/completions.parquet",
+        f"{RUN}/eval/gsm8k/trained/scores.json",
+    }
+
+
+def test_eight_digits_of_a_digest_are_enough(tree: Path) -> None:
+    digest = sha256_of(tree / "models/tiny/manifest.json")
+    assert lineage(digest[:8]).up.file == lineage(f"sha256:{digest}").up.file
+
+
+def test_a_file_used_twice_is_followed_once(tree: Path) -> None:
+    up = lineage(f"{RUN}/eval/gsm8k/trained/completions.parquet").up
+    raw = [branch for inner in (*up.branches, *up.branches[1].branches) for branch in inner.branches]
+    assert [branch.repeated for branch in raw if branch.file.digest == RAW] == [False, True]
+
+
+def test_an_ambiguous_digest_names_its_candidates(tree: Path) -> None:
+    for number, path in enumerate(("a", "b")):
+        record = {"stage": "prepare", "experiment": "demo", "key": "k", "inputs": {}}
+        write_json(
+            tree / f"data/{path}/provenance.json", record | {"outputs": {f"data/{path}/x": f"abcdef01{number:056d}"}}
+        )
+    with pytest.raises(ValueError, match=r"fits 2 files: give more digits of abcdef0100000000 \(data/a/x\), abcdef01"):
+        lineage("abcdef01")
+
+
+def test_an_unknown_digest_is_one_sentence(tree: Path) -> None:
+    with pytest.raises(ValueError, match="No stage has read or written content with the digest 01234567: check"):
+        lineage("01234567")
+
+
+def test_a_file_that_no_stage_knows_is_one_sentence(tree: Path) -> None:
+    write_text(tree / "notes.txt", "notes")
+    with pytest.raises(ValueError, match=r"notes\.txt is on no record"):
+        lineage("notes.txt")
+
+
+def test_what_is_neither_a_file_nor_a_digest_is_one_sentence(tree: Path) -> None:
+    with pytest.raises(ValueError, match="absent is neither a file nor a digest of at least 8 hex digits"):
+        lineage("absent")
+
+
+def test_a_file_changed_by_hand_is_flagged(tree: Path) -> None:
+    write_text(tree / "data/gsm8k/train.parquet", "tampered")
+    assert lineage("data/gsm8k/train.parquet").up.state == "changed"
+    assert lineage(f"{RUN}/policy").up.branches[0].state == "changed"
+
+
+def test_a_missing_file_is_flagged_and_still_found(tree: Path) -> None:
+    (tree / "data/gsm8k/train.parquet").unlink()
+    found = lineage("data/gsm8k/train.parquet")
+    assert found.up.state == "missing"
+    assert f"{RUN}/policy/manifest.json" in files(found.down)
+
+
+def test_a_moved_file_is_found_by_its_content(tree: Path) -> None:
+    (tree / RUN / "policy").rename(tree / "mine")
+    assert lineage("mine").up.file.path == f"{RUN}/policy/manifest.json"
+
+
+def test_an_unchanged_checkpoint_names_its_other_paths(tree: Path) -> None:
+    digest = sha256_of(tree / "models/tiny/manifest.json")
+    record = {"stage": "sft", "experiment": "demo", "seed": 0, "key": "k"}
+    (tree / RUN / "sft").mkdir()
+    (tree / RUN / "sft/manifest.json").write_bytes((tree / "models/tiny/manifest.json").read_bytes())
+    write_json(
+        tree / RUN / "sft/provenance.json",
+        record | {"inputs": {"models/tiny/manifest.json": digest}, "outputs": {f"{RUN}/sft/manifest.json": digest}},
+    )
+    found = lineage(f"{RUN}/sft")
+    assert found.same_content == ("models/tiny/manifest.json",)
+    assert [branch.file.path for branch in found.up.branches] == ["models/tiny/manifest.json"]
+
+
+def test_overwritten_outputs_are_found_in_the_history_of_runs(project: Path) -> None:
+    for stage in STAGES:
+        execute(project, stage, recorded=True)
+    old = sha256_of(project / RUN / "policy/manifest.json")
+    execute(project, "train", "two", recorded=True)
+    assert settle(project)
+    with pytest.raises(ValueError, match="No stage has read or written"):
+        lineage(old[:12].replace(old[0], "f" if old[0] != "f" else "e", 1))
+    found = lineage(old[:12])
+    assert found.up.state == "overwritten"
+    assert found.up.made_by is not None
+    assert found.up.made_by.key == "one"
+    assert f"{RUN}/eval/gsm8k/trained/scores.json" in files(found.down)
+
+
+def test_both_trees_are_printed(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text(tree / "data/gsm8k/train.parquet", "tampered")
+    show(f"{RUN}/policy")
+    printed = capsys.readouterr().out
+    assert "made from" in printed
+    assert "used for" in printed
+    line = next(line for line in printed.splitlines() if "train.parquet" in line)
+    assert line.split()[-1] == "changed"
+    assert "prepare (demo)" in line
+
+
+def test_a_provenance_file_that_is_not_json_is_named(tree: Path) -> None:
+    (tree / "models/tiny/provenance.json").write_text(json.dumps({})[:1])
+    with pytest.raises(ValueError, match=r"models/tiny/provenance\.json is not valid JSON"):
+        lineage("models/tiny")

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+from dagrpo.params.rollout import Engine
+from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
+
+ENGINE = Engine(dtype="bfloat16", max_total_tokens=2048, max_running_requests=7, request_timeout=900)
+
+
+def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True) -> list[str]:
+    return server_command(tmp_path, ENGINE, 31000, tmp_path / "s.yaml", gpu=gpu, deterministic=deterministic)
+
+
+def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
+    line = " ".join(command(tmp_path, gpu=False))
+    for flag in (
+        "--dtype bfloat16",
+        "--max-total-tokens 2048",
+        "--max-running-requests 7",
+        "--watchdog-timeout 900",
+        "--host 127.0.0.1 --port 31000",
+        f"--model-path {tmp_path}",
+    ):
+        assert flag in line
+
+
+def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path: Path) -> None:
+    flag = "--enable-deterministic-inference"
+    assert flag in command(tmp_path, gpu=False, deterministic=False)
+    assert flag in command(tmp_path, gpu=True)
+    assert flag not in command(tmp_path, gpu=True, deterministic=False)
+    assert "--device=cpu" not in command(tmp_path, gpu=True)
+
+
+def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: Path) -> None:
+    inherited = {"HOME": "/home/me", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "8"}
+    cpu, gpu = (server_environment(inherited, tmp_path, gpu=gpu) for gpu in (False, True))
+    assert (cpu["SGLANG_USE_CPU_ENGINE"], cpu["OMP_NUM_THREADS"]) == ("1", "1")
+    assert "SGLANG_USE_CPU_ENGINE" not in gpu
+    assert gpu["OMP_NUM_THREADS"] == "8"
+    for environment in (cpu, gpu):
+        assert environment["HOME"] == "/home/me"
+        assert environment["HF_HUB_OFFLINE"] == "1"
+        assert "PYTHONDONTWRITEBYTECODE" not in environment
+
+
+def test_the_api_key_stands_in_a_file_that_only_the_user_may_read(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    write_settings(path, "secret")
+    assert json.loads(path.read_text()) == {"api-key": "secret"}
+    assert path.stat().st_mode & 0o777 == 0o600

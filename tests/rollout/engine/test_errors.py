@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+
+from dagrpo.rollout.engine.errors import last_line_of, reason_in
+
+DEATH = """\
+[2026-11-21 09:00:00] Load weight begin. avail mem=21.52 GB
+[2026-11-21 09:00:01] Scheduler hit an exception: Traceback (most recent call last):
+  File "scheduler.py", line 6297, in run_scheduler_process
+    scheduler = Scheduler(server_args, port_args)
+ValueError: Model architectures ['Nonsense'] are not supported for now.
+
+[2026-11-21 09:00:02] Received sigquit from a child process. It usually means the child failed.
+"""
+
+
+def test_the_reason_is_the_exception_though_more_was_logged_after_it(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(DEATH)
+    assert reason_in(log) == "ValueError: Model architectures ['Nonsense'] are not supported for now."
+    assert last_line_of(log) == "Received sigquit from a child process. It usually means the child failed."
+
+
+def test_an_exception_from_before_the_server_was_ready_is_no_reason(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(DEATH + "[2026-11-21 09:00:09] Decode batch, #running-req: 3\n")
+    assert reason_in(log, start=len(DEATH)) is None
+    assert last_line_of(log) == "Decode batch, #running-req: 3"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 31000): address already in use",
+        "AssertionError",
+    ],
+)
+def test_these_lines_name_a_reason(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"before\n{line}\nafter\n")
+    assert reason_in(log) == line
+
+
+def test_a_log_that_is_empty_or_missing_gives_no_reason(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    assert (reason_in(log), last_line_of(log)) == (None, "its log is empty")
+    log.write_bytes(b"\n\n\xff\xfe")
+    assert reason_in(log) is None

@@ -1,0 +1,75 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dagrpo.rollout.engine.process import WatchedProcess
+
+LivingIn = Callable[[int], list[str]]
+WaitUntil = Callable[[Callable[[], bool]], None]
+FAMILY = ["/bin/sh", "-c", "sleep 100 & (sleep 100 & sleep 100) & wait"]
+
+
+def start(command: list[str], folder: Path) -> WatchedProcess:
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    (scratch / "settings.yaml").write_text("secret")
+    return WatchedProcess(command, environment=dict(os.environ), log=folder / "logs" / "it.log", scratch=scratch)
+
+
+def test_stopping_ends_the_whole_family_and_removes_its_scratch_folder(
+    tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
+    process = start(FAMILY, tmp_path)
+    wait_until(lambda: len(living_in(process.pid)) >= 5)
+    assert process.exit_code() is None
+    process.stop()
+    process.stop()
+    assert process.exit_code() == -signal.SIGKILL
+    wait_until(lambda: not living_in(process.pid))
+    assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_parent_killed_at_any_time_leaves_no_process_and_no_scratch_folder(
+    tmp_path: Path, seconds: float, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
+    code = (
+        "import os, time; from pathlib import Path; from dagrpo.rollout.engine.process import WatchedProcess\n"
+        f"folder = Path({str(tmp_path)!r}); (folder / 'scratch').mkdir()\n"
+        f"process = WatchedProcess({FAMILY!r}, environment=dict(os.environ), log=folder / 'it.log', "
+        "scratch=folder / 'scratch')\n"
+        "print(process.pid, flush=True); time.sleep(100)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    group = int(parent.stdout.readline())
+    time.sleep(seconds)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not living_in(group))
+    wait_until(lambda: not (tmp_path / "scratch").exists())
+
+
+def test_output_and_exit_code_are_kept_and_only_the_user_may_read_the_log(
+    tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    process = start(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], tmp_path)
+    wait_until(lambda: process.exit_code() is not None)
+    process.stop()
+    assert process.exit_code() == 3
+    assert process.log.read_text() == "out\nerr\n"
+    assert process.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_process_reads_nothing_from_its_parent(tmp_path: Path, wait_until: WaitUntil) -> None:
+    process = start(["/bin/sh", "-c", "cat; echo done"], tmp_path)
+    wait_until(lambda: process.exit_code() == 0)
+    process.stop()
+    assert process.log.read_text() == "done\n"

@@ -1,0 +1,313 @@
+"""The real SGLang server."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from dagrpo.files import read_json, write_json
+from dagrpo.params.rollout import Engine
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.client import RolloutClient
+from dagrpo.rollout.engine.server import ServerError, SGLangServer, free_port, require_servable, serving
+
+LivingIn = Callable[[int], list[str]]
+WaitUntil = Callable[[Callable[[], bool]], None]
+STOP = 1  # of the tiny model
+
+
+def batch(
+    prompts: int = 32, samples: int = 8, max_new_tokens: int = 16, temperature: float = 1.0
+) -> list[SamplingRequest]:
+    rng = random.Random(prompts)
+    return [
+        SamplingRequest(
+            input_ids=prompt, seed=8 * index + sample, temperature=temperature, top_p=1.0, top_k=-1,
+            max_new_tokens=max_new_tokens,
+        )
+        for index, prompt in enumerate(
+            [tuple(rng.randrange(2, 100) for _ in range(rng.randrange(8, 30))) for _ in range(prompts)]
+        )
+        for sample in range(samples)
+    ]  # fmt: skip
+
+
+@contextmanager
+def a_busy_machine() -> Iterator[None]:
+    """Every core taken, twice over."""
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    yield
+    for hog in hogs:
+        hog.kill()
+        hog.wait()
+
+
+def trainer_logprobs(
+    model: Path, requests: Sequence[SamplingRequest], completions: Sequence[Completion]
+) -> list[float]:
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    logprobs: list[float] = []
+    for request, completion in zip(requests, completions, strict=True):
+        ids = torch.tensor([[*request.input_ids, *completion.token_ids]])
+        with torch.no_grad():
+            logits = policy(ids).logits[0, len(request.input_ids) - 1 : -1]
+        chosen = torch.tensor(completion.token_ids)[:, None]
+        scaled = torch.log_softmax(logits / request.temperature, dim=-1)
+        logprobs.extend(scaled.gather(1, chosen)[:, 0].tolist())
+    return logprobs
+
+
+@pytest.mark.server
+def test_a_lockstep_batch_repeats_to_the_bit(client: RolloutClient, tiny_model: Path) -> None:
+    requests = batch()
+    first = client.generate(requests, lockstep=True)
+    assert client.generate(requests, lockstep=True) == first, "again"
+    client.generate(batch(prompts=5, max_new_tokens=40), lockstep=False)
+    assert client.generate(requests, lockstep=True) == first, "after other requests"
+    client.update_weights(tiny_model, "same")
+    assert client.generate(requests, lockstep=True) == first, "after an update to the same weights"
+    with a_busy_machine():
+        assert client.generate(requests, lockstep=True) == first, "on a busy machine"
+
+
+@pytest.mark.server
+def test_without_lockstep_the_tokens_are_nearly_the_same_and_come_in_order(client: RolloutClient) -> None:
+    requests = batch()
+    lockstep, sliced = (client.generate(requests, lockstep=lockstep) for lockstep in (True, False))
+    same = [one for one, other in zip(lockstep, sliced, strict=True) if one.token_ids == other.token_ids]
+    assert len(same) >= 0.98 * len(requests)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_logprobs_are_those_of_transformers(client: RolloutClient, tiny_model: Path, temperature: float) -> None:
+    requests = batch(prompts=16, samples=2, temperature=temperature)
+    completions = client.generate(requests, lockstep=True)
+    sampled = [value for completion in completions for value in completion.logprobs]
+    if temperature == 0:
+        requests = batch(prompts=16, samples=2, temperature=1.0)
+    torch.testing.assert_close(
+        torch.tensor(sampled), torch.tensor(trainer_logprobs(tiny_model, requests, completions)), atol=1e-4, rtol=0
+    )
+
+
+@pytest.mark.server
+def test_a_completion_ends_with_the_stop_token_or_at_its_length(client: RolloutClient) -> None:
+    completions = client.generate(batch(max_new_tokens=60), lockstep=True)
+    reasons = {"stop": 0, "length": 0}
+    for completion in completions:
+        reasons[completion.finish_reason] += 1
+        assert STOP not in completion.token_ids[:-1]
+        assert (completion.token_ids[-1] == STOP) == (completion.finish_reason == "stop")
+        assert completion.finish_reason == "stop" or len(completion.token_ids) == 60
+    assert min(reasons.values()) > 10
+
+
+@pytest.mark.server
+def test_greedy_needs_no_seed_and_a_seed_decides_a_sample(client: RolloutClient) -> None:
+    greedy = client.generate(batch(prompts=4, samples=3, temperature=0.0), lockstep=True)
+    sampled = client.generate(batch(prompts=4, samples=3), lockstep=True)
+    for first in range(0, 12, 3):
+        assert len({completion.token_ids for completion in greedy[first : first + 3]}) == 1
+        assert len({completion.token_ids for completion in sampled[first : first + 3]}) == 3
+
+
+@pytest.mark.server
+def test_other_weights_are_taken_over_and_named_in_the_answers(
+    client: RolloutClient, tiny_model: Path, tmp_path: Path
+) -> None:
+    requests = batch(prompts=4)
+    before = client.generate(requests, lockstep=True)
+    weights = load_file(tiny_model / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, tmp_path / "model.safetensors")
+    shutil.copy(tiny_model / "config.json", tmp_path)
+    client.update_weights(tmp_path, "step_1")
+    after = client.generate(requests, lockstep=True)
+    trained = torch.tensor(trainer_logprobs(tmp_path, requests, after))
+    torch.testing.assert_close(
+        torch.tensor([value for completion in after for value in completion.logprobs]), trained, atol=1e-4, rtol=0
+    )
+    assert after != before
+    client.update_weights(tiny_model, "step_2")
+    assert client.generate(requests, lockstep=True) == before
+
+
+@pytest.mark.server
+def test_a_folder_without_weights_is_refused_and_the_old_ones_stay(client: RolloutClient, tmp_path: Path) -> None:
+    before = client.generate(batch(prompts=2), lockstep=True)
+    with pytest.raises(ServerError, match="update_weights_from_disk"):
+        client.update_weights(tmp_path, "broken")
+    assert client.generate(batch(prompts=2), lockstep=True) == before
+
+
+@pytest.mark.server
+def test_a_prompt_that_does_not_fit_is_refused_with_its_length(client: RolloutClient) -> None:
+    request = SamplingRequest(input_ids=(5,) * 300, seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
+    with pytest.raises(ServerError, match="300 tokens"):
+        client.generate([request], lockstep=True)
+
+
+@pytest.mark.server
+def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServer) -> None:
+    with pytest.raises(ServerError, match=r"[Uu]nauthorized"):
+        RolloutClient([server.address], 10, api_key="wrong").generate(batch(prompts=1), lockstep=False)
+    family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
+    assert not any(server.api_key in part for process in family for part in process.cmdline())
+
+
+@pytest.mark.server
+def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
+    client: RolloutClient, tiny_model: Path, engine: Engine, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
+    expected = client.generate(batch(), lockstep=True)
+    with SGLangServer(tiny_model, engine, tmp_path / "server.log") as server:
+        other = RolloutClient([server.address], 120, api_key=server.api_key, diagnose=server.diagnose)
+        assert other.generate(batch(), lockstep=True) == expected
+        group = server.process.pid
+        scheduler = next(p for p in psutil.Process(group).children() if "scheduler" in p.name())
+        killed: list[float] = []
+
+        def kill() -> None:
+            time.sleep(0.5)
+            killed.append(time.monotonic())
+            scheduler.send_signal(signal.SIGKILL)
+
+        threading.Thread(target=kill).start()
+        with pytest.raises(ServerError, match=r"died \(its process sglang::scheduler ended\).*server\.log"):
+            other.generate(batch(samples=32, max_new_tokens=200), lockstep=True)
+        assert time.monotonic() - killed[0] < 5
+    wait_until(lambda: not living_in(group))
+
+
+@pytest.mark.server
+def test_a_parent_killed_while_its_server_runs_leaves_no_process(
+    tiny_model: Path, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
+    code = (
+        "import sys; from pathlib import Path; from dagrpo.params.rollout import Engine\n"
+        "from dagrpo.records import SamplingRequest; from dagrpo.rollout.engine.server import SGLangServer\n"
+        "with SGLangServer(Path(sys.argv[1]), Engine(), Path(sys.argv[2])) as server:\n"
+        "    print(server.process.pid, flush=True); import time; time.sleep(1000)\n"
+    )
+    command = [sys.executable, "-c", code, str(tiny_model), str(tmp_path / "server.log")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    group = int(parent.stdout.readline())
+    assert sorted(name for name in living_in(group) if name.startswith("sglang")) == [
+        "sglang::detokenizer", "sglang::scheduler",
+    ]  # fmt: skip
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not living_in(group))
+
+
+@pytest.mark.server
+def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
+    tiny_model: Path, engine: Engine, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    write_json(model / "config.json", read_json(model / "config.json") | {"architectures": ["Nonsense"]})
+    log = tmp_path / "server.log"
+    with pytest.raises(ServerError) as error, serving(model, engine, log, deterministic=True):
+        pass
+    sentence = str(error.value)
+    assert "died while it was starting" in sentence
+    assert "Nonsense" in sentence
+    assert str(log) in sentence
+    assert "\n" not in sentence
+
+
+def test_a_server_that_is_not_ready_in_time_is_killed(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, living_in: LivingIn, wait_until: WaitUntil
+) -> None:
+    monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
+    server = SGLangServer(tiny_model, Engine(start_timeout=1), tmp_path / "server.log")
+    with pytest.raises(ServerError, match=r"not ready after 1 s: raise rollout\.engine\.start_timeout"), server:
+        pass
+    wait_until(lambda: not living_in(server.process.pid))
+
+
+def test_a_taken_port_and_no_free_port_are_errors(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ServerError, match=f"Port {port} of 127.0.0.1 is in use"),
+            SGLangServer(tiny_model, Engine(), tmp_path / "server.log", port=port),
+        ):
+            pass
+
+    class NoPorts(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(socket, "socket", NoPorts)
+    with pytest.raises(ServerError, match=r"No port of 127\.0\.0\.1 is free"):
+        free_port(None)
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("config.json", "config.json"),
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "weights"),
+    ],
+)
+def test_an_incomplete_model_folder_is_refused_before_anything_starts(
+    tiny_model: Path, tmp_path: Path, missing: str, named: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    (model / missing).unlink()
+    with (
+        pytest.raises(ServerError, match=f"{model} cannot be served, it has no {named}.*: run the stage"),
+        serving(model, Engine(), tmp_path / "server.log", deterministic=True),
+    ):
+        pass
+    assert not (tmp_path / "server.log").exists()
+
+
+def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (model / "model.safetensors").rename(model / shards["a"])
+    write_json(model / "model.safetensors.index.json", {"weight_map": shards})
+    with pytest.raises(ServerError, match=r"it has no model-00002-of-00002\.safetensors"):
+        require_servable(model)
+
+
+def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(tmp_path: Path) -> None:
+    keys = {SGLangServer(tmp_path, Engine(), tmp_path / "log").api_key for _ in range(200)}
+    assert len(keys) == 200
+    assert all(key.isalnum() and len(key) == 64 for key in keys)
+
+
+def test_with_servers_that_run_elsewhere_none_is_started(tmp_path: Path) -> None:
+    engine = Engine(servers=["http://127.0.0.1:1/"])
+    with (
+        serving(tmp_path / "no model", engine, tmp_path / "log", deterministic=True) as client,
+        pytest.raises(ServerError, match=r"http://127\.0\.0\.1:1 cannot be reached"),
+    ):
+        client.generate(batch(prompts=1), lockstep=False)
+    assert not (tmp_path / "log").exists()

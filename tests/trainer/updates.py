@@ -1,0 +1,88 @@
+"""A few updates on made-up rollouts, in the process that calls it or in each of several.
+
+`python -m dagrpo.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS` trains the checkpoint INITIAL from step FIRST
+(0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the states.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.distributed import World, process_group
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.training import Training
+from dagrpo.rollout.engine.weights import EngineFolder
+from dagrpo.trainer import state
+from dagrpo.trainer.batches import TokenSequences
+from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.update import PolicyUpdate
+
+TRAINING = Training.model_validate(
+    {
+        "prompts_per_step": 6,
+        "samples_per_prompt": 4,
+        "mini_batches": 2,
+        "micro_batch_size": 3,
+        "learning_rate": 1e-2,
+        "processes": 3,
+    }
+)
+ALGORITHM = Algorithm.model_validate({"kl_coefficient": 0.1, "clip_low": 0.01, "clip_high": 0.01})
+
+
+def sequences(step: int) -> TokenSequences:
+    """24 completions of one to seven tokens."""
+    drawn = torch.Generator().manual_seed(step)
+    prompts = [torch.randint(3, 60, (2 + row // 4,), generator=drawn).tolist() for row in range(24)]
+    completions = [torch.randint(3, 60, (1 + (row * 5) % 7,), generator=drawn).tolist() for row in range(24)]
+    return TokenSequences(prompts=prompts, completions=completions)
+
+
+def advantages(step: int) -> torch.Tensor:
+    return torch.linspace(-1.5, 1.5, 24).roll(step)
+
+
+def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
+    policy = load_policy(initial, world)
+    optimizer = adamw(policy.parameters(), 1e-2, 0.01)
+    if first:
+        state.load(state.at(out / "states", first), policy.model, optimizer)
+    update = PolicyUpdate(
+        policy=policy,
+        reference=load_policy(initial, world).requires_grad_(False),
+        optimizer=optimizer,
+        algorithm=ALGORITHM,
+        training=TRAINING,
+        temperature=0.9,
+        pad_token_id=0,
+        world=world,
+    )
+    seen: list[dict[str, Any]] = []
+    for step in range(first, steps):
+        updated = update.run(step, sequences(step), advantages(step))
+        seen.append({"loss": updated.loss, "kl": updated.kl, "entropy": updated.entropy, "norm": updated.grad_norm})
+        seen[-1] |= {"clipped": updated.clip_fraction, "logprobs": updated.logprobs.tolist()}
+        state.save(out / "states", step + 1, policy.model, optimizer, world)
+    GatheredWeights(policy.model, torch.bfloat16, world).hand_to(partial(_write, out))
+    save_sharded(policy.model, initial, out / "policy", world)
+    if world.is_rank_zero:
+        (out / "seen.json").write_text(json.dumps(seen))
+
+
+def _write(out: Path, weights: Tensors) -> None:
+    (out / "engine").mkdir(parents=True, exist_ok=True)
+    EngineFolder(out / "engine").write(weights)
+
+
+if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)
+    with process_group() as joint:
+        run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), joint)
