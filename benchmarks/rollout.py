@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.client import RolloutClient
 from dagrpo.rollout.engine.server import serving
@@ -72,7 +72,7 @@ def _sglang(model: Path, prompts: torch.Tensor, samples: int, tokens: int, repea
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        with serving(model, Engine(), log, deterministic=True) as client:
+        with serving(model, Engine(), log, dtype="float32", deterministic=True) as client:
             print(f"SGLang ready after      {time.perf_counter() - start:8.1f} s")
             seconds = _median_seconds(lambda: client.generate(requests, lockstep=True), repeats)
             return seconds * _share_generated(client, requests, tokens)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from dagrpo.checkpoints import commands as checkpoint_commands
+from dagrpo.errors import UserError
 from dagrpo.files import write_text
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -83,7 +84,7 @@ def run(command: Callable[[], None]) -> None:
     """Run the application; a mistake of the user is one sentence and exit code 1."""
     try:
         command()
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
 

@@ -11,13 +11,19 @@ from dagrpo.files import digest_of, sha256_of
 ROOT = Path(__file__).resolve().parents[2]
 
 _COMMON = (
+    "src/dagrpo/errors.py",
     "src/dagrpo/files.py",
     "src/dagrpo/stage.py",
     "src/dagrpo/params/__init__.py",
     "src/dagrpo/params/base.py",
 )
 _CHECKPOINTS = ("src/dagrpo/checkpoints",)
-_ROLLOUT = ("src/dagrpo/rollout", "src/dagrpo/params/rollout.py", "src/dagrpo/rendering.py")
+_ROLLOUT = (
+    "src/dagrpo/rollout",
+    "src/dagrpo/params/rollout.py",
+    "src/dagrpo/params/runtime.py",
+    "src/dagrpo/rendering.py",
+)
 _ROWS = ("src/dagrpo/tasks/__init__.py", "src/dagrpo/tasks/schema.py", "src/dagrpo/records.py")
 _REWARDS = ("src/dagrpo/rewards", "src/dagrpo/params/reward.py")
 _EVALUATION = ("src/dagrpo/evaluation/__init__.py", "src/dagrpo/evaluation/tables.py")

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dagrpo.errors import UserError
+
 # The other ranks wait while rank 0 samples, which may take hours; when one dies, torchrun ends them all.
 LONGEST_WAIT = timedelta(days=7)
 
@@ -77,7 +79,7 @@ def single_process() -> World:
 def process_group() -> Iterator[World]:
     """The world that torchrun started this process in. Each rank takes its share of the threads given to them all.
 
-    ValueError: there are GPUs, but fewer than ranks.
+    UserError: there are GPUs, but fewer than ranks.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -96,8 +98,8 @@ def _device() -> torch.device:
         return torch.device("cpu")
     wanted, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if wanted > devices:  # in every rank, so that rank 0 says it
-        raise ValueError(
-            f"training.processes is {wanted}, but this machine has {devices} GPUs, one for each: set it to {devices}."
+        raise UserError(
+            f"runtime.training.processes is {wanted}, but this machine has {devices} GPUs, one for each: set it to {devices}."
         )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)

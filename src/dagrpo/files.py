@@ -19,6 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagrpo.errors import UserError
+
 CHUNK_BYTES = 1 << 20
 
 
@@ -116,13 +118,13 @@ def json_text(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; ValueError names the file when it is missing or not JSON."""
+    """Read JSON; UserError names the file when it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing: run the stage that makes it again.") from None
+        raise UserError(f"{path} is missing: run the stage that makes it again.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} is not valid JSON ({error}): delete it and run the stage that makes it again."
         ) from None
 
@@ -134,14 +136,14 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """Read a parquet file; ValueError names it when it is missing, empty or damaged."""
+    """Read a parquet file; UserError names it when it is missing, empty or damaged."""
     if not path.exists():
-        raise ValueError(f"{path} is missing: run the stage that makes it again.")
+        raise UserError(f"{path} is missing: run the stage that makes it again.")
     try:
         return pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         first_line = str(error).splitlines()[0]
-        raise ValueError(
+        raise UserError(
             f"{path} is not a readable parquet file ({first_line}): run the stage that makes it again."
         ) from None
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader, Judgement
@@ -46,18 +47,18 @@ class Graded:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The completions of a JSONL file; ValueError names the line and the field that is missing or no text."""
+    """The completions of a JSONL file; UserError names the line and the field that is missing or no text."""
     try:
         texts = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
-        raise ValueError(
+        raise UserError(
             f"{path} is missing: give a JSONL file with the fields {' and '.join(FIELDS)} on each line."
         ) from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text: give a JSONL file.") from None
+        raise UserError(f"{path} is not UTF-8 text: give a JSONL file.") from None
     lines = [_line(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()]
     if not lines:
-        raise ValueError(f"{path} is empty: give a JSONL file with the fields {' and '.join(FIELDS)} on each line.")
+        raise UserError(f"{path} is empty: give a JSONL file with the fields {' and '.join(FIELDS)} on each line.")
     return lines
 
 
@@ -65,20 +66,20 @@ def _line(path: Path, number: int, text: str) -> Line:
     try:
         values: Any = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}, line {number} is not valid JSON ({error}): correct the file.") from None
+        raise UserError(f"{path}, line {number} is not valid JSON ({error}): correct the file.") from None
     for field in FIELDS:
         if not isinstance(values, dict) or not isinstance(values.get(field), str):
-            raise ValueError(f"{path}, line {number} has no text `{field}`: correct the file.")
+            raise UserError(f"{path}, line {number} has no text `{field}`: correct the file.")
     return Line(number=number, completion=values["completion"], ground_truth=values["ground_truth"])
 
 
 def grade_lines(lines: Sequence[Line], verifier: str, path: Path, verify_seconds: float = 2.0) -> list[Graded]:
-    """Every line read and judged by every extractor. ValueError names a line whose ground truth is none."""
+    """Every line read and judged by every extractor. UserError names a line whose ground truth is none."""
     for line in lines:
         try:
             get_verifier(verifier).check(line.ground_truth)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {line.number}, field `ground_truth`: {error}") from None
+        except UserError as error:
+            raise UserError(f"{path}, line {line.number}, field `ground_truth`: {error}") from None
     texts, truths = [line.completion for line in lines], [line.ground_truth for line in lines]
     with Grader(verify_seconds) as grader:
         columns = [grader.judge(texts, truths, [verifier] * len(lines), extractor) for extractor in EXTRACTORS]

@@ -5,13 +5,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.errors import UserError
+
 
 def render(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Mapping[str, str]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, tuple[int, ...]]:
-    """The prompt as the tokenizer's chat template writes it, and its tokens; ValueError without a template.
+    """The prompt as the tokenizer's chat template writes it, and its tokens; UserError without a template.
 
     tools: OpenAI function schemas; a template that knows none of tools leaves them out.
     """
@@ -26,7 +28,7 @@ def prompt_text(
 ) -> str:
     """The prompt as text, ready to be tokenized as it stands."""
     if not tokenizer.chat_template:
-        raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one.")
+        raise UserError(f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one.")
     text = tokenizer.apply_chat_template(
         [dict(message) for message in messages],
         tools=[dict(tool) for tool in tools] or None,

@@ -1,7 +1,7 @@
 """The frame every stage runs in: arguments, errors, signals, provenance, tracking.
 
 A script in workflow/scripts is `main("convert", work)` where `work(stage)` reads `stage.input(...)`, writes
-`stage.output(...)` and knows nothing of Snakemake, DVC or MLflow. A mistake of the user (ValueError, OSError) ends
+`stage.output(...)` and knows nothing of Snakemake, DVC or MLflow. A mistake of the user (UserError, OSError) ends
 the stage with one sentence and exit code 1; every other exception is a bug and keeps its traceback.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from dagrpo.ancestors import stop_with_the_workflow
 from dagrpo.code import code_digest
+from dagrpo.errors import UserError
 from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.params.base import Section
 from dagrpo.tracking.runs import StageRun, stage_run
@@ -75,7 +76,7 @@ def main(name: str, work: Callable[[Stage], None], arguments: Sequence[str] | No
     stop_with_the_workflow()
     try:
         _execute(name, work, options)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         _fail(name, error)
 
 
@@ -85,7 +86,7 @@ def _execute(name: str, work: Callable[[Stage], None], options: argparse.Namespa
     params = json.loads(options.params)
     missing = [str(path) for paths in inputs.values() for path in paths if not path.exists()]
     if missing:
-        raise ValueError(f"{missing[0]} is missing: run the stage that makes it first.")
+        raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
     input_digests = {str(path): sha256_of(path) for paths in inputs.values() for path in paths}
     record: dict[str, Any] = {
         "stage": name,
@@ -172,7 +173,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated(128 + signum)
 
 
-def _fail(name: str, error: ValueError | OSError) -> None:
+def _fail(name: str, error: UserError | OSError) -> None:
     sentence = str(error)
     if isinstance(error, OSError) and error.strerror:
         sentence = (

@@ -12,7 +12,7 @@ from dagrpo.evaluation.sampling import SamplingRun
 from dagrpo.evaluation.tables import COMPLETIONS
 from dagrpo.files import read_parquet, sha256_of, write_parquet
 from dagrpo.params.evaluation import Sampling
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.records import Example
 from dagrpo.tasks.schema import from_table, to_table
 
@@ -88,6 +88,7 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
         seed=0,
         sampling=Sampling(samples=4),
         engine=Engine(),
+        dtype="float32",
         deterministic=True,
         server_log=tmp_path / "server.log",
     )

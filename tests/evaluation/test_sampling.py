@@ -12,7 +12,7 @@ from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.model import Fresh
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, Example, SamplingRequest
 from dagrpo.rollout.engine.server import serving
 from dagrpo.tasks.schema import to_table
@@ -71,6 +71,7 @@ def run_of(model: Path, folder: Path, questions: Sequence[str] = ("1+2", "0+3", 
             {"samples": 2, "max_new_tokens": 8, "temperature": 0.7, "top_k": 9} | sampling
         ),
         engine=Engine(max_running_requests=4, max_total_tokens=4096),
+        dtype="float32",
         deterministic=True,
         server_log=folder / "server.log",
     )
@@ -144,7 +145,7 @@ def test_the_real_server_gives_the_same_tokens_twice(model: Path, tmp_path: Path
     run = run_of(model, tmp_path)
     tokenizer = open_checkpoint(model)
     problems = read_problems(run, tokenizer)
-    with serving(model, run.engine, run.server_log, deterministic=True) as client:
+    with serving(model, run.engine, run.server_log, dtype="float32", deterministic=True) as client:
         first, second = (complete(client, problems, tokenizer, run).to_pylist() for _ in range(2))
     for once, again in zip(first, second, strict=True):
         # The second time the prompts are in the server's cache, which rounds differently.

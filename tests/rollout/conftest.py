@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import RolloutClient
 from dagrpo.rollout.engine.server import SGLangServer
 

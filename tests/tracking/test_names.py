@@ -14,9 +14,9 @@ def test_an_at_sign_in_a_metric_name_is_spelled_out() -> None:
 
 
 def test_nested_params_are_joined_with_dots_and_lists_stay_whole() -> None:
-    params = {"rollout": {"engine": {"dtype": "float32", "servers": []}}, "data": {"mirror": None}, "clip": 0.2}
+    params = {"rollout": {"dtype": "float32", "engine": {"servers": []}}, "data": {"mirror": None}, "clip": 0.2}
     assert flatten(params) == {
-        "rollout.engine.dtype": "float32",
+        "rollout.dtype": "float32",
         "rollout.engine.servers": "[]",
         "data.mirror": "null",
         "clip": "0.2",

@@ -30,7 +30,7 @@ SEQUENCES = TokenSequences(prompts=[((1, 2), (2, 3, 4))[n // 4] for n in range(8
 ADVANTAGES = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, 0.0, -1.0, -1.0])
 
 
-def _updated(kl_coefficient: float = 0.0, **training: Any) -> tuple[Policy, Any]:
+def _updated(kl_coefficient: float = 0.0, micro_batch_size: int = 256, **training: Any) -> tuple[Policy, Any]:
     policy, reference = _policy(), _policy().requires_grad_(False)
     values = {"steps": 1, "prompts_per_step": 2, "samples_per_prompt": 4, "learning_rate": 1e-2, **training}
     settings = Training.model_validate(values)
@@ -40,6 +40,7 @@ def _updated(kl_coefficient: float = 0.0, **training: Any) -> tuple[Policy, Any]
         optimizer=adamw(policy.parameters(), 1e-2, 0.0),
         algorithm=Algorithm.model_validate({"kl_coefficient": kl_coefficient}),
         training=settings,
+        micro_batch_size=micro_batch_size,
         temperature=1.0,
         pad_token_id=0,
         world=single_process(),
@@ -96,7 +97,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
     policy = _policy()
     update = PolicyUpdate(
         policy=policy, reference=None, optimizer=adamw(policy.parameters(), 1e-2, 0.0), algorithm=Algorithm.model_validate({}),
-        training=Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 4}), temperature=1.0, pad_token_id=0,
+        training=Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 4}), micro_batch_size=8, temperature=1.0,
+        pad_token_id=0,
         world=single_process(),
     )  # fmt: skip
     with pytest.raises(ValueError, match="the gradient's norm is nan"):

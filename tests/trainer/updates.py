@@ -30,11 +30,10 @@ TRAINING = Training.model_validate(
         "prompts_per_step": 6,
         "samples_per_prompt": 4,
         "mini_batches": 2,
-        "micro_batch_size": 3,
         "learning_rate": 1e-2,
-        "processes": 3,
     }
 )
+MICRO_BATCH_SIZE = 3
 ALGORITHM = Algorithm.model_validate({"kl_coefficient": 0.1, "clip_low": 0.01, "clip_high": 0.01})
 
 
@@ -61,6 +60,7 @@ def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
         optimizer=optimizer,
         algorithm=ALGORITHM,
         training=TRAINING,
+        micro_batch_size=MICRO_BATCH_SIZE,
         temperature=0.9,
         pad_token_id=0,
         world=world,

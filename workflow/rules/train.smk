@@ -19,12 +19,12 @@ rule train:
     retries: 3
     conda:
         "../envs/project.yaml"
-    threads: max(2, params.training.processes)
+    threads: max(2, params.runtime.training.processes)
     resources:
         mem_mb=8000,
     params:
         sections=own("train"),
-        launcher=launcher(params.training.processes),
+        launcher=launcher(params.runtime.training.processes),
     message:
         "train: seed {wildcards.seed}"
     shell:

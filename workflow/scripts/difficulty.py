@@ -7,6 +7,7 @@ from dagrpo.files import sha256_of
 from dagrpo.params.difficulty import Difficulty
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Engine
 from dagrpo.stage import Stage, main
 
 
@@ -38,7 +39,8 @@ def _sampling(stage: Stage, difficulty: Difficulty) -> SamplingRun:
             top_k=rollout.top_k,
             max_new_tokens=rollout.max_new_tokens,
         ),
-        engine=rollout.engine,
+        engine=stage.section(Engine, "runtime.engine"),
+        dtype=rollout.dtype,
         deterministic=rollout.deterministic,
         server_log=stage.log.with_suffix(".server.log"),
         greedy=False,

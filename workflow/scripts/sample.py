@@ -4,7 +4,7 @@ from dagrpo.console import summary
 from dagrpo.evaluation.sampling import SamplingRun, sample
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.params.evaluation import Sampling
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.stage import Stage, main
 
 SHOWN = ["problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason"]
@@ -16,7 +16,8 @@ def work(stage: Stage) -> None:
         test_split=stage.input("test"),
         seed=stage.seed or 0,
         sampling=stage.section(Sampling, "evaluation.sampling"),
-        engine=stage.section(Engine, "rollout.engine"),
+        engine=stage.section(Engine, "runtime.engine"),
+        dtype=stage.params["rollout"]["dtype"],
         deterministic=stage.params["rollout"]["deterministic"],
         server_log=stage.log.with_suffix(".server.log"),
     )

@@ -8,6 +8,7 @@ from dagrpo.files import read_parquet, sha256_of
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Runtime
 from dagrpo.params.training import Training
 from dagrpo.stage import Stage, main
 from dagrpo.trainer.loop import train
@@ -26,6 +27,7 @@ def work(stage: Stage) -> None:
         reward=stage.section(Reward, "reward"),
         algorithm=stage.section(Algorithm, "algorithm"),
         training=stage.section(Training, "training"),
+        runtime=stage.section(Runtime, "runtime"),
         state=stage.state_folder(),
         server_log=stage.log.with_name("train.server.log"),
         policy=stage.output("policy").parent,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dagrpo.errors import UserError
+
 if TYPE_CHECKING:
     from dagrpo.checkpoints.megatron.recipes import Recipe
 
@@ -58,7 +60,7 @@ def convert(
     if adapter is not None:
         opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
     elif keep_adapter:
-        raise ValueError("--keep-adapter is given without --adapter: name the adapter's folder.")
+        raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
     with recipe_script.script_beside(opened, _recipe(to, opened.home, recipe)) as whole:
         manifest = write_as(_FORMATS[to], whole, destination, max_shard_bytes)
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
@@ -73,7 +75,7 @@ def _recipe(to: Target, home: Path, name: str | None) -> "Recipe | None":
 
     if to is not Target.megatron:
         if name is not None:
-            raise ValueError("--recipe is given without --to megatron: it is a command line of Megatron-LM.")
+            raise UserError("--recipe is given without --to megatron: it is a command line of Megatron-LM.")
         return None
     return recipe_named(name) if name is not None else recipe_of_itself(load_config(home))
 

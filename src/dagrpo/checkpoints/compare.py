@@ -11,6 +11,7 @@ from torch import Tensor
 from dagrpo.checkpoints.manifest import Manifest, summary_of, verify
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.tensors import TensorSpec, dtype_name, parameter_count, raw_bytes, total_bytes
+from dagrpo.errors import UserError
 
 _BLOCK = 1 << 22  # values that are compared at a time
 
@@ -43,7 +44,7 @@ class Comparison:
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """Compare the weights of two folders in any formats. ValueError: one of them is not a readable checkpoint."""
+    """Compare the weights of two folders in any formats. UserError: one of them is not a readable checkpoint."""
     ours, theirs = open_tensors(first), open_tensors(second)
     differences: list[Difference] = []
     for name in sorted(ours.specs.keys() | theirs.specs.keys()):
@@ -93,10 +94,10 @@ def described(folder: Path) -> Iterator[str]:
 
 
 def verify_weights(folder: Path) -> Manifest:
-    """Check files and tensors against the manifest. ValueError names the file, or says that the weights changed."""
+    """Check files and tensors against the manifest. UserError names the file, or says that the weights changed."""
     manifest = verify(folder)
     if summary_of(open_tensors(folder)) != manifest.tensors:
-        raise ValueError(
+        raise UserError(
             f"{folder} holds other tensors than its manifest says although its files are the listed ones: make it again."
         )
     return manifest

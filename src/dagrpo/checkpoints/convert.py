@@ -31,6 +31,7 @@ from dagrpo.checkpoints.planned import PlannedFile, planned_copy, write_all
 from dagrpo.checkpoints.resume import resumable_checkpoint
 from dagrpo.checkpoints.source import Source, open_as, open_source, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, first_difference, total_bytes
+from dagrpo.errors import UserError
 from dagrpo.files import digest_of, sha256_of
 from dagrpo.params.checkpoint import Checkpoint
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # transformers is imported where a model is made: converting 
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
-    """Hugging Face layout -> the trainer's format. ValueError: `source` is not whole, or not in that layout.
+    """Hugging Face layout -> the trainer's format. UserError: `source` is not whole, or not in that layout.
 
     Beside Megatron's format lies the command line of a recipe for models of these sizes, where there is one.
     """
@@ -82,7 +83,7 @@ def write_as(format: Format, source: Source, destination: Path, max_shard_bytes:
 def _require_the_same(source: Source, written: Tensors, resumed: bool) -> None:
     difference = first_difference(source.tensors, written)
     if difference is not None and resumed:
-        raise ValueError(
+        raise UserError(
             f"{difference} as an earlier run wrote it is not that of {source.folder}: what that run wrote is removed, "
             "run the same again."
         )

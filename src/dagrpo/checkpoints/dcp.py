@@ -25,6 +25,7 @@ from torch.futures import Future
 from dagrpo.checkpoints.planned import PlannedFile
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors, write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+from dagrpo.errors import UserError
 from dagrpo.files import fsync_file
 
 
@@ -90,13 +91,13 @@ def _chunk_spec(item: WriteItem) -> TensorSpec:
 class DcpTensors:
     """The weights of a DCP folder, each put together from the chunks of all ranks.
 
-    ValueError: no weights, or a tensor with a hole. (The manifest tells of a missing file.)
+    UserError: no weights, or a tensor with a hole. (The manifest tells of a missing file.)
     """
 
     def __init__(self, folder: Path) -> None:
         files = sorted(folder.glob("*.safetensors"))
         if not files:
-            raise ValueError(f"{folder} has no weights (shard-*.safetensors): run the stage that makes it again.")
+            raise UserError(f"{folder} has no weights (shard-*.safetensors): run the stage that makes it again.")
         self._reader = HuggingFaceStorageReader(str(folder))
         self._metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
@@ -138,7 +139,7 @@ def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
     assert isinstance(stored, TensorStorageMetadata)
     spec = TensorSpec(dtype=stored.properties.dtype, shape=tuple(stored.size))
     if sum(chunk.sizes.numel() for chunk in stored.chunks) != spec.numel:
-        raise ValueError(f"{folder} lacks a part of the tensor {name}: a rank's file is missing, make it again.")
+        raise UserError(f"{folder} lacks a part of the tensor {name}: a rank's file is missing, make it again.")
     return spec
 
 

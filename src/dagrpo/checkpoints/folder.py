@@ -16,6 +16,7 @@ import torch
 
 from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Format, Manifest
 from dagrpo.checkpoints.tensors import dtype_name
+from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, read_json, require_space, write_text
 
 CONFIG = "config.json"
@@ -66,13 +67,13 @@ def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
     """Refuse to write over anything but a checkpoint that is not read from: the old folder is deleted at the end."""
     for source in sources:
         if destination.resolve() in (source.resolve(), *source.resolve().parents):
-            raise ValueError(f"{destination} holds {source}, which is read: give another folder to write.")
+            raise UserError(f"{destination} holds {source}, which is read: give another folder to write.")
     if (
         destination.exists()
         and not (destination / MANIFEST).is_file()
         and (not destination.is_dir() or any(destination.iterdir()))
     ):
-        raise ValueError(f"{destination} exists and is not a checkpoint of ours: give another folder, or remove it.")
+        raise UserError(f"{destination} exists and is not a checkpoint of ours: give another folder, or remove it.")
 
 
 def auxiliary_files(manifest: Manifest) -> list[str]:
@@ -118,21 +119,19 @@ def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:
 def require_format(folder: Path, manifest: Manifest, format: Format) -> None:
     """Refuse a checkpoint of another format than the caller can read."""
     if manifest.format != format:
-        raise ValueError(
-            f"{folder} is a {manifest.format} checkpoint where a {format} one is needed: convert it first."
-        )
+        raise UserError(f"{folder} is a {manifest.format} checkpoint where a {format} one is needed: convert it first.")
 
 
 def require_config(folder: Path) -> None:
     """Refuse a model folder without a config.json."""
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder} has no {CONFIG}: copy that of the model it comes from into it.")
+        raise UserError(f"{folder} has no {CONFIG}: copy that of the model it comes from into it.")
 
 
 def require_tokenizer(folder: Path) -> None:
     """Refuse a model folder without a tokenizer: nothing could be sampled from it."""
     if not any((folder / name).is_file() for name in _TOKENIZERS):
-        raise ValueError(
+        raise UserError(
             f"{folder} has no tokenizer ({' or '.join(_TOKENIZERS[:2])}): "
             "copy the tokenizer files of the model it comes from into it."
         )
@@ -144,6 +143,6 @@ def require_chat_template(folder: Path) -> None:
         return
     config = folder / "tokenizer_config.json"
     if not (config.is_file() and read_json(config).get("chat_template")):
-        raise ValueError(
+        raise UserError(
             f"{folder} has no chat template (chat_template.jinja): add one, or choose a model that was tuned for chat."
         )

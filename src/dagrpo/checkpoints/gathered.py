@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 
 _OWNERS_KEPT = 2  # of the weights of experts, two of the model's tensors are read in turns
 
@@ -33,7 +34,7 @@ def _unchanged(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
 class GatheredWeights:
     """The weights of a model in `dtype`, under their names in a checkpoint, for the first process to read one by one.
 
-    ValueError: the model, spread over processes, holds them in a form that cannot be undone one by one.
+    UserError: the model, spread over processes, holds them in a form that cannot be undone one by one.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, world: World) -> None:
@@ -96,8 +97,8 @@ class GatheredWeights:
         owners |= {n: o for o in converted for n in in_checkpoint_form(self._model, {o: outlines[o]})}
         if owners.keys() != whole.keys():
             if self._world.size > 1:
-                raise ValueError(
-                    f"{type(self._model).__name__} joins tensors of its checkpoint: set training.processes to 1."
+                raise UserError(
+                    f"{type(self._model).__name__} joins tensors of its checkpoint: set runtime.training.processes to 1."
                 )
             owners = {}
         return owners, converted, StateTensors(whole).specs

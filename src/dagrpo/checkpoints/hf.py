@@ -20,6 +20,7 @@ from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.planned import PlannedFile, planned_content, write_all
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
+from dagrpo.errors import UserError
 from dagrpo.files import json_text, read_json
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
@@ -33,7 +34,7 @@ DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 class HuggingFaceTensors:
     """The weights of a folder in the Hugging Face layout, mapped into memory: what is not looked at is not read.
 
-    ValueError: no safetensors weights, a missing or truncated shard, or an index that its files contradict.
+    UserError: no safetensors weights, a missing or truncated shard, or an index that its files contradict.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +44,7 @@ class HuggingFaceTensors:
         files = {file: _open(folder, file) for file in sorted(set(weight_map.values()))}
         for name, file in sorted(weight_map.items()):
             if name not in files[file].names:
-                raise ValueError(
+                raise UserError(
                     f"{folder / file} lacks the tensor {name} that {folder / INDEX} promises: copy or make it again."
                 )
             self.specs[name] = files[file].spec(name)
@@ -100,7 +101,7 @@ def save_model(
 
 def _open(folder: Path, file: str) -> SafetensorsFile:
     if not (folder / file).is_file():
-        raise ValueError(f"{folder / file} is missing, but {folder / INDEX} names it: copy or download it again.")
+        raise UserError(f"{folder / file} is missing, but {folder / INDEX} names it: copy or download it again.")
     return SafetensorsFile(folder / file)
 
 
@@ -109,7 +110,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     if (folder / INDEX).is_file():
         return _read_index(folder / INDEX)
     if not (folder / WEIGHTS).is_file():
-        raise ValueError(f"{folder} has no weights ({WEIGHTS} or {INDEX}): choose a model in safetensors format.")
+        raise UserError(f"{folder} has no weights ({WEIGHTS} or {INDEX}): choose a model in safetensors format.")
     return dict.fromkeys(SafetensorsFile(folder / WEIGHTS).names, WEIGHTS)
 
 
@@ -117,8 +118,8 @@ def _read_index(index: Path) -> dict[str, str]:
     content = read_json(index)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{index} has no weight_map: copy or download it again.")
+        raise UserError(f"{index} has no weight_map: copy or download it again.")
     for file in weight_map.values():
         if not isinstance(file, str) or Path(file).name != file:
-            raise ValueError(f"{index} names {file!r}, which is not a file of its folder: do not use this checkpoint.")
+            raise UserError(f"{index} names {file!r}, which is not a file of its folder: do not use this checkpoint.")
     return weight_map

@@ -20,6 +20,7 @@ from dagrpo.checkpoints.manifest import TensorSummary, summary_of
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import Source
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.errors import UserError
 from dagrpo.files import read_json
 
 CONFIG = "adapter_config.json"
@@ -64,7 +65,7 @@ class Adapter:
 
 
 class MergedTensors:
-    """The weights of a base model with an adapter added. ValueError: the adapter is of another model."""
+    """The weights of a base model with an adapter added. UserError: the adapter is of another model."""
 
     def __init__(self, base: Tensors, adapter: Adapter) -> None:
         self._base = base
@@ -112,14 +113,14 @@ def with_adapter_beside(source: Source, folder: Path) -> Source:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Open an adapter. ValueError: it is not LoRA, or does more than adding s B A to weights."""
+    """Open an adapter. UserError: it is not LoRA, or does more than adding s B A to weights."""
     config = _read_config(folder)
     file = SafetensorsFile(folder / WEIGHTS)
     modules = {name.rpartition(".lora_")[0] for name in file.names if ".lora_A." in name or ".lora_B." in name}
     expected = {f"{module}.lora_{which}.weight" for module in modules for which in "AB"}
     for name in sorted(expected ^ file.names):
         problem = "lacks" if name in expected else "holds the unknown tensor"
-        raise ValueError(f"{folder / WEIGHTS} {problem} {name}: save the adapter again with PEFT.")
+        raise UserError(f"{folder / WEIGHTS} {problem} {name}: save the adapter again with PEFT.")
     scales = {f"{module.removeprefix(_PREFIX)}.weight": _scale(config, module, file) for module in sorted(modules)}
     return Adapter(folder=folder, scales=scales, file=file)
 
@@ -127,12 +128,12 @@ def read_adapter(folder: Path) -> Adapter:
 def _read_config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = read_json(folder / CONFIG)
     if config.get("peft_type") != "LORA":
-        raise ValueError(f"{folder / CONFIG} has the peft_type {config.get('peft_type')!r}: only LORA can be merged.")
+        raise UserError(f"{folder / CONFIG} has the peft_type {config.get('peft_type')!r}: only LORA can be merged.")
     refused = [key for key in _UNSUPPORTED if config.get(key) not in _ABSENT]
     refused += ["init_lora_weights"] if config.get("init_lora_weights") not in _PLAIN_STARTS else []
     if refused:
         key = refused[0]
-        raise ValueError(f"{folder / CONFIG} sets {key} to {config[key]!r}, which is not merged: merge it with PEFT.")
+        raise UserError(f"{folder / CONFIG} sets {key} to {config[key]!r}, which is not merged: merge it with PEFT.")
     return config
 
 
@@ -143,7 +144,7 @@ def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> flo
     alpha = _by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"])
     stored = file.spec(f"{module}.lora_A.weight").shape[0]
     if stored != rank:
-        raise ValueError(
+        raise UserError(
             f"{file.path}: {name} has rank {stored}, but {CONFIG} says {rank}: they do not belong together."
         )
     return float(alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
@@ -160,14 +161,12 @@ def _by_pattern(patterns: Mapping[str, float] | None, name: str, default: float)
 def _require_fitting(base: Tensors, adapter: Adapter, name: str) -> None:
     spec = base.specs.get(name)
     if spec is None:
-        raise ValueError(
-            f"{adapter.folder} changes {name}, which the model does not have: give the adapter's own base."
-        )
+        raise UserError(f"{adapter.folder} changes {name}, which the model does not have: give the adapter's own base.")
     module = _PREFIX + name.removesuffix(".weight")
     rows = adapter.file.spec(f"{module}.lora_B.weight").shape[0]
     columns = adapter.file.spec(f"{module}.lora_A.weight").shape[1]
     if (rows, columns) != spec.shape:
-        raise ValueError(
+        raise UserError(
             f"{adapter.folder} changes {name} as a {rows} x {columns} matrix, but the model has it as "
             f"{' x '.join(map(str, spec.shape))}: give the adapter's own base."
         )

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
+from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, read_json, sha256_of, write_json
 
 MANIFEST = "manifest.json"
@@ -86,23 +87,23 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest.json. ValueError: it is missing or not a manifest. The files it lists are not looked at."""
+    """Read a manifest.json. UserError: it is missing or not a manifest. The files it lists are not looked at."""
     try:
         manifest = _ADAPTER.validate_python(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise ValueError(
+        raise UserError(
             f"{path} is not a checkpoint manifest ({field}: {first['msg']}): run the stage that makes it again."
         ) from None
     for name in manifest.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise ValueError(f"{path} lists {name}, which is outside its folder: do not use this checkpoint.")
+            raise UserError(f"{path} lists {name}, which is outside its folder: do not use this checkpoint.")
     return manifest
 
 
 def verify(folder: Path) -> Manifest:
-    """Check every file of a checkpoint against its manifest. ValueError names what is missing, changed or too much."""
+    """Check every file of a checkpoint against its manifest. UserError names what is missing, changed or too much."""
     manifest = verify_listing(folder)
     verify_digests(folder, manifest)
     return manifest
@@ -116,7 +117,7 @@ def verify_listing(folder: Path) -> Manifest:
     for name in _names(folder):
         # An unlisted weight shard or tokenizer file would be loaded with the rest; hidden files of tools are not.
         if name not in manifest.files and not name.startswith("."):
-            raise ValueError(f"{folder / name} is not in {folder / MANIFEST}: remove it, or make the checkpoint again.")
+            raise UserError(f"{folder / name} is not in {folder / MANIFEST}: remove it, or make the checkpoint again.")
     return manifest
 
 
@@ -124,7 +125,7 @@ def verify_digests(folder: Path, manifest: Manifest) -> None:
     """The other part of `verify`: that the bytes are the listed ones. Reads every file."""
     for name, entry in manifest.files.items():
         if sha256_of(folder / name) != entry.sha256:
-            raise ValueError(
+            raise UserError(
                 f"{folder / name} is changed (its sha256 is not what {folder / MANIFEST} lists): "
                 "restore it, or make the checkpoint again."
             )
@@ -134,11 +135,11 @@ def _verify_size(folder: Path, name: str, entry: FileEntry) -> None:
     path = folder / name
     listed = f"{folder / MANIFEST} lists"
     if not path.is_file():
-        raise ValueError(f"{path} is missing, but {listed} it: restore it, or make the checkpoint again.")
+        raise UserError(f"{path} is missing, but {listed} it: restore it, or make the checkpoint again.")
     size = path.stat().st_size
     if size != entry.bytes:
         state = "truncated" if size < entry.bytes else "changed"
-        raise ValueError(
+        raise UserError(
             f"{path} is {state} ({size:,} bytes, {listed} {entry.bytes:,}): restore it, or make the checkpoint again."
         )
 

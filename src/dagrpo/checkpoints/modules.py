@@ -16,13 +16,14 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.initialization import no_init_weights
 
 from dagrpo.checkpoints.folder import require_config
+from dagrpo.errors import UserError
 
 
 def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -> PreTrainedModel:
     """The causal language model of a folder's config.json with the given weights, in eval mode.
 
     The model takes over the storage of `state` where the type is right already, so memory holds the weights once.
-    ValueError: transformers has no such model, or tensors are missing, left over or of another shape.
+    UserError: transformers has no such model, or tensors are missing, left over or of another shape.
     """
     config, model_class = _architecture_of(folder)
     with no_progress_bars():
@@ -43,7 +44,7 @@ def _architecture_of(folder: Path) -> tuple[PreTrainedConfig, type[PreTrainedMod
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
-        raise ValueError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
+        raise UserError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
     return config, model_class
 
 
@@ -96,7 +97,7 @@ def require_all_loaded(folder: Path, model_class: str, report: Mapping[str, Any]
         if report[key]:
             first = sorted(report[key], key=str)[0]
             name = first[0] if isinstance(first, tuple) else first
-            raise ValueError(
+            raise UserError(
                 f"{folder} {complaint.format(name)} {model_class}: "
                 "its config.json and its weights do not belong together, make the checkpoint again."
             )

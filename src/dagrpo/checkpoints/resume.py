@@ -26,6 +26,7 @@ from dagrpo.checkpoints.folder import naming_a_full_disk, no_room
 from dagrpo.checkpoints.manifest import FileEntry, entry_of
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.console import Advance
+from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, fsync_file, fsync_folder, leftovers, require_space, write_text
 
 LOCK, JOURNAL, CHECKPOINT, OLD = "lock", "journal.jsonl", "checkpoint", "old"
@@ -52,7 +53,7 @@ def resumable_checkpoint(destination: Path, files: Sequence[PlannedFile], making
     """Yield the checkpoint to write, manifest last; it becomes `destination` when all went well.
 
     `making` names what is made: files of a killed run that made the same are kept. After a mistake of the user's or on
-    a full disk nothing is. ValueError: another process writes to `destination`.
+    a full disk nothing is. UserError: another process writes to `destination`.
     """
     work = work_folder(destination)
     with naming_a_full_disk(destination), _alone(work, destination):
@@ -161,7 +162,7 @@ def _alone(work: Path, destination: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise ValueError(
+        raise UserError(
             f"{destination} is being written by another conversion: wait for it, or give another folder."
         ) from None
     try:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.checkpoints.tensors import SomeTensors, Tensors, TensorSpec, raw_bytes, total_bytes
+from dagrpo.errors import UserError
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -68,7 +69,7 @@ def plan_shards(tensors: Tensors, max_shard_bytes: int) -> list[Tensors]:
 
 
 class SafetensorsFile:
-    """One file, mapped into memory. ValueError: it is missing, truncated, or something else."""
+    """One file, mapped into memory. UserError: it is missing, truncated, or something else."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,15 +90,15 @@ class SafetensorsFile:
         try:
             return safe_open(self.path, framework="pt")
         except FileNotFoundError:
-            raise ValueError(f"{self.path} is missing: copy or make that checkpoint again.") from None
+            raise UserError(f"{self.path} is missing: copy or make that checkpoint again.") from None
         except SafetensorError as error:
-            raise ValueError(
+            raise UserError(
                 f"{self.path} is truncated or not a safetensors file ({error}): copy or make that checkpoint again."
             ) from None
 
     def _dtype(self, name: str, code: str) -> torch.dtype:
         if code not in DTYPES:
-            raise ValueError(
+            raise UserError(
                 f"{self.path}: tensor {name} has the type {code}, which is not supported: store it in another type."
             )
         return DTYPES[code]

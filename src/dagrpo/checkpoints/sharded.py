@@ -28,7 +28,7 @@ def load_sharded(
 ) -> PreTrainedModel:
     """The model of a checkpoint in any format; `shard` spreads the model it is given over the processes, in place.
 
-    ValueError, in the first process and before the others read anything: the folder is not what its manifest says.
+    UserError, in the first process and before the others read anything: the folder is not what its manifest says.
     """
     if world.is_rank_zero:
         verify(folder)

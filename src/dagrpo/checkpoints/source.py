@@ -20,6 +20,7 @@ from dagrpo.checkpoints.manifest import (
 from dagrpo.checkpoints.megatron.folder import open_tensors as open_megatron
 from dagrpo.checkpoints.megatron.tensors import TRACKER, weights_folder
 from dagrpo.checkpoints.tensors import Tensors, dtype_name
+from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 
 
@@ -66,13 +67,13 @@ def open_source(folder: Path, base: Path | None = None) -> Source:
     """Open a checkpoint of any format. Files are checked for presence and length, their bytes not yet.
 
     `base` is the model that training began with: it gives config, tokenizer and missing rows of the vocabulary to a
-    checkpoint that Megatron-LM saved. ValueError: the folder is no checkpoint, or not whole.
+    checkpoint that Megatron-LM saved. UserError: the folder is no checkpoint, or not whole.
     """
     if (folder / MANIFEST).is_file():
         verify_listing(folder)
     format, home = format_of(folder), base or folder
     if not (home / CONFIG).is_file():
-        raise ValueError(
+        raise UserError(
             f"{home} has no {CONFIG}: give the model that training began with as the base, or copy its files there."
         )
     return Source(
@@ -90,7 +91,7 @@ def open_tensors(folder: Path) -> Tensors:
 
 
 def format_of(folder: Path) -> Format:
-    """What the manifest says, or else the files. ValueError: neither says anything."""
+    """What the manifest says, or else the files. UserError: neither says anything."""
     if (folder / MANIFEST).is_file():
         return read_manifest(folder / MANIFEST).format
     if (folder / ".metadata").is_file() or (folder / TRACKER).is_file():
@@ -99,7 +100,7 @@ def format_of(folder: Path) -> Format:
         return "huggingface"
     if any(folder.glob("shard-*.safetensors")):
         return "dcp"
-    raise ValueError(
+    raise UserError(
         f"{folder} is not a checkpoint ({WEIGHTS}, {INDEX}, shard-*.safetensors, {TRACKER}): correct the path."
     )
 

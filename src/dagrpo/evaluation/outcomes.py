@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
 from dagrpo.evaluation.tables import GREEDY
 
@@ -33,14 +34,14 @@ class Outcomes:
 
 
 def outcomes(scores: pa.Table, source: Path) -> Outcomes:
-    """Arrange a scores table by problem; ValueError names `source` when a completion is missing or there twice."""
+    """Arrange a scores table by problem; UserError names `source` when a completion is missing or there twice."""
     rows = scores.select(["task", "problem_index", "sample_index", "extracted", "correct"]).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
     problems = sorted({row["problem_index"] for row in rows})
     width, remainder = divmod(len(rows), len(problems))
     expected = [(problem, sample) for problem in problems for sample in range(GREEDY, width - 1)]
     if remainder or [(row["problem_index"], row["sample_index"]) for row in rows] != expected:
-        raise ValueError(
+        raise UserError(
             f"{source}: not every problem has one greedy completion and the same number of sampled ones: "
             "run the stage sample again."
         )

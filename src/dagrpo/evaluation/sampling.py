@@ -15,10 +15,11 @@ from dagrpo.checkpoints.folder import require_chat_template, require_format, req
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.console import progress
+from dagrpo.errors import UserError
 from dagrpo.evaluation.tables import COMPLETIONS, GREEDY
 from dagrpo.files import read_json, read_parquet
 from dagrpo.params.evaluation import Sampling
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, Example, SamplingRequest
 from dagrpo.rendering import completion_text, render
 from dagrpo.rollout.engine.server import serving
@@ -43,6 +44,7 @@ class SamplingRun:
     seed: int
     sampling: Sampling
     engine: Engine
+    dtype: str  # of the engine
     deterministic: bool
     server_log: Path
     greedy: bool = True  # one completion at temperature 0 per problem, besides the sampled ones
@@ -71,16 +73,16 @@ class Draw:
 def sample(run: SamplingRun) -> pa.Table:
     """The completions table (columns as in COMPLETIONS), problems in order, the greedy completion of each first.
 
-    ValueError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
+    UserError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
     """
     tokenizer = open_checkpoint(run.model)
     problems = read_problems(run, tokenizer)
-    with serving(run.model, run.engine, run.server_log, deterministic=run.deterministic) as client:
+    with serving(run.model, run.engine, run.server_log, dtype=run.dtype, deterministic=run.deterministic) as client:
         return complete(client, problems, tokenizer, run)
 
 
 def open_checkpoint(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint that is what its manifest says; ValueError when it cannot be sampled from."""
+    """The tokenizer of a checkpoint that is what its manifest says; UserError when it cannot be sampled from."""
     require_format(folder, verify(folder), "huggingface")
     require_tokenizer(folder)
     require_chat_template(folder)
@@ -88,17 +90,17 @@ def open_checkpoint(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def read_problems(run: SamplingRun, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    """The test split rendered; ValueError names a row that leaves no room for its completion."""
+    """The test split rendered; UserError names a row that leaves no room for its completion."""
     examples = from_table(read_parquet(run.test_split), run.test_split)[: run.sampling.max_problems]
     if not examples:
-        raise ValueError(f"{run.test_split} has no rows: choose experiment.evaluate tasks that have a test split.")
+        raise UserError(f"{run.test_split} has no rows: choose experiment.evaluate tasks that have a test split.")
     require_single_turn(examples, run.test_split)
     room = min(_context_length(run.model), run.engine.max_total_tokens)
     problems = []
     for index, example in enumerate(examples):
         prompt, prompt_ids = render(tokenizer, example.prompt)
         if len(prompt_ids) + run.sampling.max_new_tokens > room:
-            raise ValueError(
+            raise UserError(
                 f"{run.test_split} row {index}: the prompt has {len(prompt_ids)} tokens and "
                 f"{run.limit_key} is {run.sampling.max_new_tokens}, but model and engine hold {room}: "
                 "lower it, or leave the row out."

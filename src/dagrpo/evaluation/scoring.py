@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import COMPLETIONS, GREEDY, SCORES, read_table
@@ -27,17 +28,17 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     table = read_table(completions, COMPLETIONS)
     tasks = pc.unique(table.column("task")).to_pylist()
     if len(tasks) != 1:
-        raise ValueError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
+        raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
     try:
         with Grader(scoring.verify_seconds) as grader:
             graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
-    except ValueError as error:
-        raise ValueError(f"{completions}, {error}") from None
+    except UserError as error:
+        raise UserError(f"{completions}, {error}") from None
     return graded[scoring.extractor], summarise(graded, scoring, completions)
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
-    """Read and compare every answer; columns as in SCORES. ValueError when a ground truth is none for its verifier."""
+    """Read and compare every answer; columns as in SCORES. UserError when a ground truth is none for its verifier."""
     texts, truths, verifiers = (
         completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 
 GREEDY = -1  # sample_index of the one completion decoded at temperature 0
@@ -48,19 +49,19 @@ SCORES = pa.schema(
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a table and check it against its schema; ValueError names the file and the column or row that is wrong."""
+    """Read a table and check it against its schema; UserError names the file and the column or row that is wrong."""
     table = read_parquet(path)
     if table.num_rows == 0:
-        raise ValueError(f"{path} has no rows: run the stage that makes it again.")
+        raise UserError(f"{path} has no rows: run the stage that makes it again.")
     for field in schema:
         if field.name not in table.column_names:
-            raise ValueError(f"{path}: column `{field.name}` is missing: run the stage that makes it again.")
+            raise UserError(f"{path}: column `{field.name}` is missing: run the stage that makes it again.")
         column = table.column(field.name)
         if column.type != field.type:
-            raise ValueError(
+            raise UserError(
                 f"{path}: column `{field.name}` is {column.type}, not {field.type}: run the stage that makes it again."
             )
         if not field.nullable and column.null_count:
             row = column.is_null().to_pylist().index(True)
-            raise ValueError(f"{path}: row {row}: `{field.name}` is null: run the stage that makes it again.")
+            raise UserError(f"{path}: row {row}: `{field.name}` is null: run the stage that makes it again.")
     return table.select(schema.names)

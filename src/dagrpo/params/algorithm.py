@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 
 
@@ -26,7 +27,7 @@ class Algorithm(Section):
     @model_validator(mode="after")
     def _clip_is_ordered(self) -> Self:
         if self.clip_high < self.clip_low:
-            raise ValueError(
+            raise UserError(
                 f"algorithm.clip_high ({self.clip_high}) is below clip_low ({self.clip_low}): use clip_high >= clip_low (DAPO: 0.28, 0.2)"
             )
         return self

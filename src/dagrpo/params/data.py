@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 
 Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
@@ -64,13 +65,13 @@ class Data(Section):
     @model_validator(mode="after")
     def _mirror_is_not_empty(self) -> Self:
         if self.mirror == "":
-            raise ValueError("data.mirror is empty: give a folder, or null to use the hub")
+            raise UserError("data.mirror is empty: give a folder, or null to use the hub")
         return self
 
     @model_validator(mode="after")
     def _pass_rates_are_a_range(self) -> Self:
         if self.min_pass_rate > self.max_pass_rate:
-            raise ValueError(
+            raise UserError(
                 f"data.min_pass_rate ({self.min_pass_rate}) is above data.max_pass_rate ({self.max_pass_rate}): swap them"
             )
         return self

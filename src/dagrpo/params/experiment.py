@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
@@ -28,10 +29,10 @@ class Experiment(Section):
         for key in ("seeds", "evaluate", "tasks"):
             values = getattr(self, key)
             if len(values) != len(set(values)):
-                raise ValueError(f"experiment.{key} names something twice: {values}; name each once")
+                raise UserError(f"experiment.{key} names something twice: {values}; name each once")
         needed = {self.train, *self.evaluate}
         if set(self.tasks) != needed:
-            raise ValueError(
+            raise UserError(
                 f"experiment.tasks must list train and evaluate, no more and no less: set it to {sorted(needed)}"
             )
         return self

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 from dagrpo.params.experiment import Name
 
@@ -24,12 +25,12 @@ class Fresh(Section):
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
+            raise UserError(
                 f"model.fresh.hidden_size ({self.hidden_size}) is not a multiple of num_attention_heads "
                 f"({self.num_attention_heads}): change one of them"
             )
         if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
+            raise UserError(
                 f"model.fresh.num_key_value_heads ({self.num_key_value_heads}) does not divide num_attention_heads "
                 f"({self.num_attention_heads}): change one of them"
             )
@@ -58,13 +59,13 @@ class Model(Section):
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> Self:
         if self.source == "gguf" and self.gguf is None:
-            raise ValueError("model.source is gguf but model.gguf is null: give the path of the GGUF file")
+            raise UserError("model.source is gguf but model.gguf is null: give the path of the GGUF file")
         if self.source == "hub" and (self.repository is None or self.revision is None):
-            raise ValueError("model.source is hub but model.repository or model.revision is null: give both")
+            raise UserError("model.source is hub but model.repository or model.revision is null: give both")
         if self.revision is not None and not (
             len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")
         ):
-            raise ValueError(
+            raise UserError(
                 f"model.revision is {self.revision!r}: give the full commit, 40 hex digits, since a branch can move"
             )
         unused = [
@@ -73,7 +74,7 @@ class Model(Section):
             if getattr(self, k) and self.source != s
         ]
         if unused:
-            raise ValueError(
+            raise UserError(
                 f"model.{unused[0]} is given but model.source is {self.source}, which does not read it: set it to null"
             )
         return self

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import EXTRACTION, Extractor, Section
 
 VerifierName = Literal[
@@ -26,7 +27,7 @@ class Weights(Section):
     @model_validator(mode="after")
     def _something_counts(self) -> Self:
         if not any(self.model_dump().values()):
-            raise ValueError("every reward.weights is 0, so nothing could be learned: give one of them a weight")
+            raise UserError("every reward.weights is 0, so nothing could be learned: give one of them a weight")
         return self
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
 from dagrpo.params.checkpoint import Checkpoint
@@ -19,12 +20,13 @@ from dagrpo.params.model import Model
 from dagrpo.params.report import Report
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Runtime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
 
 
 class Params(Section):
-    """Every parameter that changes a result. Threads, memory and output folders are not here: profiles hold those."""
+    """The whole of params.yaml. Every section but `runtime` changes results; output folders are nowhere in it."""
 
     experiment: Experiment = Field(Experiment(), description="What is run.")
     data: Data = Field(Data(), description="Where raw data comes from.")
@@ -38,6 +40,7 @@ class Params(Section):
     training: Training = Field(Training(), description="Steps, batches and the optimizer of GRPO.")
     evaluation: Evaluation = Field(Evaluation(), description="How the base and the trained policy are compared.")
     report: Report = Field(Report(), description="What the report shows.")
+    runtime: Runtime = Field(Runtime(), description="What changes speed, memory or place, and no result.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -46,39 +49,45 @@ class Params(Section):
             self.rollout.max_new_tokens, self.evaluation.sampling.max_new_tokens
         )
         if self.model.source == "fresh" and longest > positions:
-            raise ValueError(
+            raise UserError(
                 f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
                 f"{positions}: raise the latter or shorten one of the former"
             )
         per_request = self.training.max_prompt_tokens + self.rollout.max_new_tokens
-        if per_request > self.rollout.engine.max_total_tokens:
-            raise ValueError(
-                f"one request may need {per_request} tokens, but rollout.engine.max_total_tokens is "
-                f"{self.rollout.engine.max_total_tokens}: raise it"
+        if per_request > self.runtime.engine.max_total_tokens:
+            raise UserError(
+                f"one request may need {per_request} tokens, but runtime.engine.max_total_tokens is "
+                f"{self.runtime.engine.max_total_tokens}: raise it"
             )
-        if self.rollout.deterministic and self.rollout.engine.servers:
-            raise ValueError(
-                "rollout.deterministic is true but rollout.engine.servers names servers that others may use: "
+        if self.rollout.deterministic and self.runtime.engine.servers:
+            raise UserError(
+                "rollout.deterministic is true but runtime.engine.servers names servers that others may use: "
                 "set one of them otherwise (false, or an empty list)"
             )
         if self.data.pass_rates and f"results/{self.experiment.name}/" in self.data.pass_rates:
-            raise ValueError(
+            raise UserError(
                 f"data.pass_rates is {self.data.pass_rates}, which this experiment makes out of the data itself: give "
                 "another experiment's file, or choose with training.min_pass_rate and max_pass_rate"
             )
         buffer = self.reward.overlong_buffer
         if self.reward.weights.overlong and buffer >= self.rollout.max_new_tokens:
-            raise ValueError(
+            raise UserError(
                 f"reward.overlong_buffer is {buffer}, which leaves no length without a penalty: lower it below "
                 f"rollout.max_new_tokens ({self.rollout.max_new_tokens})"
             )
         if self.data.max_prompt_tokens is not None and self.data.max_prompt_tokens > self.training.max_prompt_tokens:
-            raise ValueError(
+            raise UserError(
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
                 f"({self.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
             )
+        completions = self.training.prompts_per_step // self.training.mini_batches * self.training.samples_per_prompt
+        if completions % self.runtime.training.processes:
+            raise UserError(
+                f"runtime.training.processes ({self.runtime.training.processes}) does not divide the {completions} completions "
+                "of a mini-batch (prompts_per_step / mini_batches * samples_per_prompt): change one of them"
+            )
         if self.evaluation.sampling.top_k == 0:
-            raise ValueError("evaluation.sampling.top_k is 0: give -1 to sample from all tokens, or a positive number")
+            raise UserError("evaluation.sampling.top_k is 0: give -1 to sample from all tokens, or a positive number")
         return self
 
 
@@ -109,28 +118,26 @@ def _sentence(error: Mapping[str, Any], source: str) -> str:
 
 
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
-    """Check values against the schema; ValueError holds one sentence per mistake."""
+    """Check values against the schema; UserError holds one sentence per mistake."""
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise ValueError("\n".join(_sentence(item, source) for item in error.errors())) from None
+        raise UserError("\n".join(_sentence(item, source) for item in error.errors())) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; ValueError names the file when it is missing, not YAML, or not a mapping."""
+    """Read a YAML mapping; UserError names the file when it is missing, not YAML, or not a mapping."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(
-            f"{path} is missing: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes one."
-        ) from None
+        raise UserError(f"{path} is missing: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes one.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = " ".join(str(error).split())
-        raise ValueError(
+        raise UserError(
             f"{path} is not valid YAML ({line}): correct it, or write it anew with `python -m dagrpo use`."
         ) from None
     if not isinstance(values, dict):
-        raise ValueError(
+        raise UserError(
             f"{path} does not hold sections: `python -m dagrpo use presets/arithmetic_tiny.yaml` writes a new one."
         )
     return values

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 
 
@@ -13,13 +14,6 @@ class Training(Section):
     samples_per_prompt: Annotated[int, Field(ge=2)] = Field(8, description="Completions per prompt: the group of GRPO.")
     mini_batches: Annotated[int, Field(ge=1)] = Field(
         1, description="Optimizer updates per step; divides prompts_per_step."
-    )
-    micro_batch_size: Annotated[int, Field(ge=1)] = Field(
-        256, description="Completions per forward pass of a process: memory, not result."
-    )
-    processes: Annotated[int, Field(ge=1)] = Field(
-        1,
-        description="Processes that share the policy's weights and each update (FSDP); divides the completions of a mini-batch.",
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate of AdamW.")
     learning_rate_warmup_steps: Annotated[int, Field(ge=0)] = Field(
@@ -40,31 +34,20 @@ class Training(Section):
     max_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0, description="Leave out problems with a known pass rate above this."
     )
-    save_every: Annotated[int, Field(ge=1)] = Field(20, description="Steps between resumable states.")
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:
         if self.prompts_per_step % self.mini_batches:
-            raise ValueError(
+            raise UserError(
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
                 f"({self.prompts_per_step}): change one of them"
             )
         return self
 
     @model_validator(mode="after")
-    def _processes_divide(self) -> Self:
-        completions = self.prompts_per_step // self.mini_batches * self.samples_per_prompt
-        if completions % self.processes:
-            raise ValueError(
-                f"training.processes ({self.processes}) does not divide the {completions} completions of a mini-batch "
-                "(prompts_per_step / mini_batches * samples_per_prompt): change one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _pass_rates_are_a_range(self) -> Self:
         if self.min_pass_rate > self.max_pass_rate:
-            raise ValueError(
+            raise UserError(
                 f"training.min_pass_rate ({self.min_pass_rate}) is above training.max_pass_rate "
                 f"({self.max_pass_rate}): swap them"
             )

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 from dagrpo.provenance.records import Execution, File
 
@@ -60,7 +61,7 @@ class Graph:
     def find(self, target: str) -> File:
         """The file of a path, a checkpoint folder or a digest (8 digits or more).
 
-        ValueError when nothing on record matches, or a digest matches several contents.
+        UserError when nothing on record matches, or a digest matches several contents.
         """
         path = self._relative(target)
         now = self._now(path)
@@ -68,7 +69,7 @@ class Graph:
             return self._at(path, now)
         match = _DIGEST.fullmatch(target.lower())
         if match is None:
-            raise ValueError(f"{target} is neither a file nor a digest of at least 8 hex digits: name one of these.")
+            raise UserError(f"{target} is neither a file nor a digest of at least 8 hex digits: name one of these.")
         return self._with_digest(match[1])
 
     def _at(self, path: str, now: str | None) -> File:
@@ -78,15 +79,15 @@ class Graph:
             return self._files[now][0]
         if path in self._contents:
             return File(path, self._contents[path][0])
-        raise ValueError(f"{path} is on no record: no stage has read or written this content, or this path.")
+        raise UserError(f"{path} is on no record: no stage has read or written this content, or this path.")
 
     def _with_digest(self, prefix: str) -> File:
         found = [digest for digest in self._files if digest.startswith(prefix)]
         if not found:
-            raise ValueError(f"No stage has read or written content with the digest {prefix}: check its digits.")
+            raise UserError(f"No stage has read or written content with the digest {prefix}: check its digits.")
         if len(found) > 1:
             names = ", ".join(f"{digest[:16]} ({self._files[digest][0].path})" for digest in found[:CANDIDATES_SHOWN])
-            raise ValueError(f"The digest {prefix} fits {len(found)} files: give more digits of {names}.")
+            raise UserError(f"The digest {prefix} fits {len(found)} files: give more digits of {names}.")
         places = self._files[found[0]]
         return next((place for place in places if not self.state(place)), places[0])
 

@@ -16,7 +16,7 @@ RUNS_PER_PAGE = 1000
 def past_executions(root: Path) -> list[Execution]:
     """Every finished execution on record, newest first. Takes seconds: it imports MLflow.
 
-    ValueError when the record cannot be read.
+    UserError when the record cannot be read.
     """
     uri = tracking_uri(root)
     if not is_initialised(uri):

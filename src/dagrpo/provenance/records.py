@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_json
 
 
@@ -49,11 +50,11 @@ def files_of(digests: Mapping[str, str]) -> tuple[File, ...]:
 
 
 def read_execution(provenance: Path) -> Execution:
-    """What one provenance.json says. ValueError names the file and the field that is missing or wrong."""
+    """What one provenance.json says. UserError names the file and the field that is missing or wrong."""
     record = read_json(provenance)
     for field, kind in (("stage", str), ("experiment", str), ("key", str), ("inputs", dict), ("outputs", dict)):
         if not isinstance(record, dict) or not isinstance(record.get(field), kind):
-            raise ValueError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
+            raise UserError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
     return execution_of(record)
 
 
@@ -73,7 +74,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
     """Producers before consumers; among equals by seed (shared stages first), then by output path.
 
     An edge joins a path with the same content on both sides: content alone would make a circle of a checkpoint that
-    is passed through unchanged. ValueError when the executions form a circle all the same.
+    is passed through unchanged. UserError when the executions form a circle all the same.
     """
     by_place = sorted(executions, key=_place)
     producer = {file: number for number, execution in enumerate(by_place) for file in execution.outputs}
@@ -87,7 +88,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
         sorter.prepare()
     except CycleError as error:
         stages = " -> ".join(by_place[number].stage for number in error.args[1])
-        raise ValueError(f"The provenance files form a circle ({stages}): run these stages again.") from None
+        raise UserError(f"The provenance files form a circle ({stages}): run these stages again.") from None
     ordered: list[Execution] = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready())
@@ -97,7 +98,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def lineage_rows(provenance_files: Sequence[Path]) -> list[LineageRow]:
-    """One row per output file, producers before consumers. ValueError names a provenance file that is not one."""
+    """One row per output file, producers before consumers. UserError names a provenance file that is not one."""
     return [
         LineageRow(
             stage=execution.stage,

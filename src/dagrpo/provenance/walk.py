@@ -45,7 +45,7 @@ class Lineage:
 
 
 def lineage(target: str, root: Path | None = None, history: bool = True) -> Lineage:
-    """The lineage of a path, a checkpoint folder or a digest. ValueError when it is not on record, or ambiguous.
+    """The lineage of a path, a checkpoint folder or a digest. UserError when it is not on record, or ambiguous.
 
     `history` also asks MLflow, which takes seconds.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.inputs import Inputs
 
@@ -20,18 +21,18 @@ class Curves:
     values: Mapping[str, Floats]  # each [seeds, steps]
 
     def __getitem__(self, metric: str) -> Floats:
-        """[seeds, steps]; ValueError when the metric was not recorded."""
+        """[seeds, steps]; UserError when the metric was not recorded."""
         if metric not in self.values:
-            raise ValueError(f"metrics.parquet has no column `{metric}`: run the stage train again.")
+            raise UserError(f"metrics.parquet has no column `{metric}`: run the stage train again.")
         return self.values[metric]
 
 
 def curves(inputs: Inputs) -> Curves:
-    """Put the metrics of all seeds together; ValueError when their steps or columns differ."""
+    """Put the metrics of all seeds together; UserError when their steps or columns differ."""
     tables = [inputs.metrics[seed] for seed in inputs.seeds]
     for seed, table in zip(inputs.seeds, tables, strict=True):
         if table.num_rows == 0 or table.schema != tables[0].schema or table["step"] != tables[0]["step"]:
-            raise ValueError(
+            raise UserError(
                 f"seed_{seed}/metrics.parquet has other steps or columns than that of seed {inputs.seeds[0]}: "
                 "run the stage train again for both."
             )

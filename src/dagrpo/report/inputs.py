@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import Outcomes, outcomes
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.evaluation.tables import SCORES, read_table
@@ -61,7 +62,7 @@ def read_inputs(
     rollouts: Sequence[Path],
     provenance: Sequence[Path],
 ) -> Inputs:
-    """Read every input; ValueError names a file that is missing, damaged, or does not fit the others."""
+    """Read every input; UserError names a file that is missing, damaged, or does not fit the others."""
     score_files = {_evaluation_key(path): path for path in scores}
     summary_files = {_evaluation_key(path): path for path in summaries}
     inputs = Inputs(
@@ -82,7 +83,7 @@ def read_inputs(
 def _evaluation_key(path: Path) -> tuple[str, str, int]:
     match = EVALUATION.search(path.as_posix())
     if match is None:
-        raise ValueError(f"{path}: not of the form seed_<seed>/eval/<task>/<base or trained>/<file>.")
+        raise UserError(f"{path}: not of the form seed_<seed>/eval/<task>/<base or trained>/<file>.")
     seed, task, variant = match.groups()
     return task, variant, int(seed)
 
@@ -90,29 +91,27 @@ def _evaluation_key(path: Path) -> tuple[str, str, int]:
 def _seed(path: Path) -> int:
     match = SEED.search(path.as_posix())
     if match is None:
-        raise ValueError(f"{path}: no folder seed_<seed> in the path.")
+        raise UserError(f"{path}: no folder seed_<seed> in the path.")
     return int(match.group(1))
 
 
 def _evaluation(scores: Path, summary: Path | None) -> Evaluation:
     if summary is None:
-        raise ValueError(f"{scores} comes without its scores.json: run the stage score again.")
+        raise UserError(f"{scores} comes without its scores.json: run the stage score again.")
     table = read_table(scores, SCORES)
     return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=read_json(summary))
 
 
 def _require_complete(inputs: Inputs) -> None:
     if not inputs.evaluations:
-        raise ValueError("The report was given no scores: evaluate at least one task.")
+        raise UserError("The report was given no scores: evaluate at least one task.")
     for seed in inputs.seeds:
         for task in inputs.tasks:
             for variant in VARIANTS:
                 if (task, variant, seed) not in inputs.evaluations:
-                    raise ValueError(f"Seed {seed} has no {variant} scores of {task}: run the stage score for it.")
+                    raise UserError(f"Seed {seed} has no {variant} scores of {task}: run the stage score for it.")
         if seed not in inputs.metrics or seed not in inputs.rollouts:
-            raise ValueError(
-                f"Seed {seed} has scores but no training metrics and rollouts: run the stage train for it."
-            )
+            raise UserError(f"Seed {seed} has scores but no training metrics and rollouts: run the stage train for it.")
 
 
 def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:
@@ -123,9 +122,7 @@ def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str
         other = inputs.evaluations[key]
         same_problems = first.outcomes.problems.tolist() == other.outcomes.problems.tolist()
         if not same_problems or first.outcomes.samples != other.outcomes.samples:
-            raise ValueError(
-                f"{files[key]} and {files[keys[0]]} are of different problems: run the stage sample again."
-            )
+            raise UserError(f"{files[key]} and {files[keys[0]]} are of different problems: run the stage sample again.")
         for name in ("extractor", "confidence", "bootstrap"):
             if first.summary[name] != other.summary[name]:
-                raise ValueError(f"{files[key]} and {files[keys[0]]} differ in {name}: run the stage score again.")
+                raise UserError(f"{files[key]} and {files[keys[0]]} differ in {name}: run the stage score again.")

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers
 from dagrpo.files import read_json, read_parquet, sha256_of
 from dagrpo.report.inputs import Inputs
@@ -32,7 +33,7 @@ def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
     names = {seed: sorted(read_json(path)["files"]) for seed, path in inputs.rollouts.items()}
     total = min(len(steps) for steps in names.values())
     if total == 0:
-        raise ValueError("A rollouts/manifest.json lists no steps: run the stage train again.")
+        raise UserError("A rollouts/manifest.json lists no steps: run the stage train again.")
     count = max(1, min(most_steps, total // 2))
     return (
         _phase(inputs, {seed: steps[:count] for seed, steps in names.items()}, (1, count)),
@@ -57,12 +58,12 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
 
 
 def _read(manifest: Path, name: str) -> pa.Table:
-    """One step's rollouts; ValueError when the file is not the one the manifest lists."""
+    """One step's rollouts; UserError when the file is not the one the manifest lists."""
     path = manifest.parent / name
     if not path.is_file() or sha256_of(path) != read_json(manifest)["files"][name]["sha256"]:
-        raise ValueError(f"{path} is missing or not the file that {manifest} lists: run the stage train again.")
+        raise UserError(f"{path} is missing or not the file that {manifest} lists: run the stage train again.")
     table = read_parquet(path)
     missing = [column for column in COLUMNS if column not in table.column_names]
     if missing or table.num_rows == 0:
-        raise ValueError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
+        raise UserError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
     return table.select(COLUMNS)

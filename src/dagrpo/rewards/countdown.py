@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.arithmetic import parse
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
@@ -60,7 +61,7 @@ def equal(answer: str, ground_truth: str) -> bool:
 
 
 def check(ground_truth: str) -> None:
-    """ValueError when a ground truth is not numbers and a target in JSON."""
+    """UserError when a ground truth is not numbers and a target in JSON."""
     _puzzle(ground_truth)
 
 
@@ -68,7 +69,7 @@ def check(ground_truth: str) -> None:
 def _puzzle(ground_truth: str) -> _Puzzle:
     puzzle = _read(ground_truth)
     if puzzle is None:
-        raise ValueError(
+        raise UserError(
             f"{ground_truth[:40]!r} is not a puzzle of whole numbers from 0 and a target: "
             'write it as {"numbers": [3, 4, 6], "target": 24}.'
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.records import Verdict
 from dagrpo.rewards.latex import no_latex
@@ -43,7 +44,7 @@ class Grader:
     def judge(
         self, texts: Sequence[str], ground_truths: Sequence[str], verifiers: Sequence[str], extractor: Extractor
     ) -> list[Judgement]:
-        """One judgement for each text, in order. ValueError names the row whose ground truth is none for its verifier."""
+        """One judgement for each text, in order. UserError names the row whose ground truth is none for its verifier."""
         judged: list[Judgement] = []
         pending: dict[int, Comparison] = {}
         known = {name: get_verifier(name) for name in set(verifiers)}
@@ -58,7 +59,7 @@ class Grader:
         replies = self._pool.compare(list(pending.values()))
         for (row, comparison), reply in zip(pending.items(), replies, strict=True):
             if reply == "no_ground_truth":
-                raise ValueError(f"row {row}: {no_latex(comparison.ground_truth)}")
+                raise UserError(f"row {row}: {no_latex(comparison.ground_truth)}")
             judged[row] = Judgement(answer=comparison.answer, verdict=reply)
         return judged
 
@@ -74,6 +75,6 @@ def _judge_fast(
         return answer, "right" if answer == truth else "wrong"
     try:
         equal = verifier.equal(answer, truth)
-    except ValueError as error:
-        raise ValueError(f"row {row}: {error}") from None
+    except UserError as error:
+        raise UserError(f"row {row}: {error}") from None
     return answer, None if equal is None else "right" if equal else "wrong"

@@ -7,6 +7,7 @@ powers, times, ranges and numbers with an exponent are no answer, rather than th
 
 import re
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.numbers import (
     CHARACTERS,
@@ -42,7 +43,7 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def equal(extracted: str, ground_truth: str) -> bool:
-    """Whether two plain numbers are equal, exactly. ValueError when one of them is not a plain number."""
+    """Whether two plain numbers are equal, exactly. UserError when one of them is not a plain number."""
     return (extracted == ground_truth and truth_number(ground_truth) == ground_truth) or (
         _number(extracted) == _number(ground_truth)
     )
@@ -54,7 +55,7 @@ def formatted(text: str) -> bool:
 
 
 def check(ground_truth: str) -> None:
-    """ValueError when a ground truth is not a plain number."""
+    """UserError when a ground truth is not a plain number."""
     _number(ground_truth)
 
 
@@ -62,7 +63,7 @@ def _number(text: str) -> str:
     """A plain number, never one with an exponent: `1e999999999` would cost gigabytes somewhere down the line."""
     number = truth_number(text) if len(text) < 100 else plain_number(text)
     if number is None:
-        raise ValueError(f"{text[:40]!r} is not a plain number such as 18, -3 or 1,000.5: correct the ground truth.")
+        raise UserError(f"{text[:40]!r} is not a plain number such as 18, -3 or 1,000.5: correct the ground truth.")
     return number
 
 

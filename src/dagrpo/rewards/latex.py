@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from dagrpo.errors import UserError
 from dagrpo.rewards import hendrycks
 from dagrpo.rewards.numbers import plain_number, truth_number
 from dagrpo.rewards.pool import Comparison, WorkerPool
@@ -37,15 +38,15 @@ def compare(
 
 
 def check(ground_truth: str) -> None:
-    """ValueError when a ground truth is neither a number, nor words, nor LaTeX that math-verify can read."""
+    """UserError when a ground truth is neither a number, nor words, nor LaTeX that math-verify can read."""
     text = ground_truth.strip()
     if not text:
-        raise ValueError("the ground truth is empty: give the answer as a number or in LaTeX.")
+        raise UserError("the ground truth is empty: give the answer as a number or in LaTeX.")
     plain = truth_number(text) is not None or plain_number(hendrycks.normalise(text)) is not None
     if plain or _WORDS.fullmatch(text):
         return
     if _checking().compare([Comparison(answer=None, ground_truth=text)]) != ["right"]:
-        raise ValueError(no_latex(text))
+        raise UserError(no_latex(text))
 
 
 def no_latex(ground_truth: str) -> str:

@@ -12,7 +12,7 @@ def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, 
     """One score for each attempt, in order.
 
     `reward.verifier` overrides the one of the attempt unless it is "task". `max_new_tokens` is where the overlong
-    penalty ends. ValueError names the row whose ground truth is none for its verifier.
+    penalty ends. UserError names the row whose ground truth is none for its verifier.
     """
     verifiers = [attempt.verifier if reward.verifier == "task" else reward.verifier for attempt in attempts]
     judgements = grader.judge(

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.numbers import to_ascii
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
@@ -54,7 +55,7 @@ def _accepted(ground_truth: str) -> tuple[str, ...]:
     listed = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
     accepted = tuple(map(normalise, texts)) if listed else ()
     if not accepted or "" in accepted:
-        raise ValueError(
+        raise UserError(
             f"{ground_truth[:40]!r} is not a JSON list of texts with a letter or digit in each: "
             'write it as ["Paris", "City of Paris"].'
         )
@@ -62,7 +63,7 @@ def _accepted(ground_truth: str) -> tuple[str, ...]:
 
 
 def check(ground_truth: str) -> None:
-    """ValueError when a ground truth is not a JSON list of texts, each of which says something."""
+    """UserError when a ground truth is not a JSON list of texts, each of which says something."""
     _accepted(ground_truth)
 
 

@@ -13,12 +13,12 @@ from dagrpo.params.base import Extractor
 class Verifier:
     """Any text is read in linear time, and none makes a verifier fail.
 
-    `check` raises ValueError when a ground truth is none for the verifier, and so may `equal`.
+    `check` raises UserError when a ground truth is none for the verifier, and so may `equal`.
     """
 
     name: str
     extract: Callable[[str, Extractor], str | None]  # the policy's text -> its answer, None when it gives none
     equal: Callable[[str, str], bool | None]  # answer, ground truth -> None: it takes math-verify to tell
     formatted: Callable[[str], bool]  # whether the text has the form the verifier asks for
-    check: Callable[[str], None]  # ValueError in a sentence when a ground truth is none
+    check: Callable[[str], None]  # UserError in a sentence when a ground truth is none
     literal: bool = False  # extractor exact compares texts as they stand, and does not ask `equal`

@@ -2,6 +2,7 @@
 
 import difflib
 
+from dagrpo.errors import UserError
 from dagrpo.rewards import countdown, geo3k, gsm8k, hendrycks_math, math_dapo, symbolic_math, text_match
 from dagrpo.rewards.verifier import Verifier
 
@@ -21,8 +22,8 @@ VERIFIERS: dict[str, Verifier] = {
 
 
 def get_verifier(name: str) -> Verifier:
-    """A verifier by its name. ValueError with the nearest known one when there is none."""
+    """A verifier by its name. UserError with the nearest known one when there is none."""
     if name in VERIFIERS:
         return VERIFIERS[name]
     nearest = difflib.get_close_matches(name, VERIFIERS, n=1, cutoff=0.0)[0]
-    raise ValueError(f"there is no verifier {name!r}: did you mean {nearest}? Known are {', '.join(VERIFIERS)}.")
+    raise UserError(f"there is no verifier {name!r}: did you mean {nearest}? Known are {', '.join(VERIFIERS)}.")

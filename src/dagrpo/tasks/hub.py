@@ -10,17 +10,18 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.tasks.source import Place, RawFile, Source
 
 
 def hub_place(source: Source) -> Place:
-    """The files of each split, downloaded when their turn comes. ValueError says what could not be read, and how to do without."""
+    """The files of each split, downloaded when their turn comes. UserError says what could not be read, and how to do without."""
     urls = _urls(source)
     files = {}
     for split, name in source.hub_splits.items():
         if name not in urls:
             where = f"{source.repository}@{source.revision[:12]} ({name})"
-            raise ValueError(
+            raise UserError(
                 f"{where} is not a split of the data set, which has {', '.join(urls)}: use data.mirror instead."
             )
         files[split] = [_file(source, url) for url in urls[name]]
@@ -47,7 +48,7 @@ def _file(source: Source, url: str) -> RawFile:
     """One file, refused when it is not of the pinned commit."""
     prefix = f"hf://datasets/{source.repository}@{source.revision}/"
     if not url.startswith(prefix):
-        raise ValueError(
+        raise UserError(
             f"{url} is not a file of {source.repository} at commit {source.revision}: remove what shadows it."
         )
     name = url.removeprefix(prefix)
@@ -71,7 +72,7 @@ def _faults_in_a_sentence(source: Source) -> Iterator[None]:
         yield
     except (OSError, ValueError, httpx.HTTPError, datasets.exceptions.DatasetsError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise ValueError(
+        raise UserError(
             f"{source.repository} at commit {source.revision} cannot be read from the hub ({reason}): check the network, "
             "or set data.mirror to a folder with a local copy."
         ) from error

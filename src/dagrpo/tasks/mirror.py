@@ -2,18 +2,19 @@
 
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.tasks.source import SPLITS, Place, RawFile, Source
 
 SUFFIXES = (".jsonl", ".parquet")
 
 
 def mirror_place(source: Source, folder: Path) -> Place:
-    """The file of each split, in whichever of the two formats it is there. ValueError names the one that is missing.
+    """The file of each split, in whichever of the two formats it is there. UserError names the one that is missing.
 
     A split beyond train and test may be missing.
     """
     if not folder.is_dir():
-        raise ValueError(
+        raise UserError(
             f"data.mirror is {folder}, which is not a folder: correct it, or set it to null to use the hub."
         )
     files = {split: _file(source, split, folder, Path(name)) for split, name in source.mirror_files.items()}
@@ -30,7 +31,7 @@ def _file(source: Source, split: str, folder: Path, name: Path) -> RawFile | Non
     if split not in SPLITS:
         return None
     other = next(suffix for suffix in SUFFIXES if suffix != name.suffix)
-    raise ValueError(
+    raise UserError(
         f"{folder / name} is missing: put a copy of {source.repository} there (or one that ends in {other}), "
         "or correct data.mirror."
     )

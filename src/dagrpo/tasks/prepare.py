@@ -29,7 +29,7 @@ DROPPED = "dropped.parquet"
 def prepare(
     task: str, folder: Path, params: Data, *, model: Path, evaluate: Sequence[str], train: str | None = None
 ) -> Card:
-    """Write `folder`, whole or not at all. ValueError when the task is unknown or its raw data is at fault.
+    """Write `folder`, whole or not at all. UserError when the task is unknown or its raw data is at fault.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
     train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must

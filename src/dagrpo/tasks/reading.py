@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dagrpo.errors import UserError
 from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source, to_row
 
@@ -33,7 +34,7 @@ class Reader:
         self._seen: set[Identity] = set()
 
     def rows(self, path: Path, label: str) -> Iterator[Row]:
-        """The rows of one file without copies. ValueError names the file and the row that is damaged or no row."""
+        """The rows of one file without copies. UserError names the file and the row that is damaged or no row."""
         for count, numbered in self._batches(path, label):
             self.read += count
             for number, values in numbered:
@@ -49,7 +50,7 @@ class Reader:
         elif path.suffix == ".jsonl":
             yield from ((1, [numbered]) for numbered in _lines(self._source, path, label))
         else:
-            raise ValueError(f"{label} is neither .jsonl nor .parquet: convert it to one of them.")
+            raise UserError(f"{label} is neither .jsonl nor .parquet: convert it to one of them.")
 
     def _is_first(self, row: Row) -> bool:
         if not self._source.copies:
@@ -64,7 +65,7 @@ class Reader:
 def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
     with path.open("rb") as file:  # bytes: a text may hold other line separators
         if not any(line.strip() for line in file):
-            raise ValueError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
+            raise UserError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
         file.seek(0)
         for number, line in enumerate(file, start=1):
             yield number, _parse(label, number, line)
@@ -74,9 +75,9 @@ def _parse(label: str, number: int, line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number of over 4,300 digits
-        raise ValueError(f"{label}, line {number} is not valid JSON ({error}): correct the file.") from None
+        raise UserError(f"{label}, line {number} is not valid JSON ({error}): correct the file.") from None
     if not isinstance(values, dict):
-        raise ValueError(
+        raise UserError(
             f"{label}, line {number} is {type(values).__name__}, not an object with named fields: correct the file."
         )
     return values
@@ -95,7 +96,7 @@ def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.R
                 start += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise ValueError(
+        raise UserError(
             f"{label} is not a Parquet file that can be read ({reason}): replace it with a complete copy of {source.repository}."
         ) from None
 

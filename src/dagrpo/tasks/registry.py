@@ -4,6 +4,7 @@ import difflib
 import importlib
 import pkgutil
 
+from dagrpo.errors import UserError
 from dagrpo.tasks import data_sets
 from dagrpo.tasks.task import Task
 
@@ -22,9 +23,9 @@ TASKS = discover()
 
 
 def get_task(name: str) -> Task:
-    """The task of that name. ValueError gives the nearest known one."""
+    """The task of that name. UserError gives the nearest known one."""
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
         hint = f"the nearest known one is `{near[0]}`" if near else f"the known ones are {', '.join(TASKS)}"
-        raise ValueError(f"`{name}` is not a task: {hint}; correct experiment.tasks.")
+        raise UserError(f"`{name}` is not a task: {hint}; correct experiment.tasks.")
     return TASKS[name]

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dagrpo.errors import UserError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One raw row. Each accessor below raises ValueError when the field does not hold what it is asked for."""
+    """One raw row. Each accessor below raises UserError when the field does not hold what it is asked for."""
 
     file: str
     number: int  # from 1: the line of a JSONL file
@@ -19,7 +21,7 @@ class Row:
     columns: Mapping[str, str] = field(default_factory=dict)  # our name of a field -> the file's, where it differs
     folder: Path = Path()  # what a picture's path is relative to
 
-    def error(self, field: str, fault: str) -> ValueError:
+    def error(self, field: str, fault: str) -> UserError:
         """A complaint about one field of this row, to be raised."""
         return fault_in(self.file, self.number, self.columns.get(field, field), fault)
 
@@ -85,9 +87,9 @@ class Row:
             raise self.error(field, f"names {path!r}, which cannot be read beside the file") from None
 
 
-def fault_in(file: str, number: int, field: str, fault: str) -> ValueError:
+def fault_in(file: str, number: int, field: str, fault: str) -> UserError:
     """The one form of every complaint about raw data."""
-    return ValueError(f"{file}, row {number}, field `{field}` {fault}: correct the file.")
+    return UserError(f"{file}, row {number}, field `{field}` {fault}: correct the file.")
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.errors import UserError
 from dagrpo.records import Example
 
 SINGLE_TURN_AGENT = "single_turn_agent"
@@ -64,13 +65,13 @@ def to_table(examples: Sequence[Example]) -> pa.Table:
 
 
 def from_table(table: pa.Table, source: Path) -> list[Example]:
-    """Rows of the contract as examples, in their order. ValueError names the file `source`, the row and the field."""
+    """Rows of the contract as examples, in their order. UserError names the file `source`, the row and the field."""
     _check_columns(table.schema, source)
     return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
 
 
 def require_single_turn(examples: Sequence[Example], source: Path) -> None:
-    """Refuse rows whose rollouts would need more than one completion of a text; ValueError names the first one.
+    """Refuse rows whose rollouts would need more than one completion of a text; UserError names the first one.
 
     A prompt that offers tools which nothing runs would be trained and scored without a word about it.
     """
@@ -84,7 +85,7 @@ def require_single_turn(examples: Sequence[Example], source: Path) -> None:
             (example.images, "it has images, and the rollouts are of texts"),
         ):
             if fault:
-                raise ValueError(f"{source}, row {number}: {why}: choose a task in a single-turn form.")
+                raise UserError(f"{source}, row {number}: {why}: choose a task in a single-turn form.")
 
 
 def _row(example: Example) -> dict[str, Any]:
@@ -114,14 +115,14 @@ def _row(example: Example) -> dict[str, Any]:
 def _check_columns(found: pa.Schema, source: Path) -> None:
     for field in SCHEMA:
         if field.name not in found.names:
-            raise ValueError(f"{source} has no column `{field.name}`: run the prepare stage again.")
+            raise UserError(f"{source} has no column `{field.name}`: run the prepare stage again.")
         if not found.field(field.name).equals(field):
-            raise ValueError(
+            raise UserError(
                 f"{source}, column `{field.name}` is {found.field(field.name)} instead of {field}: run the prepare stage again."
             )
     for name in found.names:
         if name not in SCHEMA.names:
-            raise ValueError(f"{source} has an unknown column `{name}`: run the prepare stage again.")
+            raise UserError(f"{source} has an unknown column `{name}`: run the prepare stage again.")
 
 
 def _example(row: dict[str, Any], where: str) -> Example:
@@ -150,13 +151,13 @@ def _example(row: dict[str, Any], where: str) -> Example:
 
 def _check_prompt(messages: list[dict[str, str]], where: str) -> None:
     if not messages:
-        raise ValueError(f"{where}, field `prompt` holds no message: run the prepare stage again.")
+        raise UserError(f"{where}, field `prompt` holds no message: run the prepare stage again.")
     for message in messages:
         if message["role"] not in ROLES:
-            raise ValueError(f"{where}, field `prompt.role` is {message['role']!r}, not one of {', '.join(ROLES)}.")
+            raise UserError(f"{where}, field `prompt.role` is {message['role']!r}, not one of {', '.join(ROLES)}.")
         _require_text(message["content"], "prompt.content", where)
 
 
 def _require_text(text: str, field: str, where: str) -> None:
     if not text.strip():
-        raise ValueError(f"{where}, field `{field}` is empty: run the prepare stage again.")
+        raise UserError(f"{where}, field `{field}` is empty: run the prepare stage again.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagrpo.errors import UserError
 from dagrpo.params.data import Data
 from dagrpo.tasks.row import Row, fault_in, value_at
 
@@ -58,7 +59,7 @@ class Place:
 
 
 def to_row(source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any]) -> Row:
-    """Pick a task's fields from one raw row. ValueError names the file, the row and the field that is missing."""
+    """Pick a task's fields from one raw row. UserError names the file, the row and the field that is missing."""
     fields, columns = {}, {}
     for field, names in source.columns.items():
         columns[field], fields[field] = _find(source, label, number, field, names, values)
@@ -86,10 +87,10 @@ def limit_of(split: str, params: Data) -> int | None:
 def require_rows(source: Source, split: str, label: str, count: int, params: Data) -> None:
     """Refuse a copy that is not complete. With a limit on the split, a part of the data set is enough."""
     if count == 0:
-        raise ValueError(f"{label} holds no rows: replace it with a complete copy of {source.repository}.")
+        raise UserError(f"{label} holds no rows: replace it with a complete copy of {source.repository}.")
     if limit_of(split, params) is None and count != source.rows.get(split, count):
         setting = "data.max_train" if split == "train" else "data.max_test"
-        raise ValueError(
+        raise UserError(
             f"{label} holds {count:,} rows, but the {split} split of {source.repository} has {source.rows[split]:,}: "
             f"replace it with a complete copy, or, to use a part of the data set, set {setting} (to {count} for this part)."
         )

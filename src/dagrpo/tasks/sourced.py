@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 from dagrpo.params.data import Data
 from dagrpo.records import Example
@@ -91,7 +92,7 @@ def _enough(source: Source, params: Data) -> int | None:
     if not source.sampled:
         return None
     if params.max_train is None:
-        raise ValueError(
+        raise UserError(
             f"{source.repository} is too large to be read whole: set data.max_train to how many problems to train on."
         )
     return params.max_train + params.held_out

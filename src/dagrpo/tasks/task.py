@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A data set in one prompt form. `load` raises ValueError on bad raw data."""
+    """A data set in one prompt form. `load` raises UserError on bad raw data."""
 
     name: str
     load: Callable[[Data], Problems]

@@ -31,7 +31,7 @@ def tag_value(value: object) -> str:
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested sections as `rollout.engine.dtype: float32`. Lists stay whole, as JSON; None becomes null."""
+    """Nested sections as `runtime.engine.start_timeout: 300`. Lists stay whole, as JSON; None becomes null."""
     flat: dict[str, str] = {}
     for name, value in params.items():
         if isinstance(value, Mapping) and value:

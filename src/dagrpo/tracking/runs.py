@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
 from dagrpo.tracking.environment import environment_tags
 from dagrpo.tracking.journal import Journal
@@ -103,7 +104,7 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
     """Record one execution of a stage and how it ends: FINISHED, FAILED on an exception, KILLED when told to stop.
 
     `record` has stage, experiment, seed, params, code, key, inputs {path: sha256} and outputs [path]; the working
-    directory is the project's root. ValueError, before any work, when runs cannot be recorded.
+    directory is the project's root. UserError, before any work, when runs cannot be recorded.
     """
     mode = _mode()
     if mode == "off":
@@ -126,7 +127,7 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
 def _mode() -> str:
     mode = os.environ.get(MODE) or "on"
     if mode not in MODES:
-        raise ValueError(f"{MODE}={mode} is not known: set it to one of {', '.join(MODES)}.")
+        raise UserError(f"{MODE}={mode} is not known: set it to one of {', '.join(MODES)}.")
     return mode
 
 

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from dagrpo.errors import UserError
+
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
@@ -46,14 +48,14 @@ def artifact_location(uri: str, root: Path) -> str | None:
 
 
 def require_usable(uri: str) -> None:
-    """Refuse, before any work, to record where that cannot succeed. ValueError says what to do; takes milliseconds."""
+    """Refuse, before any work, to record where that cannot succeed. UserError says what to do; takes milliseconds."""
     database = database_path(uri)
     if database is not None:
         _require_database(database)
     elif _is_server(uri):
         _require_answer(uri)
     elif urlsplit(uri).scheme in {"", "file"}:
-        raise ValueError(
+        raise UserError(
             f"MLFLOW_TRACKING_URI={uri} names a folder, and MLflow records in a database or on a server: "
             f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
         )
@@ -101,7 +103,7 @@ def _require_database(database: Path) -> None:
     folder = next(parent for parent in database.parents if parent.exists())
     if not database.exists():
         if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise ValueError(
+            raise UserError(
                 f"{folder} is not a folder to write {database.name} in: correct its permissions, {_REMEDY}."
             )
         return
@@ -110,7 +112,7 @@ def _require_database(database: Path) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except sqlite3.Error as error:
-        raise ValueError(
+        raise UserError(
             f"{database} cannot record runs ({error}): move it away, name another with MLFLOW_TRACKING_URI, {_REMEDY}."
         ) from None
 
@@ -122,7 +124,7 @@ def _require_answer(uri: str) -> None:
     except urllib.error.HTTPError:
         return  # it answers; whether we may write, its own client will say
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"The MLflow server at {uri} does not answer ({getattr(error, 'reason', error)}): "
             f"start it, correct MLFLOW_TRACKING_URI, {_REMEDY}."
         ) from None

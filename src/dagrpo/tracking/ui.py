@@ -17,6 +17,7 @@ from urllib.parse import quote
 import yaml
 from rich.console import Console
 
+from dagrpo.errors import UserError
 from dagrpo.tracking.store import artifact_location, is_initialised, open_client, require_usable, tracking_uri
 
 HOST = "127.0.0.1"
@@ -29,7 +30,7 @@ RUNS_VIEW = "runs?workflowType=machine_learning"  # the view with the learning c
 def serve(port: int) -> None:
     """Serve the UI until interrupted, and print the address to open once it answers.
 
-    With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. ValueError when the port is taken or the
+    With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. UserError when the port is taken or the
     server does not start.
     """
     root = Path.cwd()
@@ -91,7 +92,7 @@ def _require_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
-            raise ValueError(f"Port {port} on {HOST} cannot be used ({error}): choose another with --port.") from None
+            raise UserError(f"Port {port} on {HOST} cannot be used ({error}): choose another with --port.") from None
 
 
 def _command(uri: str, root: Path, port: int) -> list[str]:
@@ -113,7 +114,7 @@ def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
                     return
             except OSError:
                 time.sleep(0.2)
-    raise ValueError(f"The MLflow UI did not start on port {port}: see its messages above.")
+    raise UserError(f"The MLflow UI did not start on port {port}: see its messages above.")
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -12,6 +12,7 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.trainer import state
 from dagrpo.trainer.batches import TokenSequences
 from dagrpo.trainer.history import History
@@ -28,7 +29,7 @@ from dagrpo.trainer.update import PolicyUpdate
 def train(run: TrainingRun, report: Report, world: World) -> None:
     """Train to the last step, from the newest state if there is one, and write the outputs.
 
-    `report(step, metrics)` is called in the first process, once per step executed here, timings included. ValueError
+    `report(step, metrics)` is called in the first process, once per step executed here, timings included. UserError
     when the data, the checkpoint, the engine or a saved state cannot be used.
     """
     with state.exclusive(run.state) if world.is_rank_zero else nullcontext():
@@ -44,7 +45,7 @@ def _train(run: TrainingRun, report: Report, world: World) -> None:
     first = _resume(run, policy, optimizer, world)
     if first < run.training.steps:
         update = _update(run, policy, optimizer, tokenizer, world)
-        weights = GatheredWeights(policy.model, getattr(torch, run.rollout.engine.dtype), world)
+        weights = GatheredWeights(policy.model, getattr(torch, run.rollout.dtype), world)
         if world.is_rank_zero:
             turns: AbstractContextManager[Turns] = sampling(run, prompts, tokenizer, first, weights, report)
         else:
@@ -52,7 +53,7 @@ def _train(run: TrainingRun, report: Report, world: World) -> None:
         with turns as taken:
             for step in range(first, run.training.steps):
                 _step(step, taken, update, world)
-                if (step + 1) % run.training.save_every == 0 or step + 1 == run.training.steps:
+                if (step + 1) % run.runtime.training.save_every == 0 or step + 1 == run.training.steps:
                     state.save(run.state, step + 1, policy.model, optimizer, world)
     if world.is_rank_zero:
         history = History(run.state)
@@ -90,6 +91,7 @@ def _update(
         optimizer=optimizer,
         algorithm=run.algorithm,
         training=run.training,
+        micro_batch_size=run.runtime.training.micro_batch_size,
         temperature=run.rollout.temperature,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
         world=world,
@@ -100,7 +102,7 @@ def _prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Promp
     examples = read_examples(run.train_split)
     prompts = prompts_of(examples, tokenizer, run.training, run.train_split)
     if len(prompts) < run.training.prompts_per_step:
-        raise ValueError(
+        raise UserError(
             f"{run.train_split} has {len(prompts)} problems to train on ({len(examples)} rows, less those outside "
             f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
             f"({run.training.prompts_per_step}): lower the latter, or widen the range."

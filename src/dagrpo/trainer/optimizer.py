@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch.distributed.tensor import DTensor
 
+from dagrpo.errors import UserError
+
 BETAS = (0.9, 0.999)
 
 
@@ -24,7 +26,7 @@ def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad
     total = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     norm = float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all processes
     if not torch.isfinite(torch.tensor(norm)):
-        raise ValueError(
+        raise UserError(
             f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
         )
     for group in optimizer.param_groups:

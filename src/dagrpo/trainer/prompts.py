@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.training import Training
 from dagrpo.records import Example
@@ -13,30 +14,30 @@ from dagrpo.trainer.rollouts import Prompt
 
 
 def read_examples(path: Path) -> list[Example]:
-    """The rows of a split; ValueError when there is none to train on, or one that takes more than a single turn."""
+    """The rows of a split; UserError when there is none to train on, or one that takes more than a single turn."""
     examples = from_table(read_parquet(path), path)
     require_single_turn(examples, path)
     if not examples:
-        raise ValueError(f"{path} has no rows: choose an experiment.train task that has a train split.")
+        raise UserError(f"{path} has no rows: choose an experiment.train task that has a train split.")
     return examples
 
 
 def prompts_of(
     examples: list[Example], tokenizer: PreTrainedTokenizerBase, training: Training, path: Path
 ) -> list[Prompt]:
-    """The rows within the range of pass rates, rendered; ValueError names a row that is too long or has no pass rate."""
+    """The rows within the range of pass rates, rendered; UserError names a row that is too long or has no pass rate."""
     prompts = []
     for index, example in enumerate(examples):
         if not _in_range(example, training):
             continue
         if training.order == "easy_first" and example.pass_rate is None:
-            raise ValueError(
+            raise UserError(
                 f"{path} row {index}: training.order is easy_first, but the problem has no pass rate: set "
                 "difficulty.samples, give data.pass_rates, or set training.order to shuffled."
             )
         text, token_ids = render(tokenizer, example.prompt)
         if len(token_ids) > training.max_prompt_tokens:
-            raise ValueError(
+            raise UserError(
                 f"{path} row {index}: the prompt has {len(token_ids)} tokens, training.max_prompt_tokens is "
                 f"{training.max_prompt_tokens}: raise it, or set data.max_prompt_tokens to leave such rows out."
             )
@@ -60,10 +61,10 @@ def _in_range(example: Example, training: Training) -> bool:
 def supervised_pairs(
     examples: list[Example], tokenizer: PreTrainedTokenizerBase, path: Path
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Every row as prompt and target tokens; ValueError names a row whose source has no solution to learn from."""
+    """Every row as prompt and target tokens; UserError names a row whose source has no solution to learn from."""
     for index, example in enumerate(examples):
         if not example.answer.strip():
-            raise ValueError(
+            raise UserError(
                 f"{path} row {index}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0."
             )
     return [supervised_pair(example, tokenizer) for example in examples]

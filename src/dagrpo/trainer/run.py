@@ -6,6 +6,7 @@ from pathlib import Path
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Runtime
 from dagrpo.params.training import Training
 
 
@@ -20,6 +21,7 @@ class TrainingRun:
     reward: Reward
     algorithm: Algorithm
     training: Training
+    runtime: Runtime
     state: Path  # resumable, not an output
     server_log: Path
     policy: Path  # output: folder of the trained sharded checkpoint

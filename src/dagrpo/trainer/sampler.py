@@ -48,7 +48,13 @@ def sampling(
     """A sampler whose engine holds the policy's weights; the engine is started for it and stopped after it."""
     with engine_folder(run.initial) as folder:
         weights.hand_to(folder.write)
-        engine = serving(folder.path, run.rollout.engine, run.server_log, deterministic=run.rollout.deterministic)
+        engine = serving(
+            folder.path,
+            run.runtime.engine,
+            run.server_log,
+            dtype=run.rollout.dtype,
+            deterministic=run.rollout.deterministic,
+        )
         with (
             engine as client,
             Grader(run.reward.verify_seconds) as grader,

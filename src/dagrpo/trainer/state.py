@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints.dcp import DcpTensors, write_weights
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, read_json, write_json
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
@@ -32,13 +33,13 @@ class Saved:
 
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
-    """Hold the state for one trainer; ValueError when another process has it for longer than a minute."""
+    """Hold the state for one trainer; UserError when another process has it for longer than a minute."""
     root.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(root / "lock", timeout=SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER):
             yield
     except Timeout:
-        raise ValueError(
+        raise UserError(
             f"{root} is in use by another trainer of the same configuration: wait for it, or stop it."
         ) from None
 
@@ -70,18 +71,18 @@ def save(root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.A
 
 
 def load(saved: Saved, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
-    """Put a saved state into a model and its optimizer; ValueError when it belongs to another model.
+    """Put a saved state into a model and its optimizer; UserError when it belongs to another model.
 
     The number of processes need not be the one that saved it: each reads what it is to hold.
     """
     if read_json(saved.folder / "state.json") != {"step": saved.step}:
-        raise ValueError(
+        raise UserError(
             f"{saved.folder} does not hold step {saved.step}: delete {saved.folder.parent} and train from the start."
         )
     stored = DcpTensors(saved.folder)
     names = {name.removeprefix("weight/") for name in stored.specs if name.startswith("weight/")}
     if names != dict(model.named_parameters()).keys():
-        raise ValueError(
+        raise UserError(
             f"{saved.folder} holds another model's weights: delete {saved.folder.parent} and train from the start."
         )
     for name, parameter in model.named_parameters():

@@ -57,6 +57,7 @@ class PolicyUpdate:
         optimizer: torch.optim.AdamW,
         algorithm: Algorithm,
         training: Training,
+        micro_batch_size: int,
         temperature: float,
         pad_token_id: int,
         world: World,
@@ -67,6 +68,7 @@ class PolicyUpdate:
         self._optimizer = optimizer
         self._algorithm = algorithm
         self._training = training
+        self._micro_batch_size = micro_batch_size
         self._temperature = temperature
         self._pad_token_id = pad_token_id
         self._world = world
@@ -102,7 +104,7 @@ class PolicyUpdate:
         part, rest = divmod(span.stop - span.start, self._world.size)
         assert rest == 0, "checked with the parameters"
         start = span.start + self._world.rank * part
-        for rows in slices(part, self._training.micro_batch_size):
+        for rows in slices(part, self._micro_batch_size):
             yield slice(start + rows.start, start + rows.stop)
 
     @torch.no_grad()

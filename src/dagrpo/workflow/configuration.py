@@ -6,6 +6,7 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
+from dagrpo.errors import UserError
 from dagrpo.params.overlay import with_overrides
 from dagrpo.params.schema import Params, parse, read_params, read_yaml
 from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
@@ -17,7 +18,7 @@ def require_readable() -> None:
     """Refuse a params.yaml that is missing or not YAML in a sentence that names it, before Snakemake reads it."""
     try:
         read_yaml(PARAMS)
-    except ValueError as error:
+    except UserError as error:
         raise WorkflowError(str(error)) from None
 
 
@@ -26,7 +27,7 @@ def checked(config: Mapping[str, Any]) -> Params:
     try:
         params = parse(with_overrides(config))
         require_fitting_tasks(params)
-    except ValueError as error:
+    except UserError as error:
         raise WorkflowError(str(error)) from None
     return params
 
@@ -35,7 +36,7 @@ def split_for_rollouts(task: str, path: str) -> str:
     """The path of a split whose problems are to be completed; WorkflowError for a task that takes more than one turn."""
     try:
         require_single_turn(task)
-    except ValueError as error:
+    except UserError as error:
         raise WorkflowError(str(error)) from None
     return path
 

@@ -1,16 +1,17 @@
 """What the tasks of an experiment ask of the other parameters: refused before any work, in a sentence."""
 
+from dagrpo.errors import UserError
 from dagrpo.params.schema import Params
 from dagrpo.tasks.registry import get_task
 
 
 def require_fitting_tasks(params: Params) -> None:
-    """ValueError when a task is unknown, an evaluation would hand out answers, or a reward could never be earned."""
+    """UserError when a task is unknown, an evaluation would hand out answers, or a reward could never be earned."""
     for name in params.experiment.tasks:
         get_task(name)
     for name in params.experiment.evaluate:
         if get_task(name).oracle:
-            raise ValueError(
+            raise UserError(
                 f"experiment.evaluate names {name}, which tells the policy whether its answer is right, so that its score "
                 "would say nothing: evaluate the task in a form without that help."
             )
@@ -21,17 +22,17 @@ def _require_tools(params: Params) -> None:
     weights, task = params.reward.weights, get_task(params.experiment.train)
     for component in ("tool_calls", "tool_effort"):
         if getattr(weights, component) and not task.tools:
-            raise ValueError(
+            raise UserError(
                 f"reward.weights.{component} is {getattr(weights, component)}, but {task.name} offers no tool to call: set "
                 "it to 0.0, or train on a task with tools."
             )
 
 
 def require_single_turn(name: str) -> None:
-    """ValueError when the task's rollouts take more than one turn of text, which neither train nor sample does."""
+    """UserError when the task's rollouts take more than one turn of text, which neither train nor sample does."""
     needs = get_task(name).needs
     if needs:
-        raise ValueError(
+        raise UserError(
             f"{name} needs rollouts with {' and '.join(needs)}, and train and sample make single turns of text: choose a "
             "single-turn form of it, or make its data alone with `snakemake prepared`."
         )

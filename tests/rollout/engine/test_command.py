@@ -1,14 +1,16 @@
 import json
 from pathlib import Path
 
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
 
-ENGINE = Engine(dtype="bfloat16", max_total_tokens=2048, max_running_requests=7, request_timeout=900)
+ENGINE = Engine(max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 
 
 def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True) -> list[str]:
-    return server_command(tmp_path, ENGINE, 31000, tmp_path / "s.yaml", gpu=gpu, deterministic=deterministic)
+    return server_command(
+        tmp_path, ENGINE, 31000, tmp_path / "s.yaml", dtype="bfloat16", gpu=gpu, deterministic=deterministic
+    )
 
 
 def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:

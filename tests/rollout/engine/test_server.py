@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from dagrpo.files import read_json, write_json
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.client import RolloutClient
 from dagrpo.rollout.engine.server import ServerError, SGLangServer, free_port, require_servable, serving
@@ -198,7 +198,7 @@ def test_a_parent_killed_while_its_server_runs_leaves_no_process(
     tiny_model: Path, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from dagrpo.params.rollout import Engine\n"
+        "import sys; from pathlib import Path; from dagrpo.params.runtime import Engine\n"
         "from dagrpo.records import SamplingRequest; from dagrpo.rollout.engine.server import SGLangServer\n"
         "with SGLangServer(Path(sys.argv[1]), Engine(), Path(sys.argv[2])) as server:\n"
         "    print(server.process.pid, flush=True); import time; time.sleep(1000)\n"
@@ -224,7 +224,7 @@ def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
     shutil.copytree(tiny_model, model)
     write_json(model / "config.json", read_json(model / "config.json") | {"architectures": ["Nonsense"]})
     log = tmp_path / "server.log"
-    with pytest.raises(ServerError) as error, serving(model, engine, log, deterministic=True):
+    with pytest.raises(ServerError) as error, serving(model, engine, log, dtype="float32", deterministic=True):
         pass
     sentence = str(error.value)
     assert "died while it was starting" in sentence
@@ -281,7 +281,7 @@ def test_an_incomplete_model_folder_is_refused_before_anything_starts(
     (model / missing).unlink()
     with (
         pytest.raises(ServerError, match=f"{model} cannot be served, it has no {named}.*: run the stage"),
-        serving(model, Engine(), tmp_path / "server.log", deterministic=True),
+        serving(model, Engine(), tmp_path / "server.log", dtype="float32", deterministic=True),
     ):
         pass
     assert not (tmp_path / "server.log").exists()
@@ -306,7 +306,7 @@ def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(
 def test_with_servers_that_run_elsewhere_none_is_started(tmp_path: Path) -> None:
     engine = Engine(servers=["http://127.0.0.1:1/"])
     with (
-        serving(tmp_path / "no model", engine, tmp_path / "log", deterministic=True) as client,
+        serving(tmp_path / "no model", engine, tmp_path / "log", dtype="float32", deterministic=True) as client,
         pytest.raises(ServerError, match=r"http://127\.0\.0\.1:1 cannot be reached"),
     ):
         client.generate(batch(prompts=1), lockstep=False)

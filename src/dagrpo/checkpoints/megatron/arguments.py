@@ -4,6 +4,7 @@ Only what the weights dictate. Parallelism, batch sizes and the optimizer are th
 """
 
 from dagrpo.checkpoints.megatron.config import ModelConfig, Shape
+from dagrpo.errors import UserError
 
 FILE = "megatron_arguments.txt"
 # What --use-rope-scaling means in Megatron; only the factor is an argument.
@@ -11,10 +12,10 @@ _LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_ma
 
 
 def megatron_arguments(config: ModelConfig) -> list[str]:
-    """One argument with its value per line. ValueError: config.json asks for what Megatron has no argument for."""
+    """One argument with its value per line. UserError: config.json asks for what Megatron has no argument for."""
     shape, values = config.shape, config.values
     if values["hidden_act"] not in ("silu", "swish"):
-        raise ValueError(
+        raise UserError(
             f"config.json asks for the activation {values['hidden_act']}: only silu has a table for Megatron."
         )
     return [
@@ -57,7 +58,7 @@ def _rotary(config: ModelConfig) -> list[str]:
     rope = config.rope
     base, factor = rope["rope_theta"], rope.get("factor")
     if base != int(base):
-        raise ValueError(f"config.json has the rope_theta {base}, but --rotary-base takes a whole number: correct it.")
+        raise UserError(f"config.json has the rope_theta {base}, but --rotary-base takes a whole number: correct it.")
     arguments = [
         "--position-embedding-type rope",
         f"--rotary-base {int(base)}",
@@ -70,7 +71,7 @@ def _rotary(config: ModelConfig) -> list[str]:
             return [*arguments, f"--rotary-seq-len-interpolation-factor {int(factor)}"]
         case "llama3" if all(rope.get(key) == value for key, value in _LLAMA3_SCALING.items()):
             return [*arguments, "--use-rope-scaling", f"--rope-scaling-factor {factor}"]
-    raise ValueError(
+    raise UserError(
         f"config.json scales the rotary embedding as {rope}, for which Megatron has no argument: "
         "remove the scaling, or keep checkpoint.format dcp."
     )
@@ -99,5 +100,5 @@ def _window(config: ModelConfig) -> list[str]:
     """A position sees `sliding_window` positions, itself included; Megatron counts those before it."""
     window, used = config.values["sliding_window"], config.values["use_sliding_window"]
     if used is True:  # of Qwen, which begins at some layer
-        raise ValueError("config.json sets use_sliding_window, for which Megatron has no argument: set it to false.")
+        raise UserError("config.json sets use_sliding_window, for which Megatron has no argument: set it to false.")
     return [f"--window-size {window - 1},0"] if window and used is None else []

@@ -11,6 +11,7 @@ from typing import Any
 from dagrpo.checkpoints.folder import CONFIG, require_config
 from dagrpo.checkpoints.megatron.families import family_of
 from dagrpo.checkpoints.megatron.rules import Dimension, Family
+from dagrpo.errors import UserError
 from dagrpo.files import read_json
 
 _REQUIRED = (
@@ -79,13 +80,13 @@ class ModelConfig:
 
 
 def load_config(folder: Path) -> ModelConfig:
-    """Read the config.json of a folder. ValueError: an architecture without a table, or a size is missing."""
+    """Read the config.json of a folder. UserError: an architecture without a table, or a size is missing."""
     require_config(folder)
     given = read_json(folder / CONFIG)
     family = family_of(_architecture(given, folder))
     for key in _REQUIRED:
         if not isinstance(given.get(key), int):
-            raise ValueError(f"{folder / CONFIG} gives no {key}: copy the file of the model it comes from again.")
+            raise UserError(f"{folder / CONFIG} gives no {key}: copy the file of the model it comes from again.")
     values = _DEFAULTS | dict(family.defaults) | given
     return ModelConfig(family=family, shape=_shape(family, values, folder), values=values, rope=_rope(values))
 
@@ -93,7 +94,7 @@ def load_config(folder: Path) -> ModelConfig:
 def _architecture(given: dict[str, Any], folder: Path) -> str:
     names = given.get("architectures")
     if not isinstance(names, list) or not names:
-        raise ValueError(
+        raise UserError(
             f"{folder / CONFIG} names no architectures: add the one of the model, such as LlamaForCausalLM."
         )
     return str(names[0])
@@ -103,7 +104,7 @@ def _shape(family: Family, values: dict[str, Any], folder: Path) -> Shape:
     heads = values["num_attention_heads"]
     experts = values.get("num_local_experts") or values.get("num_experts") or 0
     if bool(experts) != bool(family.experts):
-        raise ValueError(f"{folder / CONFIG} gives {experts} experts to a {family.name} model: correct the file.")
+        raise UserError(f"{folder / CONFIG} gives {experts} experts to a {family.name} model: correct the file.")
     return Shape(
         layers=values["num_hidden_layers"],
         vocabulary=values["vocab_size"],

@@ -15,12 +15,13 @@ from torch import Tensor
 from dagrpo.checkpoints.megatron.distcp_writer import METADATA
 from dagrpo.checkpoints.megatron.layout import Sizes
 from dagrpo.checkpoints.megatron.pickles import StoredTensor, TensorHeader, read_header, read_metadata
+from dagrpo.errors import UserError
 
 _LOCAL_HEADER_BYTES = 30  # of a zip entry, before its name
 
 
 class DistcpReader:
-    """The tensors of one folder. ValueError: no readable `.metadata`, or a file that it names is missing."""
+    """The tensors of one folder. UserError: no readable `.metadata`, or a file that it names is missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,7 +32,7 @@ class DistcpReader:
         self.specs = {key: stored.spec for key, stored in self._stored.items()}
 
     def read(self, key: str, offsets: Sizes, sizes: Sizes) -> Tensor:
-        """The box of a tensor. ValueError: a part of it is stored nowhere, or its file is damaged."""
+        """The box of a tensor. UserError: a part of it is stored nowhere, or its file is damaged."""
         missing = torch.Size(sizes).numel()
         found: Tensor | None = None
         for start, extent in self._candidates(key, offsets, sizes):
@@ -48,7 +49,7 @@ class DistcpReader:
             _narrowed(found, low, offsets, lengths).copy_(values)
             missing -= values.numel()
         if missing or found is None:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder} lacks a part of {key}: a file is missing from it, copy or make that checkpoint again."
             )
         return found
@@ -64,19 +65,19 @@ class DistcpReader:
         _, place = self._stored[key].chunks[start]
         path = self._folder / place.file
         if Path(place.file).name != place.file:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder / METADATA} names {place.file!r}, which is not a file of its folder: "
                 "do not use this checkpoint."
             )
         mapped = self._map(path)
         if place.offset < 0 or place.length < 0 or place.offset + place.length > len(mapped):
-            raise ValueError(f"{path} is truncated: copy or make that checkpoint again.")
+            raise UserError(f"{path} is truncated: copy or make that checkpoint again.")
         item = self._items.get((place.length, extent))
         if item is None or not item.is_like(mapped, place.offset, place.length):
             item = self._items[place.length, extent] = _item(mapped, place.offset, place.length, f"{key} in {path}")
         tensor = _mapped_tensor(mapped, place.offset, item, f"{key} in {path}")
         if tuple(tensor.shape) != extent or tensor.dtype != self.specs[key].dtype:
-            raise ValueError(f"{path} holds {key} in another shape or type than {METADATA} says: make it again.")
+            raise UserError(f"{path} holds {key} in another shape or type than {METADATA} says: make it again.")
         return tensor
 
     def _map(self, path: Path) -> mmap.mmap:
@@ -85,9 +86,9 @@ class DistcpReader:
                 with path.open("rb") as file:  # a private map: nothing written to it reaches the file
                     self._files[path.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             except FileNotFoundError:
-                raise ValueError(f"{path} is missing: copy or make that checkpoint again.") from None
+                raise UserError(f"{path} is missing: copy or make that checkpoint again.") from None
             except ValueError:  # an empty file cannot be mapped
-                raise ValueError(f"{path} is truncated: copy or make that checkpoint again.") from None
+                raise UserError(f"{path} is truncated: copy or make that checkpoint again.") from None
         return self._files[path.name]
 
 
@@ -162,12 +163,12 @@ def _item(mapped: mmap.mmap, start: int, length: int, where: str) -> _Item:
     records = _records(mapped, start, length, where)
     pickled = next((name for name in records if name.endswith("/data.pkl")), None)
     if pickled is None:
-        raise ValueError(f"{where} is not a tensor that torch.save wrote: copy or make that checkpoint again.")
+        raise UserError(f"{where} is not a tensor that torch.save wrote: copy or make that checkpoint again.")
     begin, end = records[pickled]
     header = read_header(mapped[begin:end], where)
     begin, end = records.get(pickled.removesuffix("data.pkl") + f"data/{header.record}", (0, 0))
     if begin == end:
-        raise ValueError(f"{where} is damaged (its values are missing): copy or make that checkpoint again.")
+        raise UserError(f"{where} is damaged (its values are missing): copy or make that checkpoint again.")
     return _Item(
         header=header,
         begin=begin - start,
@@ -186,7 +187,7 @@ def _mapped_tensor(mapped: mmap.mmap, start: int, item: _Item, where: str) -> Te
     try:
         return values.view(header.dtype).as_strided(header.shape, header.strides, header.offset)
     except RuntimeError as error:  # torch's word for a shape that goes beyond the values
-        raise ValueError(f"{where} is damaged ({str(error).splitlines()[0]}): copy or make it again.") from None
+        raise UserError(f"{where} is damaged ({str(error).splitlines()[0]}): copy or make it again.") from None
 
 
 def _records(mapped: mmap.mmap, start: int, length: int, where: str) -> dict[str, tuple[int, int]]:
@@ -194,13 +195,13 @@ def _records(mapped: mmap.mmap, start: int, length: int, where: str) -> dict[str
     try:
         entries = zipfile.ZipFile(_Span(mapped, start, length)).infolist()
     except Exception as error:  # noqa: BLE001 - zipfile raises anything on a damaged directory
-        raise ValueError(f"{where} is damaged ({type(error).__name__}): copy or make that checkpoint again.") from None
+        raise UserError(f"{where} is damaged ({type(error).__name__}): copy or make that checkpoint again.") from None
     records = {}
     for entry in entries:
         local = start + entry.header_offset
         lengths = (mapped[local + at : local + at + 2] for at in (26, 28))  # lengths of the name and of what follows it
         begin = local + _LOCAL_HEADER_BYTES + sum(int.from_bytes(two, "little") for two in lengths)
         if entry.compress_type != zipfile.ZIP_STORED or begin + entry.file_size > start + length:
-            raise ValueError(f"{where} is compressed or damaged: save or copy that checkpoint again.")
+            raise UserError(f"{where} is compressed or damaged: save or copy that checkpoint again.")
         records[entry.filename] = (begin, begin + entry.file_size)
     return records

@@ -33,6 +33,7 @@ from torch.serialization import get_crc32_options, set_crc32_options, skip_data
 from dagrpo.checkpoints.megatron.layout import Piece, Sizes
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import raw_bytes
+from dagrpo.errors import UserError
 from dagrpo.files import json_text
 
 METADATA = ".metadata"
@@ -88,13 +89,13 @@ class DistcpPlan:
         self._stored: dict[MetadataIndex, _StorageInfo] = {}
 
     def add(self, piece: Piece, dtype: torch.dtype, values: Callable[[], Tensor]) -> None:
-        """Store one box of a Megatron tensor; `values` reads it. ValueError: other boxes of it have another type."""
+        """Store one box of a Megatron tensor; `values` reads it. UserError: other boxes of it have another type."""
         if piece.key not in self._described:
             self._described[piece.key] = _described(piece.size, dtype)
         described = self._described[piece.key]
         assert isinstance(described, TensorStorageMetadata)
         if described.properties.dtype != dtype:
-            raise ValueError(
+            raise UserError(
                 f"{piece.names[0]} is in {dtype}, but other tensors of {piece.key} are in "
                 f"{described.properties.dtype}: convert the checkpoint to one type first."
             )

@@ -1,6 +1,7 @@
 """One table per family of models. What no rule names is an error, so a table is either right or refuses."""
 
 from dagrpo.checkpoints.megatron.rules import Family, experts, gate_and_up, layer, query_key_value, whole
+from dagrpo.errors import UserError
 
 ENDS = (
     whole("embedding.word_embeddings.weight", "model.embed_tokens.weight", "vocabulary", "hidden"),
@@ -144,12 +145,12 @@ FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, GLM, GLM4)
 
 
 def family_of(architecture: str) -> Family:
-    """The table for an architecture of config.json. ValueError: there is none."""
+    """The table for an architecture of config.json. UserError: there is none."""
     for family in FAMILIES:
         if architecture in family.architectures:
             return family
     known = ", ".join(name for family in FAMILIES for name in family.architectures)
-    raise ValueError(
+    raise UserError(
         f"{architecture} has no table for Megatron (known are {known}): "
         "keep checkpoint.format dcp, or add a table to checkpoints/megatron/families.py."
     )

@@ -12,7 +12,7 @@ from dagrpo.checkpoints.tensors import Tensors
 
 
 def planned_files(described_by: Path, tensors: Tensors, max_file_bytes: int) -> list[PlannedFile]:
-    """The files of weights whose config.json is in `described_by`. ValueError: Megatron cannot hold or train them."""
+    """The files of weights whose config.json is in `described_by`. UserError: Megatron cannot hold or train them."""
     config = load_config(described_by)
     arguments = "\n".join(megatron_arguments(config)) + "\n"
     return [

@@ -19,6 +19,7 @@ from torch.distributed.checkpoint import filesystem, metadata, planner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from dagrpo.checkpoints.tensors import TensorSpec
+from dagrpo.errors import UserError
 
 Kind = TypeVar("Kind")
 
@@ -108,7 +109,7 @@ class _Restricted(pickle.Unpickler):
 
 
 def read_metadata(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that a `.metadata` describes. ValueError: it is missing, damaged, or names a class it has no need of."""
+    """The tensors that a `.metadata` describes. UserError: it is missing, damaged, or names a class it has no need of."""
     allowed: dict[str, Any] = {f"{kind.__module__}.{kind.__name__}": kind for kind in _METADATA_CLASSES}
     allowed |= {str(dtype): dtype for dtype in _DTYPES.values()}
     allowed["torch.serialization._get_layout"] = lambda name: torch.strided
@@ -117,7 +118,7 @@ def read_metadata(path: Path) -> dict[str, StoredTensor]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing: give the folder of a whole torch_dist checkpoint.") from None
+        raise UserError(f"{path} is missing: give the folder of a whole torch_dist checkpoint.") from None
     return _loaded(content, allowed, str(path), _stored_tensors)
 
 
@@ -163,7 +164,7 @@ def _checked(kind: type[Kind], value: Any) -> Kind:
 
 
 def read_header(pickled: bytes, where: str) -> TensorHeader:
-    """The header of a tensor that torch.save wrote. ValueError: it is something else."""
+    """The header of a tensor that torch.save wrote. UserError: it is something else."""
     allowed: dict[str, Any] = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
     allowed |= {"torch._utils._rebuild_tensor_v2": _rebuild, "collections.OrderedDict": OrderedDict}
     return _loaded(pickled, allowed, where, _header)
@@ -194,8 +195,8 @@ def _loaded(content: bytes, allowed: dict[str, Any], where: str, then: Callable[
     try:
         return then(_Restricted(io.BytesIO(content), allowed).load())
     except _ForeignName as error:
-        raise ValueError(f"{where} is a pickle that is not read ({error}): do not use this checkpoint.") from None
+        raise UserError(f"{where} is a pickle that is not read ({error}): do not use this checkpoint.") from None
     except Exception as error:  # noqa: BLE001 - a damaged pickle raises anything
-        raise ValueError(
+        raise UserError(
             f"{where} is truncated or damaged ({type(error).__name__}): copy or make that checkpoint again."
         ) from None

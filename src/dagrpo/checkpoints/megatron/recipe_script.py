@@ -94,7 +94,7 @@ _FOLDERS = (
 
 
 def script(recipe: Recipe, config: ModelConfig) -> str:
-    """The script for a model. ValueError: the recipe's layout cannot hold it, or Megatron-LM cannot train it."""
+    """The script for a model. UserError: the recipe's layout cannot hold it, or Megatron-LM cannot train it."""
     require_trainable(recipe, config)
     # --pretrained-checkpoint implies --finetune for the first start; given always, it would begin every restart anew.
     of_model = [argument for argument in megatron_arguments(config) if argument != "--finetune"]

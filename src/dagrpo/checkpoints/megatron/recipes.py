@@ -20,6 +20,7 @@ from dagrpo.checkpoints.megatron.published_models import (
     R1_DISTILL_QWEN_7B,
     PublishedModel,
 )
+from dagrpo.errors import UserError
 
 GPUS_PER_NODE = 8
 
@@ -198,11 +199,11 @@ RECIPES = (
 
 
 def recipe_named(name: str) -> Recipe:
-    """ValueError: there is none of that name."""
+    """UserError: there is none of that name."""
     by_name = {recipe.name: recipe for recipe in RECIPES}
     if name not in by_name:
         near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5) or list(by_name)
-        raise ValueError(f"There is no recipe {name!r}: --recipe takes {' or '.join(near)}.")
+        raise UserError(f"There is no recipe {name!r}: --recipe takes {' or '.join(near)}.")
     return by_name[name]
 
 
@@ -224,10 +225,10 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
     for what, count in counts.items():
         _require_divided(recipe, "tensor", recipe.tensor, what, count)
     if recipe.expert > 1 and not shape.experts:
-        raise ValueError(f"--recipe {recipe.name} spreads experts, but config.json has none: choose another recipe.")
+        raise UserError(f"--recipe {recipe.name} spreads experts, but config.json has none: choose another recipe.")
     _require_divided(recipe, "expert", recipe.expert, "experts", shape.experts)
     if recipe.length > positions:
-        raise ValueError(
+        raise UserError(
             f"--recipe {recipe.name} trains on {recipe.length} tokens, but config.json has {positions} "
             "max_position_embeddings: choose a recipe of shorter sequences."
         )
@@ -235,7 +236,7 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
 
 def _require_divided(recipe: Recipe, kind: str, ranks: int, what: str, count: int) -> None:
     if count % ranks:
-        raise ValueError(
+        raise UserError(
             f"--recipe {recipe.name} has {ranks} {kind}-parallel ranks, which do not divide the {count} {what} of "
             "config.json: choose another recipe."
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from dagrpo.checkpoints.megatron.distcp_reader import DistcpReader
 from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece, Sizes
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+from dagrpo.errors import UserError
 
 TRACKER = "latest_checkpointed_iteration.txt"
 RELEASE = "release"
@@ -22,9 +23,9 @@ def weights_folder(folder: Path) -> Path:
     try:
         iteration = (folder / TRACKER).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        raise ValueError(f"{folder} has neither .metadata nor {TRACKER}: it is not a torch_dist checkpoint.") from None
+        raise UserError(f"{folder} has neither .metadata nor {TRACKER}: it is not a torch_dist checkpoint.") from None
     if iteration != RELEASE and not iteration.isdigit():
-        raise ValueError(f"{folder / TRACKER} holds {iteration!r}, not an iteration: correct it.")
+        raise UserError(f"{folder / TRACKER} holds {iteration!r}, not an iteration: correct it.")
     return folder / (RELEASE if iteration == RELEASE else f"iter_{int(iteration):07d}")
 
 
@@ -32,7 +33,7 @@ class MegatronTensors:
     """A `torch_dist` checkpoint of a model whose layout is known. Optimizer and random states are left alone.
 
     Rows of the vocabulary that Megatron added for its padding are cut off; rows that it does not hold are those of
-    `base`. ValueError: a tensor is missing, left over, or of another shape than the layout says, or rows are missing
+    `base`. UserError: a tensor is missing, left over, or of another shape than the layout says, or rows are missing
     and there is no base.
     """
 
@@ -68,7 +69,7 @@ class MegatronTensors:
             if alone in self._reader.specs:
                 self._require_shape(piece, alone, piece.size[1:])
                 return alone, piece.offsets[1:], piece.sizes[1:]
-        raise ValueError(
+        raise UserError(
             f"{self._folder} lacks the tensor {piece.key}, which config.json asks for ({piece.names[0]}): "
             "use the config.json of the model that was trained."
         )
@@ -78,7 +79,7 @@ class MegatronTensors:
         if piece.is_vocabulary and held[1:] == expected[1:]:
             return self._require_rows(piece, key, held[0], expected[0])
         if held != expected:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder} holds {key} in the shape {list(held)}, but config.json asks for {list(expected)}: "
                 "use the config.json of the model that was trained."
             )
@@ -88,13 +89,13 @@ class MegatronTensors:
         if held >= expected:
             return
         if self._base is None:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder} holds {held:,} of the {expected:,} rows of {key} (its padded vocabulary is smaller): "
                 "give the model that training began with as the base, its rows are taken."
             )
         base, ours = self._base.specs.get(piece.names[0]), self._reader.specs[key]
         if base is None or base.shape != piece.shapes[0] or base.dtype != ours.dtype:
-            raise ValueError(
+            raise UserError(
                 f"the base has no {piece.names[0]} of shape {list(piece.shapes[0])} in {ours.dtype} to take rows from: "
                 "give the model that training began with."
             )
@@ -103,7 +104,7 @@ class MegatronTensors:
         used = {key for key, _, _ in self._places.values()}
         for key in sorted(self._reader.specs):
             if key not in used and not key.startswith(_OF_TRAINING):
-                raise ValueError(
+                raise UserError(
                     f"{self._folder} holds the tensor {key}, which the architecture of config.json does not have: "
                     "use the config.json of the model that was trained."
                 )

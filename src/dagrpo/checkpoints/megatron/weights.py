@@ -11,6 +11,7 @@ from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece
 from dagrpo.checkpoints.megatron.tensors import RELEASE, TRACKER
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.errors import UserError
 
 # What Transformer Engine's and Megatron's own modules of a layer ask for beside their weights. A loader that misses one
 # stops, and ignores those that it has no module for.
@@ -28,7 +29,7 @@ _MODULES = (
 
 
 def planned_weights(tensors: Tensors, layout: Layout, max_file_bytes: int) -> list[PlannedFile]:
-    """The folder that `--load` takes. ValueError: a tensor is missing, left over, or of another shape or type."""
+    """The folder that `--load` takes. UserError: a tensor is missing, left over, or of another shape or type."""
     require_the_same_tensors(tensors, layout)
     plan = DistcpPlan(RELEASE, max_file_bytes)
     for piece in layout.pieces:
@@ -45,7 +46,7 @@ def require_the_same_tensors(tensors: Tensors, layout: Layout) -> None:
     """Refuse weights that are not exactly those of the layout."""
     model = f"a {layout.family.name} model with this config.json"
     for name in sorted(tensors.specs.keys() - layout.names.keys()):
-        raise ValueError(
+        raise UserError(
             f"the tensor {name} has no place in {model}: remove it from the checkpoint, or correct the config."
         )
     for piece in layout.pieces:
@@ -56,15 +57,15 @@ def require_the_same_tensors(tensors: Tensors, layout: Layout) -> None:
 def _require_tensor(tensors: Tensors, piece: Piece, name: str, shape: tuple[int, ...], model: str) -> None:
     spec = tensors.specs.get(name)
     if spec is None:
-        raise ValueError(f"the tensor {name} of {model} is missing: copy or make that checkpoint again.")
+        raise UserError(f"the tensor {name} of {model} is missing: copy or make that checkpoint again.")
     if spec.shape != shape:
-        raise ValueError(
+        raise UserError(
             f"the tensor {name} has the shape {list(spec.shape)}, but {model} has it as {list(shape)}: "
             "its config.json and its weights do not belong together."
         )
     first = tensors.specs[piece.names[0]].dtype
     if spec.dtype != first:
-        raise ValueError(
+        raise UserError(
             f"the tensor {name} is in {spec.dtype} and {piece.names[0]} in {first}, but Megatron keeps both in one: "
             "convert the checkpoint to one type first."
         )

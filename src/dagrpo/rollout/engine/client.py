@@ -109,7 +109,7 @@ class RolloutClient:
             response = self._http.request("POST", address + path, body=json.dumps(body).encode())
         except urllib3.exceptions.ReadTimeoutError:
             raise ServerError(
-                f"{address} did not answer within {self._timeout:g} s (rollout.engine.request_timeout): "
+                f"{address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): "
                 "raise it, or ask for less at a time."
             ) from None
         except urllib3.exceptions.HTTPError as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 
 HOST = "127.0.0.1"
 CPU_FLAGS = (
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def server_command(
-    model: Path, engine: Engine, port: int, settings: Path, *, gpu: bool, deterministic: bool
+    model: Path, engine: Engine, port: int, settings: Path, *, dtype: str, gpu: bool, deterministic: bool
 ) -> list[str]:
     """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine."""
     flags = {
@@ -43,7 +43,7 @@ def server_command(
         "host": HOST,
         "port": str(port),
         "config": str(settings),
-        "dtype": engine.dtype,
+        "dtype": dtype,
         "max-total-tokens": str(engine.max_total_tokens),
         "max-running-requests": str(engine.max_running_requests),
         "chunked-prefill-size": "4096",

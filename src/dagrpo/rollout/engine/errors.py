@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+from dagrpo.errors import UserError
+
 TAIL_BYTES = 1 << 16
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
 _REASON = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)(: .*)?$|^ERROR: |\[Errno \d+\]")
 
 
-class ServerError(ValueError):
+class ServerError(UserError):
     """The rollout server cannot be used. The message says why, where its log is, and what to do."""
 
 

@@ -1,7 +1,7 @@
 """Starts an SGLang server for a model folder, watches it, and stops it.
 
 The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
-device; whoever needs more runs servers elsewhere and names them in rollout.engine.servers.
+device; whoever needs more runs servers elsewhere and names them in runtime.engine.servers.
 """
 
 import errno
@@ -21,7 +21,7 @@ import psutil
 import urllib3
 
 from dagrpo.files import read_json
-from dagrpo.params.rollout import Engine
+from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import RolloutClient
 from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
 from dagrpo.rollout.engine.errors import ServerError, last_line_of, reason_in
@@ -35,7 +35,7 @@ API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
 
 
 @contextmanager
-def serving(model: Path, engine: Engine, log: Path, *, deterministic: bool) -> Iterator[RolloutClient]:
+def serving(model: Path, engine: Engine, log: Path, *, dtype: str, deterministic: bool) -> Iterator[RolloutClient]:
     """A client of the servers that run elsewhere, or of one that is started for the model and stopped at the end.
 
     ServerError when the server cannot be started, in one sentence with the log's path.
@@ -43,7 +43,7 @@ def serving(model: Path, engine: Engine, log: Path, *, deterministic: bool) -> I
     if engine.servers:
         yield RolloutClient(engine.servers, engine.request_timeout, api_key=os.environ.get(API_KEY_VARIABLE))
         return
-    with SGLangServer(model, engine, log, deterministic=deterministic) as server:
+    with SGLangServer(model, engine, log, dtype=dtype, deterministic=deterministic) as server:
         yield RolloutClient([server.address], engine.request_timeout, api_key=server.api_key, diagnose=server.diagnose)
 
 
@@ -54,12 +54,20 @@ class SGLangServer:
     """
 
     def __init__(
-        self, model: Path, engine: Engine, log: Path, *, deterministic: bool = True, port: int | None = None
+        self,
+        model: Path,
+        engine: Engine,
+        log: Path,
+        *,
+        dtype: str = "float32",
+        deterministic: bool = True,
+        port: int | None = None,
     ) -> None:
         """Nothing is started yet. `deterministic` matters on a GPU only. `port` None: any free one."""
         self._model = model
         self._engine = engine
         self._log = log
+        self._dtype = dtype
         self._deterministic = deterministic
         self._port = port
         self._process: WatchedProcess | None = None
@@ -121,7 +129,9 @@ class SGLangServer:
         settings = scratch / "settings.yaml"
         write_settings(settings, self.api_key)
         return WatchedProcess(
-            server_command(self._model, self._engine, port, settings, gpu=gpu, deterministic=self._deterministic),
+            server_command(
+                self._model, self._engine, port, settings, dtype=self._dtype, gpu=gpu, deterministic=self._deterministic
+            ),
             environment=server_environment(os.environ, scratch, gpu=gpu),
             log=self._log,
             scratch=scratch,
@@ -138,7 +148,7 @@ class SGLangServer:
                 if time.monotonic() > deadline:
                     raise ServerError(
                         f"The SGLang server was not ready after {self._engine.start_timeout} s: raise "
-                        f"rollout.engine.start_timeout; it last said: {last_line_of(self._log)} (log: {self._log})"
+                        f"runtime.engine.start_timeout; it last said: {last_line_of(self._log)} (log: {self._log})"
                     )
                 time.sleep(SECONDS_BETWEEN_CHECKS)
             self._answers(http, "POST", "/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from dagrpo.errors import UserError
 from dagrpo.params.data import Arithmetic, Data, Level
 from dagrpo.records import Example
 from dagrpo.tasks.source import SPLITS
@@ -53,7 +54,7 @@ KINDS: Mapping[Level, Kind] = {
 
 
 def load(params: Data) -> Problems:
-    """The problems of `params.arithmetic`. ValueError when its levels do not hold as many distinct ones."""
+    """The problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
     wanted = params.arithmetic
     counts = _problems_per_level(wanted)
     splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
@@ -84,7 +85,7 @@ def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
     levels = sorted(set(wanted.levels), key=lambda level: (KINDS[level].distinct(), level))
     available = sum(KINDS[level].distinct() for level in levels)
     if total > available:
-        raise ValueError(
+        raise UserError(
             f"data.arithmetic asks for {total:,} problems (train and test), but its levels hold only {available:,} distinct "
             "ones: lower train or test, or add a level."
         )

@@ -32,7 +32,7 @@ _BARE = re.compile(r"\\(?:boxed|fbox)\s++([^\s${}]++)\s*+\$")  # TeX takes the o
 
 
 def math_problem(row: Row) -> Problem:
-    r"""One row of MATH. ValueError when its solution ends in no `\boxed{...}`."""
+    r"""One row of MATH. UserError when its solution ends in no `\boxed{...}`."""
     solution = row.text("solution")
     bare = _BARE.findall(solution)
     ground_truth = last_boxed(solution) or (bare[-1] if bare else None)

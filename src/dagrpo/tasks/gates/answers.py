@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
+from dagrpo.errors import UserError
 from dagrpo.records import Example
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tasks.gates.sieve import Sieve
@@ -16,12 +17,12 @@ LONGEST_SHOWN = 40
 
 
 def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
-    """Drop problems whose ground truth their verifier cannot read; with `refuse`, ValueError names the first."""
+    """Drop problems whose ground truth their verifier cannot read; with `refuse`, UserError names the first."""
 
     def fault(example: Example) -> str | None:
         complaint = _complaint(example.verifier, example.ground_truth)
         if complaint is not None and mode == "refuse":
-            raise ValueError(
+            raise UserError(
                 f"task {example.task}, {example.split} row {example.index}, field `ground_truth` is "
                 f"{example.ground_truth[:LONGEST_SHOWN]!r}, which the verifier {example.verifier} cannot read "
                 f"({complaint}): correct the data, or set data.unreadable_answers to drop."
@@ -68,6 +69,6 @@ def _listed(same: Sequence[Example]) -> str:
 def _complaint(verifier: str, ground_truth: str) -> str | None:
     try:
         get_verifier(verifier).check(ground_truth)
-    except ValueError as error:
+    except UserError as error:
         return str(error).rstrip(".")
     return None

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 
+from dagrpo.errors import UserError
 from dagrpo.records import Example
 from dagrpo.tasks.gates.sieve import Sieve
 from dagrpo.tasks.gates.text import identity
@@ -12,11 +13,11 @@ def hold_out(sieve: Sieve, count: int) -> None:
     """Make the `count` train problems with the smallest sha256 of the normalised question the test split.
 
     The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They
-    keep their index and their order. ValueError when nothing would be left to train on.
+    keep their index and their order. UserError when nothing would be left to train on.
     """
     train = sieve.kept["train"]
     if count >= len(train):
-        raise ValueError(
+        raise UserError(
             f"data.held_out is {count}, but only {len(train):,} problems are left to choose from: lower data.held_out."
         )
     chosen = {id(example) for example in sorted(train, key=_rank)[:count]}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_parquet, sha256_of
 from dagrpo.records import Example
 from dagrpo.tasks.gates.sieve import Sieve
@@ -26,7 +27,7 @@ class PassRates:
 def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
     """Give problems the pass rate that the file has for their question.
 
-    The file has columns question_sha256 (of the question's UTF-8, in hex) and pass_rate. ValueError when it is missing
+    The file has columns question_sha256 (of the question's UTF-8, in hex) and pass_rate. UserError when it is missing
     or damaged, or, with `must_match`, when there are train problems and it rates none of the task's.
     """
     rates, ambiguous = _read(path)
@@ -39,7 +40,7 @@ def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
             for example, rate in zip(examples, found, strict=True)
         ]
     if must_match and sieve.kept["train"] and not any(known.values()):
-        raise ValueError(
+        raise UserError(
             f"data.pass_rates is {path}, but none of the {len(rates):,} questions it rates is among the problems of this "
             "task: name the file of an experiment that trains on the same task, or set it to null."
         )
@@ -64,11 +65,11 @@ def drop_by_pass_rate(sieve: Sieve, lowest: float, highest: float) -> None:
 def _read(path: Path) -> tuple[dict[str, float], int]:
     """Question -> pass rate, and the number of questions left out because they are rated more than once."""
     if not path.is_file():
-        raise ValueError(f"data.pass_rates is {path}, which is not a file: correct it, or set it to null.")
+        raise UserError(f"data.pass_rates is {path}, which is not a file: correct it, or set it to null.")
     table = read_parquet(path)
     for column in ("question_sha256", "pass_rate"):
         if column not in table.column_names:
-            raise ValueError(
+            raise UserError(
                 f"{path} (data.pass_rates) has no column `{column}`: name a difficulty.parquet, or set it to null."
             )
     rates: dict[str, float] = {}
@@ -84,7 +85,7 @@ def _read(path: Path) -> tuple[dict[str, float], int]:
 
 def _checked(rate: object, path: Path, row: int) -> float:
     if not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        raise ValueError(
+        raise UserError(
             f"{path}, row {row}, field `pass_rate` is {rate!r}, not a number from 0 to 1: correct the file that "
             "data.pass_rates names."
         )

@@ -31,7 +31,7 @@ class PromptTokens:
 
 
 def count_prompt_tokens(sieve: Sieve, model: Path) -> bool | None:
-    """Give every problem that is left its `prompt_tokens`. ValueError when the model's chat template refuses one.
+    """Give every problem that is left its `prompt_tokens`. UserError when the model's chat template refuses one.
 
     Returns whether the template tells the policy of its tools, as some leave them out; None when there are none.
     """

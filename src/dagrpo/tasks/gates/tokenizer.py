@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_json
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
@@ -35,12 +36,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def rendered(tokenizer: PreTrainedTokenizerBase, example: Example) -> str:
-    """The prompt of a problem with its tools. ValueError names the problem that the chat template refuses."""
+    """The prompt of a problem with its tools. UserError names the problem that the chat template refuses."""
     try:
         return prompt_text(tokenizer, example.prompt, [TOOLS[name].schema for name in example.tools])
     except TemplateError as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
+        raise UserError(
             f"the chat template of {tokenizer.name_or_path} refuses the prompt of task {example.task}, {example.split} "
             f"row {example.index} ({reason}): choose another model, or another task."
         ) from None

@@ -1,0 +1,57 @@
+"""Section `runtime`: what changes speed, memory or place, and no result.
+
+Part of no stage's identity, of no resumable state's and of nothing that DVC compares; recorded with each execution. A
+changed batch size may still round the last bits of a matrix product differently.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.params.base import Section
+
+
+class Engine(Section):
+    servers: list[str] = Field(
+        [], description="Addresses of SGLang servers that run elsewhere; empty: the stage starts its own."
+    )
+    weights_folder: str | None = Field(
+        None,
+        description="Folder for weights on their way to the engine, seen by trainer and servers; null: memory (/dev/shm) for an own server.",
+    )
+    max_total_tokens: Annotated[int, Field(ge=1024)] = Field(
+        65_536, description="Size of the key-value cache, in tokens."
+    )
+    max_running_requests: Annotated[int, Field(ge=1)] = Field(256, description="Requests decoded at the same time.")
+    start_timeout: Annotated[int, Field(ge=1)] = Field(
+        300, description="Seconds until a server that is not ready is an error."
+    )
+    request_timeout: Annotated[int, Field(ge=1)] = Field(
+        600, description="Seconds until a batch without an answer is an error."
+    )
+
+
+class SftRuntime(Section):
+    micro_batch_size: Annotated[int, Field(ge=1)] = Field(256, description="Examples per forward pass of a process.")
+    save_every: Annotated[int, Field(ge=1)] = Field(500, description="Steps between resumable states.")
+
+
+class TrainingRuntime(Section):
+    micro_batch_size: Annotated[int, Field(ge=1)] = Field(
+        256, description="Completions per forward pass of a process: lower it when the memory of the device runs out."
+    )
+    processes: Annotated[int, Field(ge=1)] = Field(
+        1,
+        description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
+    )
+    save_every: Annotated[int, Field(ge=1)] = Field(20, description="Steps between resumable states.")
+    keep_states: Annotated[int, Field(ge=0)] = Field(
+        1,
+        description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
+    )
+
+
+class Runtime(Section):
+    engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
+    sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
+    training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
