@@ -46,13 +46,13 @@ gpu:
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
 ui: setup
-	python -m dagrpo ui
+	dagrpo ui
 
 sync: setup
-	python -m dagrpo sync
+	dagrpo sync
 
 params: setup
-	python -m dagrpo generate
+	dagrpo generate
 
 locks: setup
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \

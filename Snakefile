@@ -32,7 +32,7 @@ wildcard_constraints:
 
 
 onstart:
-    begin()
+    start()
 
 
 onsuccess:

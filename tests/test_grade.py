@@ -1,4 +1,4 @@
-"""`python -m dagrpo grade`: what each extractor reads, and where they disagree."""
+"""`dagrpo grade`: what each extractor reads, and where they disagree."""
 
 import json
 import re

@@ -1,7 +1,6 @@
-"""The command line beside Snakemake and DVC: `python -m dagrpo --help`."""
+"""The command line beside Snakemake and DVC: `dagrpo --help`."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +8,10 @@ import typer
 from rich.console import Console
 
 from dagrpo.checkpoints import commands as checkpoint_commands
-from dagrpo.errors import UserError
+from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 PARAMS = Path("params.yaml")
 
 
@@ -32,14 +31,16 @@ def use(preset: Annotated[Path, typer.Argument(help="a file of presets/")]) -> N
 
 @app.command()
 def generate() -> None:
-    """Write what is generated from the schema: the JSON schema and docs/parameters.md; params.yaml keeps its values."""
+    """Write what is generated: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
     from dagrpo.params import documents
     from dagrpo.params.schema import Params, read_params
+    from dagrpo.workflow import dvc_file
 
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     write_text(Path(documents.TABLE_PATH), documents.table())
+    write_text(dvc_file.PATH, dvc_file.dvc_yaml(params, Path.cwd()))
 
 
 @app.command()
@@ -80,14 +81,17 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
 checkpoint_commands.register(app)
 
 
-def run(command: Callable[[], None]) -> None:
+def main() -> None:
     """Run the application; a mistake of the user is one sentence and exit code 1."""
     try:
-        command()
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
+        app()
+    except Exception as error:  # the border to the terminal: a bug is raised again, and keeps its traceback
+        sentence = sentence_of(error)
+        if sentence is None:
+            raise
+        print(sentence, file=sys.stderr)
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    run(app)
+    main()

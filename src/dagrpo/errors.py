@@ -1,9 +1,13 @@
-"""The error of a mistake that the user can mend. Whatever else is raised is a bug, and keeps its traceback."""
+"""The errors that are told in a sentence. Whatever else is raised is a bug, and shown with its traceback."""
 
 
 class UserError(ValueError):
-    """A sentence that names what is wrong, where, and what to do about it.
+    """A mistake that the user can mend: a sentence that names what is wrong, where, and what to do about it.
 
-    Shown alone on the screen; the log has the traceback. It is a ValueError, so that a parameter's own check may raise
-    it inside pydantic. Not for invariants of our own code: those are asserted.
+    A stage that ends with one is not started again. It is a ValueError, so that a parameter's own check may raise it
+    inside pydantic. Not for invariants of our own code: those are asserted.
     """
+
+
+class TransientError(Exception):
+    """Something beside us broke, such as a server process: the same work may succeed when it is started again."""

@@ -1,4 +1,4 @@
-"""`python -m dagrpo grade TASK completions.jsonl`: what each extractor reads in each text, and where they disagree.
+"""`dagrpo grade TASK completions.jsonl`: what each extractor reads in each text, and where they disagree.
 
 For a person who wonders at a score: nothing is written, and no model is opened.
 """

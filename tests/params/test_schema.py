@@ -92,7 +92,7 @@ def test_an_unreadable_file_is_one_sentence_that_names_it(tmp_path: Path, conten
 
 
 def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"params.yaml is missing: `python -m dagrpo use"):
+    with pytest.raises(ValueError, match=r"params.yaml is missing: `dagrpo use"):
         read_params(tmp_path / "params.yaml")
 
 

@@ -74,7 +74,7 @@ def _kill(folder: Path, *words: str) -> None:
 
 
 KILLS: list[tuple[str, Callable[[Path], None]]] = [
-    ("the trainer", lambda folder: _kill(folder, "workflow/scripts/train.py", "python ")),
+    ("the trainer", lambda folder: _kill(folder, "/train-", "stage.py")),
     ("the SGLang server", lambda folder: _kill(folder, "sglang.launch_server")),
     ("Snakemake", lambda folder: _kill(folder, "bin/snakemake")),
 ]
@@ -127,7 +127,7 @@ def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
     second[0].kill()
     assert process.wait(timeout=300) == 0, (folder / "output.txt").read_text()[-4000:]
     assert len(list((folder / RUN / "policy").glob("shard-*.safetensors"))) == 2
-    assert (folder / f"logs/{NAME}/seed_3/train.process_1.log").is_file()
+    assert (folder / f"logs/{NAME}/seed_3/train.rank_1.log").is_file()
     rows = [pq.read_table(clone / RUN / "metrics.parquet").to_pylist() for clone in (finished[0], folder)]
     assert [row["step"] for row in rows[1]] == list(range(1, STEPS + 1))
     for one, two in zip(*rows, strict=True):

@@ -1,20 +1,26 @@
 """Only what the parameters and the code of today would make again may be recorded in DVC."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from dagrpo.code import code_digest
+from dagrpo.execution.identity import code_digest
 from dagrpo.files import write_json
 from dagrpo.params.schema import Params, parse
+from dagrpo.stages import all_stages
 from dagrpo.workflow.finish import still_current
-from dagrpo.workflow.stages import sections
+from dagrpo.workflow.jobs import code_files, own_params
+
+SCORE = all_stages()["score"]
+
+
+def _code() -> str:
+    return code_digest(code_files(Params(), SCORE))
 
 
 def _ran(folder: Path, params: Params, code: str) -> Path:
     provenance = folder / "scores.provenance.json"
-    record = {"stage": "score", "key": "k", "code": code, "params": json.loads(sections(params, "score"))}
+    record = {"stage": "score", "key": "k", "code": code, "params": own_params(params, SCORE)}
     write_json(provenance, record)
     entry = folder / "entry.json"
     write_json(entry, {"outputs": ["scores.json"], "provenance": str(provenance), "key": "k"})
@@ -22,12 +28,17 @@ def _ran(folder: Path, params: Params, code: str) -> Path:
 
 
 def test_what_ran_with_the_parameters_of_the_file_is_recorded(tmp_path: Path) -> None:
-    assert still_current(_ran(tmp_path, Params(), code_digest("score")), Params()) == ["scores.json"]
+    assert still_current(_ran(tmp_path, Params(), _code()), Params()) == ["scores.json"]
+
+
+def test_another_runtime_makes_no_difference(tmp_path: Path) -> None:
+    faster = parse({"runtime": {"training": {"micro_batch_size": 1}, "engine": {"request_timeout": 9}}})
+    assert still_current(_ran(tmp_path, Params(), _code()), faster) == ["scores.json"]
 
 
 def test_what_an_overridden_run_left_behind_is_not_recorded_under_other_parameters(tmp_path: Path) -> None:
     overridden = parse({"evaluation": {"scoring": {"extractor": "flexible"}}})
-    assert still_current(_ran(tmp_path, overridden, code_digest("score")), Params()) == []
+    assert still_current(_ran(tmp_path, overridden, _code()), Params()) == []
 
 
 def test_what_other_code_made_is_not_recorded(tmp_path: Path) -> None:
@@ -36,7 +47,7 @@ def test_what_other_code_made_is_not_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, {"stage": "score", "key": "another"}])
 def test_what_was_replaced_or_removed_since_is_not_recorded(tmp_path: Path, content: dict[str, str] | None) -> None:
-    entry = _ran(tmp_path, Params(), code_digest("score"))
+    entry = _ran(tmp_path, Params(), _code())
     provenance = tmp_path / "scores.provenance.json"
     provenance.unlink()
     if content is not None:

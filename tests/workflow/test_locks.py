@@ -1,22 +1,36 @@
+"""The lock of a killed run is released, that of a living one never: not on this machine, not on another."""
+
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from dagrpo.workflow.locks import release_stale_lock
+from dagrpo.workflow.locks import LOCKS, NOTE, note_owner, release_stale_lock
 
 
 def _lock(folder: Path) -> Path:
-    lock = folder / ".snakemake/locks/0.input.lock"
+    lock = folder / LOCKS / "0.input.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
     return lock
 
 
-def test_the_lock_of_a_killed_run_is_released(tmp_path: Path) -> None:
+def _owner(folder: Path, **changes: object) -> None:
+    """A note of a process that is gone, with changes."""
+    note_owner(folder)
+    note = folder / NOTE
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"pid": gone.pid} | changes))
+
+
+def test_the_lock_of_a_run_that_was_killed_here_is_released(tmp_path: Path) -> None:
     lock = _lock(tmp_path)
+    _owner(tmp_path)
     assert release_stale_lock(tmp_path)
     assert not lock.exists()
     assert not release_stale_lock(tmp_path)
@@ -24,22 +38,40 @@ def test_the_lock_of_a_killed_run_is_released(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_living_run_stays(tmp_path: Path) -> None:
     lock = _lock(tmp_path)
-    script = tmp_path / "snakemake"
-    script.write_text("print(flush=True); input()")
-    with subprocess.Popen(
-        [sys.executable, str(script)], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as living:
-        assert living.stdout is not None
-        living.stdout.readline()
-        assert not release_stale_lock(tmp_path)
-        living.communicate("\n")
+    note_owner(tmp_path)
+    assert not release_stale_lock(tmp_path)
     assert lock.exists()
 
 
-WATCHED = "import time; from dagrpo.ancestors import stop_with_the_workflow; stop_with_the_workflow(); print(1, flush=True); time.sleep(60)"
+def test_the_lock_of_a_run_on_another_machine_stays(tmp_path: Path) -> None:
+    lock = _lock(tmp_path)
+    _owner(tmp_path, host="another-host")
+    assert not release_stale_lock(tmp_path)
+    assert lock.exists()
 
 
-@pytest.mark.parametrize("name", ["snakemake", "torchrun", "dagrpo.launch"])
+def test_a_lock_without_a_note_stays(tmp_path: Path) -> None:
+    lock = _lock(tmp_path)
+    assert not release_stale_lock(tmp_path)
+    assert lock.exists()
+
+
+def test_the_lock_of_a_later_run_that_has_not_noted_itself_yet_stays(tmp_path: Path) -> None:
+    _owner(tmp_path)
+    lock = _lock(tmp_path)
+    later = time.time() + 5
+    os.utime(lock, (later, later))
+    assert not release_stale_lock(tmp_path)
+    assert lock.exists()
+
+
+WATCHED = (
+    "import time; from dagrpo.execution.ancestors import stop_with_the_workflow; "
+    "stop_with_the_workflow(); print(1, flush=True); time.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("name", ["snakemake", "torchrun", "dagrpo.launch", "stage.py"])
 def test_a_stage_ends_when_the_workflow_above_it_is_killed(tmp_path: Path, name: str) -> None:
     script = tmp_path / name
     script.write_text(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WATCHED!r}])")

@@ -56,7 +56,7 @@ def test_a_bad_file_is_refused_in_a_sentence(folder: Path, text: str, sentence: 
 
 def test_a_missing_file_is_refused_with_the_command_that_writes_one(folder: Path) -> None:
     (folder / "params.yaml").unlink(missing_ok=True)
-    assert "params.yaml is missing: `python -m dagrpo use" in _refused(folder)
+    assert "params.yaml is missing: `dagrpo use" in _refused(folder)
 
 
 def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:

@@ -3,8 +3,8 @@
 
 rule convert:
     input:
-        script="workflow/scripts/convert.py",
-        code=code_files("convert"),
+        script=SCRIPT,
+        code=code("convert"),
         source=f"{RUN}/sft/manifest.json",
     output:
         manifest=f"{RUN}/initial/manifest.json",
@@ -16,23 +16,24 @@ rule convert:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("convert").threads
     resources:
-        mem_mb=2000,
+        gpu=needs("convert").gpus,
+        mem_mb=memory("convert"),
+        runtime=needs("convert").minutes,
     params:
-        sections=own("convert"),
+        job=job("convert"),
+        arguments=arguments,
     message:
         "convert: seed {wildcards.seed}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
-        " --params {params.sections:q} --input source={input.source}"
-        " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE
 
 
 rule export:
     input:
-        script="workflow/scripts/export.py",
-        code=code_files("export"),
+        script=SCRIPT,
+        code=code("export"),
         policy=f"{RUN}/policy/manifest.json",
     output:
         manifest=f"{RUN}/exported/manifest.json",
@@ -44,14 +45,15 @@ rule export:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("export").threads
     resources:
-        mem_mb=2000,
+        gpu=needs("export").gpus,
+        mem_mb=memory("export"),
+        runtime=needs("export").minutes,
     params:
-        sections=own("export"),
+        job=job("export"),
+        arguments=arguments,
     message:
         "export: seed {wildcards.seed}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
-        " --params {params.sections:q} --input policy={input.policy}"
-        " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE

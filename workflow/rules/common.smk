@@ -3,22 +3,32 @@
 import os
 from pathlib import Path
 
-from dagrpo.code import code_files
+from dagrpo.execution.devices import visible_devices
+from dagrpo.stages import all_stages
+from dagrpo.workflow import jobs
 from dagrpo.workflow.configuration import (
     checked,
     differs_from_file,
+    shown_by_snakemake,
     split_for_rollouts,
 )
+from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
-from dagrpo.workflow.locks import release_stale_lock
-from dagrpo.workflow.stages import sections
+from dagrpo.workflow.locks import forget_owner, note_owner, release_stale_lock
 
 # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-release_stale_lock(Path.cwd())
 
 params = checked(config)
 experiment = params.experiment
+overridden = differs_from_file(params)
+if workflow.is_main_process:
+    release_stale_lock(Path.cwd())
+    with shown_by_snakemake():
+        require_current(params)
+
+SCRIPT = "workflow/scripts/stage.py"
+RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
 RUN = "results/{experiment}/runs/seed_{seed}"
 OTHER_FIGURES = [
     f"results/{{experiment}}/report/figures/{name}"
@@ -39,14 +49,41 @@ OTHER_FIGURES = [
 CHECKPOINT_OF = {"base": "sft", "trained": "exported"}
 
 
-def own(stage):
-    """The stage's own sections of params.yaml, as JSON."""
-    return sections(params, stage)
+def code(stage):
+    """The files that the stage's result depends on, beside its data."""
+    return jobs.code_files(params, all_stages()[stage])
 
 
-def launcher(processes):
-    """What starts a script in so many processes that find each other."""
-    return "python" if processes == 1 else f"python -m dagrpo.launch {processes}"
+def job(stage):
+    """The file with the stage's own parameters; its name changes with them."""
+    return jobs.job_file(params, all_stages()[stage])
+
+
+def needs(stage):
+    """What a job of the stage takes of a machine."""
+    return all_stages()[stage].needs(params.runtime)
+
+
+def memory(stage):
+    """Megabytes: a fixed part, and a multiple of the checkpoint that the job reads, once that is known."""
+
+    def megabytes(wildcards, input):
+        return jobs.memory_mb(needs(stage), [str(path) for path in input])
+
+    return megabytes
+
+
+def arguments(wildcards, input, output):
+    """The rest of a stage's command line. Snakemake compares none of it: it follows from the files, or changes no result."""
+    seed = ["--seed", wildcards.seed] if "seed" in wildcards.keys() else []
+    return " ".join(
+        [
+            *("--experiment", experiment.name),
+            *seed,
+            *jobs.file_arguments(input.items(), output.items()),
+            *("--runtime", jobs.runtime_file(params)),
+        ]
+    )
 
 
 def train_split(wildcards):
@@ -97,8 +134,21 @@ def every_provenance():
     ]
 
 
+def start():
+    note_owner(Path.cwd())
+    begin()
+    keep_current(params, overridden=overridden)
+    if not workflow.remote_exec and "gpu" not in workflow.global_resources:
+        devices = len(visible_devices())
+        if (
+            devices
+        ):  # jobs that need a GPU wait for one; where there is none they run on the CPU
+            workflow.register_resource("gpu", devices)
+
+
 def commit_what_ran():
-    commit(overridden=differs_from_file(params))
+    commit(overridden=overridden)
+    forget_owner(Path.cwd())
 
 
 def finish(name):

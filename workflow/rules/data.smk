@@ -3,8 +3,8 @@
 
 rule prepare:
     input:
-        script="workflow/scripts/prepare.py",
-        code=code_files("prepare"),
+        script=SCRIPT,
+        code=code("prepare"),
         model=f"models/{params.model.name}/manifest.json",
     output:
         train="data/{task}/train.parquet",
@@ -19,25 +19,24 @@ rule prepare:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("prepare").threads
     resources:
-        mem_mb=2000,
+        gpu=needs("prepare").gpus,
+        mem_mb=memory("prepare"),
+        runtime=needs("prepare").minutes,
     params:
-        experiment=experiment.name,
-        sections=own("prepare"),
+        job=job("prepare"),
+        arguments=arguments,
     message:
         "prepare: {wildcards.task}"
     shell:
-        "python {input.script} --experiment {params.experiment} --params {params.sections:q}"
-        " --input model={input.model} --output train={output.train} --output test={output.test}"
-        " --output dropped={output.dropped} --output card={output.card}"
-        " --output provenance={output.provenance} --log {log}"
+        RUN_STAGE
 
 
 rule difficulty:
     input:
-        script="workflow/scripts/difficulty.py",
-        code=code_files("difficulty"),
+        script=SCRIPT,
+        code=code("difficulty"),
         model=f"{RUN}/sft/manifest.json".format(
             experiment="{experiment}", seed=experiment.seeds[0]
         ),
@@ -50,17 +49,18 @@ rule difficulty:
         "logs/{experiment}/difficulty.log",
     benchmark:
         "logs/{experiment}/difficulty.benchmark.tsv"
-    retries: 1
+    retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 2
+    threads: needs("difficulty").threads
     resources:
-        mem_mb=8000,
+        gpu=needs("difficulty").gpus,
+        mem_mb=memory("difficulty"),
+        runtime=needs("difficulty").minutes,
     params:
-        sections=own("difficulty"),
+        job=job("difficulty"),
+        arguments=arguments,
     message:
         "difficulty: pass rates of {experiment.train}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --params {params.sections:q}"
-        " --input model={input.model} --input train={input.train} --output train={output.train}"
-        " --output pass_rates={output.pass_rates} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE

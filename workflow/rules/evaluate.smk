@@ -3,8 +3,8 @@
 
 rule sample:
     input:
-        script="workflow/scripts/sample.py",
-        code=code_files("sample"),
+        script=SCRIPT,
+        code=code("sample"),
         model=checkpoint_to_evaluate,
         test=test_split,
     output:
@@ -14,26 +14,27 @@ rule sample:
         "logs/{experiment}/seed_{seed}/sample_{task}_{policy}.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/sample_{task}_{policy}.benchmark.tsv"
-    retries: 1
+    retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("sample").threads
     resources:
-        mem_mb=4000,
+        gpu=needs("sample").gpus,
+        mem_mb=memory("sample"),
+        runtime=needs("sample").minutes,
     params:
-        sections=own("sample"),
+        job=job("sample"),
+        arguments=arguments,
     message:
         "sample: {wildcards.policy} policy on {wildcards.task}, seed {wildcards.seed}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
-        " --params {params.sections:q} --input model={input.model} --input test={input.test}"
-        " --output completions={output.completions} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE
 
 
 rule score:
     input:
-        script="workflow/scripts/score.py",
-        code=code_files("score"),
+        script=SCRIPT,
+        code=code("score"),
         completions=f"{RUN}/eval/{{task}}/{{policy}}/completions.parquet",
     output:
         scores=f"{RUN}/eval/{{task}}/{{policy}}/scores.parquet",
@@ -46,15 +47,15 @@ rule score:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("score").threads
     resources:
-        mem_mb=2000,
+        gpu=needs("score").gpus,
+        mem_mb=memory("score"),
+        runtime=needs("score").minutes,
     params:
-        sections=own("score"),
+        job=job("score"),
+        arguments=arguments,
     message:
         "score: {wildcards.policy} policy on {wildcards.task}, seed {wildcards.seed}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
-        " --params {params.sections:q} --input completions={input.completions}"
-        " --output scores={output.scores} --output summary={output.summary}"
-        " --output provenance={output.provenance} --log {log}"
+        RUN_STAGE

@@ -3,8 +3,8 @@
 
 rule model:
     input:
-        script="workflow/scripts/model.py",
-        code=code_files("model"),
+        script=SCRIPT,
+        code=code("model"),
     output:
         manifest="models/{model}/manifest.json",
         provenance="models/{model}/provenance.json",
@@ -15,23 +15,24 @@ rule model:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("model").threads
     resources:
-        mem_mb=4000,
+        gpu=needs("model").gpus,
+        mem_mb=memory("model"),
+        runtime=needs("model").minutes,
     params:
-        experiment=experiment.name,
-        sections=own("model"),
+        job=job("model"),
+        arguments=arguments,
     message:
         "model: {wildcards.model}"
     shell:
-        "python {input.script} --experiment {params.experiment} --params {params.sections:q}"
-        " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE
 
 
 rule sft:
     input:
-        script="workflow/scripts/sft.py",
-        code=code_files("sft"),
+        script=SCRIPT,
+        code=code("sft"),
         model=f"models/{params.model.name}/manifest.json",
         train=train_split,
     output:
@@ -44,14 +45,15 @@ rule sft:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 2
+    threads: needs("sft").threads
     resources:
-        mem_mb=4000,
+        gpu=needs("sft").gpus,
+        mem_mb=memory("sft"),
+        runtime=needs("sft").minutes,
     params:
-        sections=own("sft"),
+        job=job("sft"),
+        arguments=arguments,
     message:
         "sft: seed {wildcards.seed}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
-        " --params {params.sections:q} --input model={input.model} --input train={input.train}"
-        " --output manifest={output.manifest} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE

@@ -3,13 +3,13 @@
 
 rule report:
     input:
-        script="workflow/scripts/report.py",
-        code=code_files("report"),
+        script=SCRIPT,
+        code=code("report"),
         scores=of_every_evaluation("scores.parquet"),
         summaries=of_every_evaluation("scores.json"),
         metrics=of_every_seed("metrics.parquet"),
         rollouts=of_every_seed("rollouts/manifest.json"),
-        provenance=every_provenance(),
+        lineage=every_provenance(),
     output:
         html=report(
             "results/{experiment}/report/report.html",
@@ -38,26 +38,15 @@ rule report:
     retries: 0
     conda:
         "../envs/project.yaml"
-    threads: 1
+    threads: needs("report").threads
     resources:
-        mem_mb=2000,
+        gpu=needs("report").gpus,
+        mem_mb=memory("report"),
+        runtime=needs("report").minutes,
     params:
-        sections=own("report"),
-        inputs=lambda wildcards, input: " ".join(
-            f"--input {name}={path}"
-            for name in ("scores", "summaries", "metrics", "rollouts", "provenance")
-            for path in input[name]
-        ),
-        figures=lambda wildcards, output: " ".join(
-            f"--output figure_{number}={path}"
-            for number, path in enumerate(output.figures)
-        ),
+        job=job("report"),
+        arguments=arguments,
     message:
         "report: {wildcards.experiment}"
     shell:
-        "python {input.script} --experiment {wildcards.experiment}"
-        " --params {params.sections:q} {params.inputs}"
-        " --output html={output.html} --output summary={output.summary} --output metrics={output.metrics}"
-        " --output curves={output.curves} --output learning_curve={output.learning_curve}"
-        " --output base_vs_trained={output.base_vs_trained} {params.figures}"
-        " --output provenance={output.provenance} --log {log}"
+        RUN_STAGE

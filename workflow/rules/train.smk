@@ -3,8 +3,8 @@
 
 rule train:
     input:
-        script="workflow/scripts/train.py",
-        code=code_files("train"),
+        script=SCRIPT,
+        code=code("train"),
         initial=f"{RUN}/initial/manifest.json",
         train="results/{experiment}/difficulty/train.parquet",
     output:
@@ -16,19 +16,18 @@ rule train:
         "logs/{experiment}/seed_{seed}/train.log",
     benchmark:
         "logs/{experiment}/seed_{seed}/train.benchmark.tsv"
-    retries: 3
+    retries: 0
     conda:
         "../envs/project.yaml"
-    threads: max(2, params.runtime.training.processes)
+    threads: needs("train").threads
     resources:
-        mem_mb=8000,
+        gpu=needs("train").gpus,
+        mem_mb=memory("train"),
+        runtime=needs("train").minutes,
     params:
-        sections=own("train"),
-        launcher=launcher(params.runtime.training.processes),
+        job=job("train"),
+        arguments=arguments,
     message:
         "train: seed {wildcards.seed}"
     shell:
-        "{params.launcher} {input.script} --experiment {wildcards.experiment} --seed {wildcards.seed}"
-        " --params {params.sections:q} --input initial={input.initial} --input train={input.train}"
-        " --output policy={output.policy} --output metrics={output.metrics}"
-        " --output rollouts={output.rollouts} --output provenance={output.provenance} --log {log}"
+        RUN_STAGE

@@ -1,4 +1,4 @@
-"""The checkpoint commands of `python -m dagrpo`: convert, inspect, diff and verify. Their work is elsewhere."""
+"""The checkpoint commands of `dagrpo`: convert, inspect, diff and verify. Their work is elsewhere."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -87,6 +87,17 @@ def ratings_of(completions: pa.Table, problems: int, grading: Grading) -> list[R
     ]
 
 
+def metrics_to_log(ratings: Sequence[Rating]) -> dict[str, float]:
+    """The ratings of a split in a few numbers."""
+    known = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
+    return {
+        "mean_pass_rate": sum(known) / len(known) if known else 0.0,
+        "never_solved_fraction": sum(rate == 0 for rate in known) / len(ratings),
+        "always_solved_fraction": sum(rate == 1 for rate in known) / len(ratings),
+        "unverifiable_completions": float(sum(rating.unverifiable for rating in ratings)),
+    }
+
+
 def _table(examples: Sequence[Example], ratings: Sequence[Rating]) -> pa.Table:
     rows = [
         {

@@ -1,6 +1,7 @@
-"""Snakemake's config as checked parameters."""
+"""Snakemake's config as checked parameters, and our sentences as errors that Snakemake shows as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,34 @@ from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
 PARAMS = Path("params.yaml")
 
 
-def require_readable() -> None:
-    """Refuse a params.yaml that is missing or not YAML in a sentence that names it, before Snakemake reads it."""
+@contextmanager
+def shown_by_snakemake() -> Iterator[None]:
+    """A UserError in the block becomes a WorkflowError, which Snakemake shows without a traceback."""
     try:
-        read_yaml(PARAMS)
+        yield
     except UserError as error:
         raise WorkflowError(str(error)) from None
+
+
+def require_readable() -> None:
+    """Refuse a params.yaml that is missing or not YAML in a sentence that names it, before Snakemake reads it."""
+    with shown_by_snakemake():
+        read_yaml(PARAMS)
 
 
 def checked(config: Mapping[str, Any]) -> Params:
-    """params.yaml with whatever --config and --configfile laid over it; WorkflowError, which Snakemake shows as it is."""
-    try:
+    """params.yaml with whatever --config and --configfile laid over it, checked against the schema and the tasks."""
+    with shown_by_snakemake():
         params = parse(with_overrides(config))
         require_fitting_tasks(params)
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
-    return params
+        return params
 
 
 def split_for_rollouts(task: str, path: str) -> str:
-    """The path of a split whose problems are to be completed; WorkflowError for a task that takes more than one turn."""
-    try:
+    """The path of a split whose problems are to be completed; an error for a task that takes more than one turn."""
+    with shown_by_snakemake():
         require_single_turn(task)
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
-    return path
+        return path
 
 
 def differs_from_file(params: Params) -> bool:

@@ -1,6 +1,5 @@
 """Before the first and after the last job of a Snakemake run: the database made, DVC told what ran, the results shown."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -8,13 +7,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from dagrpo.code import code_digest
+from dagrpo.execution.frame import RAN
+from dagrpo.execution.identity import code_digest
 from dagrpo.files import read_json
 from dagrpo.params.schema import Params, read_params
+from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.stages import sections
+from dagrpo.workflow.jobs import code_files, own_params
 
-JOURNAL = Path(".state/ran")
 SECONDS_TO_SETTLE = 60
 
 
@@ -35,7 +35,7 @@ def commit(*, overridden: bool) -> None:
     if overridden:
         print(
             "Not recorded in DVC: this run's parameters are not those of params.yaml. "
-            "Write them there (`python -m dagrpo use`, or by hand) to have its results versioned.",
+            "Write them there (`dagrpo use`, or by hand) to have its results versioned.",
             file=sys.stderr,
         )
         return
@@ -72,7 +72,7 @@ def _dvc_drives() -> bool:
 
 
 def _left_over() -> list[Path]:
-    return sorted(JOURNAL.glob("*.json"))
+    return sorted(RAN.glob("*.json"))
 
 
 def still_current(entry: Path, params: Params) -> list[str]:
@@ -86,8 +86,8 @@ def still_current(entry: Path, params: Params) -> list[str]:
     record = read_json(provenance) if provenance.exists() else {}
     if record.get("key") != ran["key"]:
         return []
-    stage = record["stage"]
-    same = record["params"] == json.loads(sections(params, stage)) and record["code"] == code_digest(stage)
+    stage = all_stages()[record["stage"]]
+    same = record["params"] == own_params(params, stage) and record["code"] == code_digest(code_files(params, stage))
     return list(ran["outputs"]) if same else []
 
 

@@ -1,32 +1,39 @@
-"""Snakemake's lock after a SIGKILL: it holds no process id, so a killed run would block every later one until --unlock."""
+"""Snakemake's lock after a SIGKILL: it names no owner, so a killed run would block every later one until --unlock.
 
-import os
+A run notes its process when it starts and removes the note when it ends. A lock is released only where such a note says
+that its owner ran on this machine and is gone: on a shared file system somebody else may be at work elsewhere.
+"""
+
+from dataclasses import asdict
 from pathlib import Path
 
-import psutil
+from dagrpo.files import read_json, write_json
+from dagrpo.tracking.environment import Process
+
+NOTE = Path(".state/snakemake.json")
+LOCKS = Path(".snakemake/locks")
+
+
+def note_owner(folder: Path) -> None:
+    """Say that this process runs the workflow in `folder`."""
+    write_json(folder / NOTE, asdict(Process.current()))
+
+
+def forget_owner(folder: Path) -> None:
+    """Say that nobody does any more."""
+    (folder / NOTE).unlink(missing_ok=True)
 
 
 def release_stale_lock(folder: Path) -> bool:
-    """Remove the lock of `folder` if no other Snakemake process works there; says whether it did."""
-    locks = sorted((folder / ".snakemake/locks").glob("*.lock"))
-    if not locks or _others_at_work(folder.resolve()):
+    """Remove the lock of a run that was killed on this machine; says whether it did. Any other lock stays."""
+    locks, note = sorted((folder / LOCKS).glob("*.lock")), folder / NOTE
+    if not locks or not note.exists() or not Process(**read_json(note)).is_gone:
+        return False
+    if any(
+        lock.stat().st_mtime > note.stat().st_mtime for lock in locks
+    ):  # a later run's, which has not noted itself yet
         return False
     for lock in locks:
         lock.unlink(missing_ok=True)
+    forget_owner(folder)
     return True
-
-
-def _others_at_work(folder: Path) -> list[int]:
-    """Processes other than this one and its ancestors that run Snakemake in `folder`."""
-    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    return [
-        process.pid for process in psutil.process_iter() if process.pid not in mine and _runs_snakemake(process, folder)
-    ]
-
-
-def _runs_snakemake(process: psutil.Process, folder: Path) -> bool:
-    try:
-        names = [Path(word).name for word in process.cmdline()[:3]]
-        return "snakemake" in names and Path(process.cwd()) == folder
-    except psutil.Error:  # it ended meanwhile, or belongs to somebody else
-        return False

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 SECONDS_BETWEEN_LOOKS = 0.5
-STARTERS = frozenset({"snakemake", "torchrun", "dagrpo.launch"})
+STARTERS = frozenset({"snakemake", "torchrun", "dagrpo.launch", "stage.py"})
 
 
 def stop_with_the_workflow() -> None:

@@ -1,0 +1,85 @@
+"""What a stage declares about itself, once; Snakemake's rules, dvc.yaml and the frame read it from there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dagrpo.params.base import Section
+from dagrpo.params.runtime import Runtime
+from dagrpo.tracking.runs import StageRun
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One execution of a stage: its files, its parameters, and the run that records it."""
+
+    stage: str
+    experiment: str
+    seed: int | None  # None for stages that all seeds share
+    inputs: Mapping[str, Sequence[Path]]
+    outputs: Mapping[str, Path]
+    params: Mapping[str, Any]  # what the stage reads of params.yaml, nested as there
+    runtime: Runtime  # changes no result
+    state: Path  # folder for resumable state; shared only by jobs whose results agree as far as both go
+    log: Path  # logs of whatever the job starts go beside it
+    run: StageRun
+
+    def input(self, name: str) -> Path:
+        """The one input of that name."""
+        (path,) = self.inputs[name]
+        return path
+
+    def output(self, name: str) -> Path:
+        """The path to write. A checkpoint folder is named by its manifest.json."""
+        return self.outputs[name]
+
+    def section(self, kind: type[SectionType], dotted: str) -> SectionType:
+        """A section of params.yaml that the stage declares to read, such as `evaluation.sampling`."""
+        values: Any = self.params
+        for part in dotted.split("."):
+            values = values[part]
+        return kind.model_validate(values)
+
+    @property
+    def own_seed(self) -> int:
+        """The seed of a stage that runs once per seed."""
+        assert self.seed is not None, f"{self.stage} is not run once per seed"
+        return self.seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a job takes of a machine. Memory grows with the bytes of its checkpoint: a fixed part and a multiple."""
+
+    threads: int = 1
+    gpus: int = 0  # where there are any; a stage that needs one runs on the CPU of a machine without
+    memory_mb: int = 2000
+    memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads
+    minutes: int = 60  # a limit for cluster schedulers
+
+
+def _one_thread(runtime: Runtime) -> Needs:
+    return Needs()
+
+
+def _one_process(runtime: Runtime) -> int:
+    return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage, by its name in the rules. Declarations are imported whenever the Snakefile is read, so a module that makes
+    one imports what its work needs inside that work."""
+
+    name: str
+    work: Callable[[Job], None]  # its module, and what that imports, is the stage's code
+    reads: tuple[str, ...]  # dotted keys of params.yaml that change its outputs
+    selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
+    extends: tuple[str, ...] = ()  # keys of `reads` that only say how far to go: no part of the state's identity
+    needs: Callable[[Runtime], Needs] = _one_thread
+    restarts: int = 0  # after a crash; never after a mistake of the user's
+    processes: Callable[[Runtime], int] = _one_process  # that torchrun starts
+    metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics

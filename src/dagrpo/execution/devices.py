@@ -1,0 +1,92 @@
+"""Which GPUs a job may use: as many as it needs, and none that another job has.
+
+Snakemake counts GPUs but names none. A job takes the first free ones by locking a file per device, which the system
+releases however the job ends. Not a scheduler: who must wait has been told so by Snakemake's `resources: gpu`.
+"""
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dagrpo.errors import UserError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_UNTIL_WAITING_IS_TOLD = 5.0
+
+
+def visible_devices() -> list[str]:
+    """The GPUs of this machine that this process may use, by index or UUID; empty where there are none."""
+    if VISIBLE in os.environ:
+        return [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip() not in {"", "-1"}]
+    command = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):  # no driver, so no GPU that torch could use
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+@contextmanager
+def own_devices(count: int) -> Iterator[list[str]]:
+    """Hold `count` GPUs that no other job of this user on this machine holds, and make them the visible ones.
+
+    On a machine without GPUs nothing happens. UserError: the machine has some, but fewer than `count`.
+    """
+    devices = visible_devices()
+    if not devices or count == 0:
+        yield []
+        return
+    if len(devices) < count:
+        raise UserError(
+            f"{count} GPUs are needed and this machine has {len(devices)}: lower runtime.training.processes to "
+            f"{len(devices)}, or run on a machine with more."
+        )
+    with ExitStack() as held:
+        mine = _take(devices, count, held)
+        before = os.environ.get(VISIBLE)
+        os.environ[VISIBLE] = ",".join(mine)
+        try:
+            yield mine
+        finally:
+            _restore(before)
+
+
+def _take(devices: Sequence[str], count: int, held: ExitStack) -> list[str]:
+    """Lock the first `count` free devices, and keep none while some are missing: two jobs could wait for each other."""
+    started, told = time.monotonic(), False
+    while True:
+        taken: list[str] = []
+        attempt = ExitStack()
+        for device in devices:
+            with suppress(Timeout):
+                attempt.enter_context(FileLock(_lock_of(device), timeout=0))
+                taken.append(device)
+            if len(taken) == count:
+                held.push(attempt)
+                return taken
+        attempt.close()
+        if not told and time.monotonic() - started > SECONDS_UNTIL_WAITING_IS_TOLD:
+            print(f"Waiting for {count} free GPUs of {len(devices)}: other jobs hold the rest.", flush=True)
+            told = True
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _lock_of(device: str) -> Path:
+    folder = Path(tempfile.gettempdir()) / f"dagrpo-devices-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{socket.gethostname()}-{device.replace('/', '_')}.lock"
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        del os.environ[VISIBLE]
+    else:
+        os.environ[VISIBLE] = before

@@ -1,0 +1,48 @@
+"""Which exceptions are the user's to mend, and in what sentence they are told. All others are bugs."""
+
+import errno
+import sys
+
+from dagrpo.errors import TransientError, UserError
+
+MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
+TRANSIENT = 75  # exit code after something beside us broke (EX_TEMPFAIL): it is
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def exit_code_of(error: BaseException) -> int:
+    """How a stage ends that has told an error in a sentence."""
+    return TRANSIENT if isinstance(error, TransientError) else MISTAKE
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """What to tell the user; None for a bug, which is shown with its traceback.
+
+    Of the system's errors only a full disk and a missing permission on a file are the user's: a refused connection, say,
+    says nothing that they could act on.
+    """
+    if isinstance(error, UserError | TransientError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return _about_a_file(error)
+    if _is_out_of_device_memory(error):
+        return (
+            "The device's memory is full: lower runtime.training.micro_batch_size (train), "
+            "runtime.sft.micro_batch_size (sft) or runtime.engine.max_total_tokens (the engine beside them), and run again: "
+            "it goes on from its last state."
+        )
+    return None
+
+
+def _about_a_file(error: OSError) -> str | None:
+    if error.errno in NO_ROOM:
+        return f"{error.filename}: {error.strerror}: make room, then run again."
+    if error.errno in NO_PERMISSION:
+        return f"{error.filename}: {error.strerror}: correct its permissions, then run again."
+    return None
+
+
+def _is_out_of_device_memory(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")  # whoever has not imported it cannot have raised its error
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)

@@ -1,0 +1,109 @@
+"""Which code a stage's result depends on: what its module imports, and the plug-ins that the parameters select.
+
+An edit to one of those files runs the stage again; an edit to anything else does not. Imports are read from the source
+(ast), inside functions too, and nothing is imported for it. Plug-ins are found by name while a stage runs, so no import
+leads to them: they count only where the parameters name them.
+"""
+
+import ast
+import importlib.util
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from dagrpo.files import digest_of, sha256_of
+
+ROOT = Path(__file__).resolve().parents[3]
+# Imported by stages, but unable to change an output: what starts, shows, records or finds.
+WITHOUT_EFFECT = (
+    "dagrpo.console",
+    "dagrpo.execution",
+    "dagrpo.launch",
+    "dagrpo.params.runtime",
+    "dagrpo.plugins",
+    "dagrpo.tracking",
+    "dagrpo.workflow",
+)
+
+
+def code_of(start: str, plugins: Iterable[str] = ()) -> list[str]:
+    """The files of a stage whose module is `start`: relative to the project where they are inside it, sorted.
+
+    `plugins` are the modules that the parameters select; of their own packages, what they import belongs to the stage.
+    """
+    return sorted(_name(file) for file in _files((start, *plugins)))
+
+
+def code_digest(files: Iterable[str]) -> str:
+    """One digest of the content of `code_of`."""
+    return digest_of({file: sha256_of(ROOT / file) for file in files})
+
+
+def _files(starts: tuple[str, ...]) -> set[Path]:
+    packages = {start.partition(".")[0] for start in starts}
+    waiting, files = list(starts), set[Path]()
+    while waiting:
+        module = waiting.pop()
+        file = _file_of(module)
+        if file is None or file in files or _is_without_effect(module):
+            continue
+        files.add(file)
+        waiting += [name for name in _imports(file, module) if name.partition(".")[0] in packages]
+    return files
+
+
+def _is_without_effect(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in WITHOUT_EFFECT)
+
+
+@lru_cache
+def _imports(file: Path, module: str) -> tuple[str, ...]:
+    """Every module that a file may mean, parent packages included; a name that is no module has no file."""
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return tuple(parent for name in names for parent in _with_parents(name))
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _with_parents(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+@lru_cache
+def _file_of(module: str) -> Path | None:
+    """The source of a module, found below the folder of its top package; None for what is no module."""
+    top, _, rest = module.partition(".")
+    folder = _folder_of(top)
+    if folder is None:
+        return None
+    path = folder.joinpath(*rest.split(".")) if rest else folder
+    candidates = (path / "__init__.py", path.with_suffix(".py"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+@lru_cache
+def _folder_of(top: str) -> Path | None:
+    """The folder of a package, or what a single-file module would have for one."""
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    origin = Path(spec.origin)
+    return origin.parent if origin.name == "__init__.py" else origin.with_suffix("")
+
+
+def _name(file: Path) -> str:
+    resolved = file.resolve()
+    return str(resolved.relative_to(ROOT) if resolved.is_relative_to(ROOT) else resolved)

@@ -1,0 +1,15 @@
+"""The stages of the DAG, one module each: what a stage reads, what it needs, its work. A new one is a file and a rule."""
+
+import importlib
+import pkgutil
+from functools import cache
+
+from dagrpo.execution.declaration import Stage
+
+
+@cache
+def all_stages() -> dict[str, Stage]:
+    """Every module's STAGE, by name."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    stages: list[Stage] = [module.STAGE for module in modules]
+    return {stage.name: stage for stage in stages}

@@ -1,0 +1,24 @@
+"""Stage convert: Hugging Face layout to the trainer's format. No logic of its own."""
+
+from dagrpo.execution.declaration import Job, Needs, Stage
+from dagrpo.params.runtime import Runtime
+
+
+def work(job: Job) -> None:
+    """Write the checkpoint that training starts from."""
+    from dagrpo import console
+    from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.convert import convert
+    from dagrpo.params.checkpoint import Checkpoint
+
+    source, folder = job.input("source").parent, job.output("manifest").parent
+    manifest = convert(source, folder, job.section(Checkpoint, "checkpoint"))
+    job.run.log_metrics(facts.figures(folder, manifest))
+    console.summary(f"convert: {source} to {manifest.format}", facts.lines(folder, manifest))
+
+
+def needs(runtime: Runtime) -> Needs:
+    return Needs(memory_mb=2000, minutes=240)
+
+
+STAGE = Stage(name="convert", work=work, reads=("checkpoint",), selects=("format",), needs=needs)

@@ -1,0 +1,24 @@
+"""Stage export: the trained policy to the Hugging Face layout. No logic of its own."""
+
+from dagrpo.execution.declaration import Job, Needs, Stage
+from dagrpo.params.runtime import Runtime
+
+
+def work(job: Job) -> None:
+    """Write the trained policy as everybody else can load it."""
+    from dagrpo import console
+    from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.convert import export
+    from dagrpo.params.checkpoint import Checkpoint
+
+    policy, folder = job.input("policy").parent, job.output("manifest").parent
+    manifest = export(policy, folder, job.section(Checkpoint, "checkpoint"))
+    job.run.log_metrics(facts.figures(folder, manifest))
+    console.summary(f"export: {policy} to {manifest.format}", facts.lines(folder, manifest))
+
+
+def needs(runtime: Runtime) -> Needs:
+    return Needs(memory_mb=2000, minutes=240)
+
+
+STAGE = Stage(name="export", work=work, reads=("checkpoint",), selects=("format",), needs=needs)

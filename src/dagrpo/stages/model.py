@@ -1,0 +1,25 @@
+"""Stage model: the policy before any training. No logic of its own."""
+
+from dagrpo.execution.declaration import Job, Needs, Stage
+from dagrpo.params.runtime import Runtime
+
+
+def work(job: Job) -> None:
+    """Make models/<name>/ from wherever the parameters say."""
+    from dagrpo import console
+    from dagrpo.checkpoints import facts
+    from dagrpo.models.make import make_model
+    from dagrpo.params.model import Model
+
+    params = job.section(Model, "model")
+    folder = job.output("manifest").parent
+    manifest = make_model(folder, params)
+    job.run.log_metrics(facts.figures(folder, manifest))
+    console.summary(f"model: {params.name} from {params.source}", facts.lines(folder, manifest))
+
+
+def needs(runtime: Runtime) -> Needs:
+    return Needs(memory_mb=4000)
+
+
+STAGE = Stage(name="model", work=work, reads=("model",), needs=needs)

@@ -1,0 +1,35 @@
+"""Stage prepare: data/<task>/{train,test,dropped}.parquet and card.json. The task is the name of the card's folder."""
+
+from dagrpo.execution.declaration import Job, Stage
+
+
+def work(job: Job) -> None:
+    """Write the task's folder, and record every split as a data set of the run."""
+    from dagrpo.console import summary
+    from dagrpo.files import sha256_of
+    from dagrpo.params.data import Data
+    from dagrpo.tasks.prepare import prepare
+
+    folder = job.output("card").parent
+    experiment = job.params["experiment"]
+    card = prepare(
+        folder.name,
+        folder,
+        job.section(Data, "data"),
+        model=job.input("model").parent,
+        evaluate=experiment["evaluate"],
+        train=experiment["train"],
+    )
+    for split in card.counts:
+        path = folder / f"{split}.parquet"
+        job.run.log_dataset(path, f"{card.task}/{split}", sha256_of(path), split)
+    job.run.log_metrics(card.metrics())
+    summary(f"prepare {card.task}", card.summary())
+
+
+STAGE = Stage(
+    name="prepare",
+    work=work,
+    reads=("data", "experiment.evaluate", "experiment.train"),
+    selects=("task", "verifier"),
+)

@@ -1,0 +1,42 @@
+"""Stage report: an experiment's scores, curves, completions and lineage on one page."""
+
+from dagrpo.execution.declaration import Job, Stage
+
+
+def work(job: Job) -> None:
+    """Write the page, its figures, and the numbers for DVC."""
+    from dagrpo.console import summary
+    from dagrpo.params.report import Report
+    from dagrpo.report.build import FIGURE_FILES, build, metrics_to_log, write
+    from dagrpo.report.inputs import read_inputs
+    from dagrpo.report.wording import headline
+
+    report = job.section(Report, "report")
+    inputs = read_inputs(
+        job.experiment,
+        scores=job.inputs["scores"],
+        summaries=job.inputs["summaries"],
+        metrics=job.inputs["metrics"],
+        rollouts=job.inputs["rollouts"],
+        provenance=job.inputs["lineage"],
+    )
+    page = build(inputs, report, job.params)
+    html = job.output("html")
+    figures = html.parent / "figures"
+    write(
+        page,
+        report.smoothing,
+        html=html,
+        metrics=job.output("metrics"),
+        table=job.output("curves"),
+        summary=job.output("summary"),
+        figures=figures,
+    )
+    job.run.log_metrics(metrics_to_log(page.comparisons))
+    job.run.log_artifact(html)
+    for name in FIGURE_FILES:
+        job.run.log_artifact(figures / name, "figures")
+    summary(f"report of {job.experiment}", [*((c.task, headline(c)) for c in page.comparisons), ("open", str(html))])
+
+
+STAGE = Stage(name="report", work=work, reads=("report",), metrics=("metrics",))

@@ -1,0 +1,100 @@
+"""Stage train: GRPO with SGLang rollouts."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dagrpo.execution.declaration import Job, Needs, Stage
+from dagrpo.params.runtime import Runtime
+
+if TYPE_CHECKING:
+    from dagrpo.trainer.run import TrainingRun
+
+SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
+
+
+def work(job: Job) -> None:
+    """Train to the last step, from the newest state if there is one."""
+    from dagrpo.console import summary
+    from dagrpo.distributed import process_group
+    from dagrpo.files import read_parquet, sha256_of
+    from dagrpo.trainer.loop import train
+
+    run = _run(job)
+    curve: list[Mapping[str, float]] = []
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        curve.append(metrics)
+        job.run.log_metrics(metrics, step)
+
+    split = job.input("train")
+    job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
+    with process_group() as world:
+        train(run, report, world)
+    if not world.is_rank_zero:
+        return
+    job.run.log_artifact(run.metrics)
+    last_step = run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")
+    job.run.log_table("completions_last_step", read_parquet(last_step).select(SHOWN))
+    summary(f"train, seed {job.seed}", _rows(run, curve))
+
+
+def _run(job: Job) -> "TrainingRun":
+    from dagrpo.params.algorithm import Algorithm
+    from dagrpo.params.reward import Reward
+    from dagrpo.params.rollout import Rollout
+    from dagrpo.params.training import Training
+    from dagrpo.trainer.run import TrainingRun
+
+    return TrainingRun(
+        initial=job.input("initial").parent,
+        train_split=job.input("train"),
+        seed=job.own_seed,
+        rollout=job.section(Rollout, "rollout"),
+        reward=job.section(Reward, "reward"),
+        algorithm=job.section(Algorithm, "algorithm"),
+        training=job.section(Training, "training"),
+        runtime=job.runtime,
+        state=job.state,
+        server_log=job.log.with_name("train.server.log"),
+        policy=job.output("policy").parent,
+        metrics=job.output("metrics"),
+        rollouts=job.output("rollouts"),
+    )
+
+
+def _rows(run: "TrainingRun", curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
+    executed = [metrics for metrics in curve if "seconds_rollout" in metrics]
+    if not executed:
+        return [("steps", f"{run.training.steps}, all finished by an earlier execution")]
+    last = executed[-min(10, len(executed)) :]
+    seconds = sum(value for metrics in executed for name, value in metrics.items() if name.startswith("seconds_"))
+    return [
+        ("steps executed here", f"{len(executed)} of {run.training.steps}"),
+        ("reward, last 10 steps", f"{sum(m['reward_mean'] for m in last) / len(last):.3f}"),
+        (
+            "largest logprob difference, engine against trainer",
+            f"{max(m['logprob_difference_max'] for m in executed):.1e}",
+        ),
+        ("seconds per step", f"{seconds / len(executed):.2f}"),
+    ]
+
+
+def needs(runtime: Runtime) -> Needs:
+    processes = runtime.training.processes
+    return Needs(threads=max(2, processes), gpus=processes, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
+
+
+def processes(runtime: Runtime) -> int:
+    return runtime.training.processes
+
+
+STAGE = Stage(
+    name="train",
+    work=work,
+    reads=("rollout", "reward", "algorithm", "training"),
+    selects=("loss", "advantage", "verifier", "component", "format"),
+    extends=("training.steps",),
+    needs=needs,
+    processes=processes,
+    restarts=3,
+)

@@ -1,0 +1,89 @@
+"""What the rules hand to a stage: its own parameters and code as a file named by its content, and the runtime likewise.
+
+A file keeps Snakemake's error messages short, and its name is the parameter that Snakemake compares: another value is
+another name.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagrpo.execution.declaration import Needs, Stage
+from dagrpo.execution.identity import code_of
+from dagrpo.files import digest_of, read_json, write_json
+from dagrpo.params.schema import Params
+from dagrpo.params.selection import selected_modules
+
+JOBS = Path(".state/jobs")
+MANIFEST = "manifest.json"  # stands for a checkpoint folder, and lists its files
+NOT_DATA = frozenset({"script", "code"})
+
+
+def own_params(params: Params, stage: Stage) -> dict[str, Any]:
+    """What a stage reads of the parameters, nested as in params.yaml."""
+    values = params.model_dump()
+    chosen: dict[str, Any] = {}
+    for key in stage.reads:
+        *parents, last = key.split(".")
+        source, target = values, chosen
+        for parent in parents:
+            source, target = source[parent], target.setdefault(parent, {})
+        target[last] = source[last]
+    return chosen
+
+
+def code_files(params: Params, stage: Stage) -> list[str]:
+    """The files of a stage's code, as the parameters select it."""
+    selected = selected_modules(params)
+    plugins = [module for kind in stage.selects for module in selected[kind]]
+    return code_of(stage.work.__module__, plugins)
+
+
+def job_file(params: Params, stage: Stage) -> str:
+    """The path of the stage's parameters and code list; the file is written where there is none."""
+    content = {"stage": stage.name, "params": own_params(params, stage), "code": code_files(params, stage)}
+    return _file(stage.name, content)
+
+
+def runtime_file(params: Params) -> str:
+    """The same for section runtime."""
+    return _file("runtime", params.runtime.model_dump())
+
+
+def _file(name: str, content: dict[str, Any]) -> str:
+    path = JOBS / f"{name}-{digest_of(content)[:16]}.json"
+    if not path.exists():
+        write_json(path, content)
+    return str(path)
+
+
+def file_arguments(
+    inputs: Iterable[tuple[str, str | Sequence[str]]], outputs: Iterable[tuple[str, str | Sequence[str]]]
+) -> Iterator[str]:
+    """`--input name=path` for each input but the script and the code, `--output name=path` for each output.
+
+    A list of inputs repeats its name; a list of outputs gets numbered ones.
+    """
+    for name, paths in inputs:
+        if name not in NOT_DATA:
+            yield from (f"--input {name}={path}" for path in _listed(paths))
+    for name, paths in outputs:
+        listed = _listed(paths)
+        numbered = [name] if isinstance(paths, str) else [f"{name}_{number}" for number in range(len(listed))]
+        yield from (f"--output {key}={path}" for key, path in zip(numbered, listed, strict=True))
+
+
+def _listed(paths: str | Sequence[str]) -> list[str]:
+    return [str(paths)] if isinstance(paths, str) else [str(path) for path in paths]
+
+
+def memory_mb(needs: Needs, inputs: Sequence[str]) -> int:
+    """Megabytes that a job takes: its fixed part, and so many times the bytes of the checkpoints among its inputs."""
+    manifests = [Path(path) for path in inputs if path.endswith(f"/{MANIFEST}")] if needs.memory_per_byte else []
+    weights = sum(entry["bytes"] for path in manifests if path.exists() for entry in _entries(path))
+    return needs.memory_mb + round(needs.memory_per_byte * weights / 1e6)
+
+
+def _entries(manifest: Path) -> list[dict[str, int]]:
+    files = read_json(manifest)["files"]
+    return list(files.values())

@@ -1,0 +1,76 @@
+"""Every job has GPUs of its own. The machine's are played by an nvidia-smi on PATH and by CUDA_VISIBLE_DEVICES."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dagrpo.errors import UserError
+from dagrpo.execution.devices import VISIBLE, own_devices, visible_devices
+
+HOLDER = """
+import sys
+from dagrpo.execution.devices import own_devices
+with own_devices(int(sys.argv[1])) as devices:
+    print(*devices, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv(VISIBLE, raising=False)
+
+
+def _machine_with(count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nseq 0 {count - 1}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_jobs_at_the_same_time_get_different_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine_with(3, tmp_path, monkeypatch)
+    held = []
+    jobs = []
+    for count in (1, 2):
+        job = subprocess.Popen([sys.executable, "-c", HOLDER, str(count)], stdin=-1, stdout=-1, text=True)
+        assert job.stdout is not None
+        held += job.stdout.readline().split()
+        jobs.append(job)
+    assert sorted(held) == ["0", "1", "2"]
+    jobs[0].kill()  # however a job ends, its device is free again
+    jobs[0].wait()
+    with own_devices(1) as devices:
+        assert devices == ["0"]
+        assert os.environ[VISIBLE] == "0"
+    assert VISIBLE not in os.environ
+    jobs[1].communicate("\n")
+
+
+def test_devices_that_a_scheduler_gave_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "GPU-5f, GPU-77")
+    with own_devices(1) as devices:
+        assert devices == ["GPU-5f"]
+    assert os.environ[VISIBLE] == "GPU-5f, GPU-77"
+
+
+def test_more_devices_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "0,1")
+    with (
+        pytest.raises(UserError, match=r"4 GPUs are needed and this machine has 2: lower runtime\.training\.processes"),
+        own_devices(4),
+    ):
+        pass
+
+
+def test_a_machine_without_devices_computes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert visible_devices() == []
+    with own_devices(1) as devices:
+        assert devices == []

@@ -1,0 +1,186 @@
+"""The frame of a stage: one sentence for a mistake, a traceback for a bug, the log has both, nothing half written."""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dagrpo.errors import TransientError, UserError
+from dagrpo.execution import frame
+from dagrpo.execution.declaration import Job, Stage
+from dagrpo.execution.failures import MISTAKE, TRANSIENT
+from dagrpo.files import read_json, sha256_of, write_json
+from dagrpo.params.runtime import Runtime
+from dagrpo.params.sft import Sft
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
+    Path("in.txt").write_text("raw")
+    handlers = logging.root.handlers[:]
+    yield
+    for handler in logging.root.handlers:
+        handler.close()
+    logging.root.handlers[:] = handlers
+
+
+def _copy(job: Job) -> None:
+    job.output("result").parent.mkdir(exist_ok=True)
+    job.output("result").write_text(job.input("source").read_text())
+
+
+def _run(work: Callable[[Job], None] = _copy, *more: str, steps: int = 7, **runtime: Any) -> dict[str, Any]:
+    """Run a stage that reads section sft; what its provenance says."""
+    stage = Stage(name="sft", work=work, reads=("sft",), extends=("sft.steps",))
+    write_json(Path("job.json"), {"stage": "sft", "params": {"sft": {"steps": steps, "batch_size": 4}}, "code": []})
+    write_json(Path("runtime.json"), Runtime.model_validate(runtime).model_dump())
+    arguments = [
+        "--experiment",
+        "e",
+        "--seed",
+        "3",
+        "--job",
+        "job.json",
+        "--runtime",
+        "runtime.json",
+        "--log",
+        "logs/x.log",
+    ]
+    files = [
+        "--input",
+        "source=in.txt",
+        "--output",
+        "result=out/result.txt",
+        "--output",
+        "provenance=out/provenance.json",
+    ]
+    frame.run(stage, frame.parse([*arguments, *files, *more]))
+    record: dict[str, Any] = read_json(Path("out/provenance.json"))
+    return record
+
+
+def test_provenance_names_the_digest_of_everything_in_and_out() -> None:
+    record = _run()
+    assert record["inputs"] == {"in.txt": sha256_of(Path("in.txt"))}
+    assert record["outputs"] == {"out/result.txt": sha256_of(Path("out/result.txt"))}
+    assert (record["stage"], record["seed"], record["params"]["sft"]["steps"]) == ("sft", 3, 7)
+
+
+def test_the_key_changes_with_the_input_the_seed_and_the_parameters_and_with_nothing_else() -> None:
+    first = _run()["key"]
+    assert _run(_copy, "--log", "logs/other.log")["key"] == first
+    assert _run(_copy, "--seed", "4")["key"] != first
+    assert _run(steps=8)["key"] != first
+    Path("in.txt").write_text("other")
+    assert _run()["key"] != first
+
+
+def test_runtime_is_recorded_and_is_no_part_of_the_key() -> None:
+    one, other = _run(), _run(training={"micro_batch_size": 2}, engine={"request_timeout": 9})
+    assert one["key"] == other["key"]
+    assert other["runtime"]["training"]["micro_batch_size"] == 2
+
+
+def test_more_steps_and_another_runtime_go_on_from_the_same_state_and_another_batch_size_does_not() -> None:
+    states: list[Path] = []
+
+    def work(job: Job) -> None:
+        states.append(job.state)
+        _copy(job)
+
+    _run(work)
+    _run(work, steps=8)
+    _run(work, training={"save_every": 1})
+    assert len(set(states)) == 1
+    write_json(Path("in.txt"), "other data")
+    _run(work)
+    assert len(set(states)) == 2
+
+
+def test_what_ran_is_noted_for_the_commit_to_dvc() -> None:
+    _run()
+    (entry,) = frame.RAN.iterdir()
+    assert read_json(entry)["outputs"] == ["out/result.txt", "out/provenance.json"]
+
+
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "models/m")
+FORBIDDEN = PermissionError(errno.EACCES, "Permission denied", "data/x")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("train.parquet row 3: no answer."), MISTAKE, "train.parquet row 3: no answer."),
+        (FULL_DISK, MISTAKE, "models/m: No space left on device: make room, then run again."),
+        (FORBIDDEN, MISTAKE, "data/x: Permission denied: correct its permissions, then run again."),
+        (torch.OutOfMemoryError("CUDA out of memory"), MISTAKE, "lower runtime.training.micro_batch_size"),
+        (TransientError("the server died."), TRANSIENT, "the server died."),
+    ],
+)
+def test_what_the_user_can_mend_is_one_sentence_on_the_screen_and_a_traceback_in_the_log(
+    error: Exception, code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(job: Job) -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as caught:
+        _run(work)
+    assert caught.value.code == code
+    shown = capsys.readouterr().err
+    assert sentence in shown
+    assert "Traceback" not in shown
+    log = Path("logs/x.log").read_text()
+    assert "Traceback" in log
+    assert sentence in log
+    assert not Path("out/provenance.json").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("bug"), ValueError("torch complains"), ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_bug_is_raised_as_it_is(error: Exception) -> None:
+    def work(job: Job) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        _run(work)
+
+
+def test_a_missing_input_is_named_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _run(_copy, "--input", "source=gone.parquet")
+    assert "gone.parquet is missing: run the stage that makes it first." in capsys.readouterr().err
+
+
+def test_a_section_is_checked_again_inside_the_stage() -> None:
+    def work(job: Job) -> None:
+        assert job.section(Sft, "sft").steps == 7
+        _copy(job)
+
+    _run(work)
+
+
+def test_a_second_attempt_leaves_the_log_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(job: Job) -> None:
+        raise UserError(f"attempt in {job.log}")
+
+    for attempt in ("1", "2"):
+        with pytest.raises(SystemExit):
+            _run(work, "--attempt", attempt)
+    assert Path("logs/x.log").read_text().count("Traceback") == 2
+
+
+def test_keys_are_taken_out_of_nested_parameters() -> None:
+    params = {"training": {"steps": 1, "seed": 2}, "rollout": {"top_p": 1.0}}
+    assert frame.without(params, ("training.steps",)) == {"training": {"seed": 2}, "rollout": {"top_p": 1.0}}
+    assert frame.without(params, ("rollout",)) == {"training": {"steps": 1, "seed": 2}}

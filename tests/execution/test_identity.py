@@ -1,0 +1,63 @@
+"""The code of a stage is what its module imports, and the plug-ins that the parameters select; nothing else."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagrpo.execution import identity
+from dagrpo.execution.identity import ROOT, WITHOUT_EFFECT, code_digest, code_of
+from dagrpo.params.schema import Params
+from dagrpo.stages import all_stages
+from dagrpo.workflow.jobs import code_files
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package outside the project: losses.py imports helpers.py inside a function; other.py is imported by nobody."""
+    package = tmp_path / "some_lab"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "losses.py").write_text("def loss():\n    from . import helpers\n    return helpers\n")
+    (package / "helpers.py").write_text("import some_lab.deep\n")
+    (package / "deep.py").write_text("VALUE = 1\n")
+    (package / "other.py").write_text("VALUE = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    for remembered in (identity._folder_of, identity._file_of, identity._imports):
+        remembered.cache_clear()
+    return package
+
+
+def test_imports_are_followed_inside_functions_and_into_the_packages_of_plug_ins(lab: Path) -> None:
+    files = code_of("dagrpo.stages.score", ["some_lab.losses"])
+    outside = {Path(file).name for file in files if Path(file).is_absolute()}
+    assert outside == {"__init__.py", "losses.py", "helpers.py", "deep.py"}
+    assert "src/dagrpo/evaluation/scoring.py" in files
+    assert "some_lab" not in sys.modules, "nothing is imported to find that out"
+
+
+def test_an_edit_changes_the_digest_and_an_edit_elsewhere_does_not(lab: Path) -> None:
+    files = code_of("dagrpo.stages.score", ["some_lab.losses"])
+    first = code_digest(files)
+    (lab / "other.py").write_text("VALUE = 3\n")
+    assert code_digest(files) == first
+    (lab / "deep.py").write_text("VALUE = 3\n")
+    assert code_digest(files) != first
+
+
+@pytest.mark.parametrize("name", sorted(all_stages()))
+def test_every_file_of_a_stage_exists_and_none_of_them_only_shows_or_records(name: str) -> None:
+    files = code_files(Params(), all_stages()[name])
+    assert f"src/dagrpo/stages/{name}.py" in files
+    assert all((ROOT / file).is_file() for file in files)
+    hidden = tuple(f"src/{module.replace('.', '/')}" for module in WITHOUT_EFFECT)
+    assert [file for file in files if file.startswith(hidden)] == []
+
+
+def test_training_depends_on_the_selected_loss_and_verifier_and_on_no_other() -> None:
+    files = code_files(Params(), all_stages()["train"])
+    losses = {Path(file).name for file in files if "algorithms/losses/" in file}
+    assert losses == {"__init__.py", "ppo_clip.py"}
+    assert not any("data_sets" in file or "report" in file or "megatron" in file for file in files)

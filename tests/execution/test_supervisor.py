@@ -1,0 +1,93 @@
+"""A crash is started again and goes on; a mistake is final; a signal ends it. Played by a stage of a few lines."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from dagrpo.errors import TransientError, UserError
+from dagrpo.execution import supervisor
+from dagrpo.execution.declaration import Stage
+
+def work(job):
+    attempts = Path("attempts")
+    attempts.write_text((attempts.read_text() if attempts.exists() else "") + "x")
+    number = len(attempts.read_text())
+    behaviour = job.params["behaviour"]
+    if behaviour == "mistake":
+        raise UserError("params.yaml: correct it.")
+    if behaviour == "killed once" and number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "server died once" and number == 1:
+        raise TransientError("the server died.")
+    if behaviour == "always a bug":
+        raise KeyError("bug")
+    if behaviour == "slow":
+        Path("started").touch()
+        time.sleep(60)
+    job.output("result").write_text("done")
+
+stage = Stage(name="probe", work=work, reads=(), restarts=2)
+supervisor.all_stages = lambda: {"probe": stage}
+supervisor.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "stage.py").write_text(PROGRAM)
+    (tmp_path / "runtime.json").write_text("{}")
+    files = ["--output", "result=result.txt", "--output", "provenance=provenance.json", "--log", "x.log"]
+    return [sys.executable, "stage.py", "--job", "job.json", "--runtime", "runtime.json", "--experiment", "e", *files]
+
+
+def _run(command: list[str], folder: Path, behaviour: str) -> subprocess.Popen[str]:
+    (folder / "job.json").write_text(json.dumps({"stage": "probe", "params": {"behaviour": behaviour}, "code": []}))
+    environment = os.environ | {"DAGRPO_TRACKING": "off"}
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=-1, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.parametrize("behaviour", ["killed once", "server died once"])
+def test_what_broke_is_started_again_and_finishes(command: list[str], tmp_path: Path, behaviour: str) -> None:
+    process = _run(command, tmp_path, behaviour)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert (tmp_path / "attempts").read_text() == "xx"
+    assert (tmp_path / "result.txt").read_text() == "done"
+    assert "attempt 1 crashed" in output
+
+
+def test_a_mistake_is_told_once_and_not_tried_again(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "mistake")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output == "probe: params.yaml: correct it.\n"
+    assert (tmp_path / "attempts").read_text() == "x"
+
+
+def test_a_bug_is_tried_again_and_every_traceback_stays_in_the_log(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "always a bug")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    assert (tmp_path / "attempts").read_text() == "xxx"
+    assert (tmp_path / "x.log").read_text().count("KeyError: 'bug'") == 3
+
+
+def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "slow")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "attempts").read_text() == "x"

@@ -1,0 +1,99 @@
+"""dvc.yaml is what the rules, the stage declarations and params.yaml say; its lists of code follow what is selected."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from dvc.repo import Repo
+
+from dagrpo.errors import UserError
+from dagrpo.execution.identity import ROOT
+from dagrpo.params.schema import Params, parse, read_params
+from dagrpo.stages import all_stages
+from dagrpo.workflow import dvc_file
+from dagrpo.workflow.dag import PlannedJob, planned_jobs
+from dagrpo.workflow.jobs import code_files
+
+
+@pytest.fixture(scope="module")
+def jobs() -> list[PlannedJob]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        return planned_jobs(ROOT, {})
+
+
+def test_the_committed_file_is_the_generated_one() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        assert (ROOT / "dvc.yaml").read_text() == dvc_file.dvc_yaml(read_params(ROOT / "params.yaml"), ROOT)
+
+
+def test_every_job_of_snakemake_is_one_stage_of_dvc_with_the_same_files(jobs: list[PlannedJob]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        with Repo(".") as repo:
+            stages = {
+                stage.addressing: (
+                    {str(dep.def_path) for dep in stage.deps} - {"params.yaml"},
+                    {str(out.def_path) for out in stage.outs},
+                )
+                for stage in repo.index.stages
+            }
+    assert len(stages) == len(jobs)
+    for job in jobs:
+        outputs = {path for paths in job.outputs.values() for path in paths}
+        owners = [name for name, (_, outs) in stages.items() if all(_covered(path, outs) for path in outputs)]
+        assert len(owners) == 1, job.rule
+        assert owners[0].split("@")[0].split(":")[-1] == job.rule
+        deps, outs = stages[owners[0]]
+        inputs = {path for paths in job.inputs.values() for path in paths}
+        assert [path for path in sorted(inputs) if not _covered(path, deps)] == [], job.rule
+        assert {dep for dep in deps if not _holds_one(dep, inputs)} == set(), job.rule
+        assert {out for out in outs if not _holds_one(out, outputs)} == set(), job.rule
+
+
+def _covered(path: str, by: set[str]) -> bool:
+    return any(str(candidate) in by for candidate in (Path(path), *Path(path).parents))
+
+
+def _holds_one(folder: str, files: set[str]) -> bool:
+    return any(file == folder or file.startswith(f"{folder}/") for file in files)
+
+
+def test_runtime_is_compared_by_neither_engine() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    keys = [key for entry in stages.values() for key in entry.get("do", entry)["params"]]
+    assert [key for key in keys if key.startswith("runtime")] == []
+    assert [stage.name for stage in all_stages().values() if any(k.startswith("runtime") for k in stage.reads)] == []
+
+
+def test_a_run_brings_the_lists_of_code_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    whole = (ROOT / "dvc.yaml").read_text()
+    stale = whole.replace("    - src/dagrpo/algorithms/losses/ppo_clip.py\n", "")
+    assert stale != whole
+    dvc_file.PATH.write_text(stale)
+    dvc_file.keep_current(Params(), overridden=True)
+    assert dvc_file.PATH.read_text() == stale, "what --config says is not what params.yaml says"
+    dvc_file.keep_current(Params(), overridden=False)
+    assert dvc_file.PATH.read_text() == whole
+
+
+def test_dvc_itself_is_told_in_a_sentence_that_its_file_is_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "train")
+    dvc_file.PATH.write_text((ROOT / "dvc.yaml").read_text())
+    dvc_file.require_current(Params())
+    dvc_file.PATH.write_text(dvc_file.PATH.read_text().replace("    - src/dagrpo/files.py\n", ""))
+    with pytest.raises(UserError, match=r"dvc\.yaml lists other code .*`dagrpo generate`"):
+        dvc_file.require_current(Params())
+
+
+def test_another_verifier_is_other_code_of_train_and_of_nothing_before_it() -> None:
+    one, other = Params(), parse({"reward": {"verifier": "countdown"}})
+    changed = {name for name, stage in all_stages().items() if code_files(one, stage) != code_files(other, stage)}
+    assert "train" in changed
+    assert changed.isdisjoint({"model", "sft", "convert", "export", "sample", "report"})
