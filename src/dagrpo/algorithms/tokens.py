@@ -26,6 +26,11 @@ class TokenBatch:
     sequence: torch.Tensor  # [tokens] int64, from 0, rising: which sequence of the batch a token belongs to
     sequences: int  # how many there are
 
+    def mean_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
+        """On each token the mean of the values of its sequence. [tokens] -> [tokens]"""
+        sums = values.new_zeros(self.sequences).index_add(0, self.sequence, values)
+        return (sums / self.sequence.bincount(minlength=self.sequences).clamp(min=1))[self.sequence]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
