@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dagrpo.params.reward import Reward, Weights
 from dagrpo.records import Attempt
-from dagrpo.rewards.geo3k import formatted
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
+from dagrpo.rewards.verifiers.geo3k import formatted
 
 FORM = re.compile(r"<think>.*</think>.*\\boxed\{.*\}.*", re.DOTALL)
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "\\boxed{", "}", "{", "1", "\n", " "]), max_size=10)
