@@ -43,8 +43,9 @@ class Plugins(Generic[T]):
 
     what: the kind, in a sentence ("loss"). package: the folder of our own; a module there offers one plug-in as
     `attribute`, known by the module's name, or with `several` a tuple of plug-ins, each known by its own `name`.
-    group: of entry points. key: where params.yaml names one. separator: what stands before the attribute of an import
-    path; "." where names become folders, and then `my_lab.tasks.capitals` is `capitals` of the module `my_lab.tasks`.
+    group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: what stands before
+    the attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
+    `capitals` of the module `my_lab.tasks`.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Plugins(Generic[T]):
         attribute: str,
         group: str,
         key: str,
+        kind: type[object] = object,
         several: bool = False,
         separator: str = ":",
     ) -> None:
@@ -64,6 +66,7 @@ class Plugins(Generic[T]):
         self.key = key
         self.separator = separator
         self._attribute = attribute
+        self._kind = kind
         self._several = several
 
     def own_names(self) -> list[str]:
@@ -80,6 +83,11 @@ class Plugins(Generic[T]):
         place = self._place(name)
         value = self._attribute_of(place, name)
         if not place.member:
+            if not isinstance(value, self._kind):
+                raise UserError(
+                    f"`{name}` is not a {self.what} but a {type(value).__name__}: correct {self.key}, or make it a "
+                    f"{self._kind.__name__} of {self._kind.__module__}."
+                )
             return cast(T, value)
         members = cast(Iterable[Named], value)
         return cast(T, next(member for member in members if member.name == place.member))
@@ -99,8 +107,8 @@ class Plugins(Generic[T]):
         module, _, attribute = name.rpartition(self.separator)
         if not module or not attribute:
             raise UserError(
-                f"`{name}` is not a {self.what}: {self._nearest(name, list(known))}; correct {self.key}, or give an "
-                f"import path such as `my_lab.{self.what.replace(' ', '_')}s{self.separator}{name}`."
+                f"`{name}` is not a {self.what}: {self._nearest(name, list(known))}; correct {self.key}, or give an import "
+                f"path, `module{self.separator}attribute`."
             )
         return _Place(module=module, attribute=attribute)
 

@@ -30,11 +30,12 @@ class Configured(Protocol):
 
 
 class InvalidPart(ValueError):
-    """What is wrong with the keys of plug-ins: pydantic's own records, and the keys that are known there."""
+    """What is wrong with the keys of plug-ins: pydantic's own records, whose keys they are, and which are known there."""
 
-    def __init__(self, errors: Sequence[Mapping[str, Any]], known: Sequence[str]) -> None:
+    def __init__(self, errors: Sequence[Mapping[str, Any]], owner: str, known: Sequence[str]) -> None:
         super().__init__("; ".join(f"{error['loc']}: {error['msg']}" for error in errors))
         self.errors = errors
+        self.owner = owner
         self.known = known
 
 
@@ -91,7 +92,7 @@ class Several:
                 errors += [{**each, "loc": (name, *each["loc"])} for each in error.errors]
                 known += [f"{name}.{key}" for key in error.known]
         if errors:
-            raise InvalidPart(errors, known)
+            raise InvalidPart(errors, "it", known)
         return checked
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -139,4 +140,4 @@ def _checked(plugins: Plugins[Any], name: str, values: Any) -> Section:
     try:
         return config.model_validate(values)
     except ValidationError as error:
-        raise InvalidPart(error.errors(), list(config.model_fields)) from None
+        raise InvalidPart(error.errors(), name, list(config.model_fields)) from None

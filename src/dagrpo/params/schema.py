@@ -1,7 +1,7 @@
 """The whole of params.yaml, and how it is read: every error is one sentence that says what to do."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -108,22 +108,27 @@ def all_keys() -> list[str]:
 
 
 def _sentences(
-    errors: Iterable[Mapping[str, Any]], source: str, prefix: str = "", known: Sequence[str] = ()
+    errors: Iterable[Mapping[str, Any]], source: str, prefix: str = "", part: InvalidPart | None = None
 ) -> Iterator[str]:
-    """One sentence per mistake. known: the keys below the prefix; empty: those of params.yaml."""
+    """One sentence per mistake. part: what the prefix leads to, where that has keys of its own."""
     for error in errors:
-        key = prefix + ".".join(str(part) for part in error["loc"])
-        mistake = error.get("ctx", {}).get("error")
+        inside = ".".join(str(each) for each in error["loc"])
+        key, mistake = prefix + inside, error.get("ctx", {}).get("error")
         if isinstance(mistake, InvalidPart):
-            yield from _sentences(mistake.errors, source, f"{key}.", [f"{key}.{name}" for name in mistake.known])
+            yield from _sentences(mistake.errors, source, f"{key}.", mistake)
         elif error["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, known or all_keys(), n=1, cutoff=0.5)
-            hint = f"the nearest known key is `{near[0]}`" if near else "docs/parameters.md lists the known keys"
-            yield f"{source}: unknown key `{key}`: {hint}."
+            yield f"{source}: unknown key `{key}`: {_hint(inside, prefix, part)}."
         elif error["type"] == "value_error":
             yield f"{source}: {str(mistake).removesuffix('.')}."
         else:
             yield f"{source}: `{key}` is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def _hint(key: str, prefix: str, part: InvalidPart | None) -> str:
+    near = difflib.get_close_matches(key, part.known if part else all_keys(), n=1, cutoff=0.5)
+    if near:
+        return f"the nearest known key is `{prefix}{near[0]}`"
+    return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"
 
 
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:

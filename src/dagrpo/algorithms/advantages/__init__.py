@@ -29,6 +29,7 @@ ADVANTAGES: Plugins[Advantage[Any]] = Plugins(
     attribute="ADVANTAGE",
     group="dagrpo.advantages",
     key="algorithm.advantage.name",
+    kind=Advantage,
 )
 
 

@@ -22,7 +22,7 @@ class Loss(Generic[ConfigType]):
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(
-    what="loss", package=__name__, attribute="LOSS", group="dagrpo.losses", key="algorithm.loss.name"
+    what="loss", package=__name__, attribute="LOSS", group="dagrpo.losses", key="algorithm.loss.name", kind=Loss
 )
 
 

@@ -51,7 +51,12 @@ class Component(Generic[ConfigType]):
 
 
 COMPONENTS: Plugins[Component[Any]] = Plugins(
-    what="component", package=__name__, attribute="COMPONENT", group="dagrpo.components", key="reward.components"
+    what="component",
+    package=__name__,
+    attribute="COMPONENT",
+    group="dagrpo.components",
+    key="reward.components",
+    kind=Component,
 )
 
 

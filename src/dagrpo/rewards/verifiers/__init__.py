@@ -4,7 +4,12 @@ from dagrpo.plugins import Plugins
 from dagrpo.rewards.verifier import Verifier
 
 VERIFIERS: Plugins[Verifier] = Plugins(
-    what="verifier", package=__name__, attribute="VERIFIER", group="dagrpo.verifiers", key="reward.verifier"
+    what="verifier",
+    package=__name__,
+    attribute="VERIFIER",
+    group="dagrpo.verifiers",
+    key="reward.verifier",
+    kind=Verifier,
 )
 
 
