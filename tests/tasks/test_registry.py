@@ -65,7 +65,7 @@ def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
         ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.tasks"
     ):
         get_task("gsm8")
-    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2025, .*, openmath; correct"):
+    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, openmath; correct"):
         get_task("zzz")
 
 

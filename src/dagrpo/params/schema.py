@@ -125,7 +125,11 @@ def _sentences(
 
 
 def _hint(key: str, prefix: str, part: InvalidPart | None) -> str:
-    near = difflib.get_close_matches(key, part.known if part else all_keys(), n=1, cutoff=0.5)
+    """A key that ends alike in its section is the nearest: a key may have moved deeper."""
+    known = part.known if part else all_keys()
+    section, _, last = key.rpartition(".")
+    moved = [each for each in known if section and each.startswith(f"{section}.") and each.endswith(f".{last}")]
+    near = moved or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if near:
         return f"the nearest known key is `{prefix}{near[0]}`"
     return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"
