@@ -1,9 +1,16 @@
-"""What every loss sees, and what it returns: flat tokens, whatever sequences, ranks or micro-batches they come from."""
+"""What every loss sees, and what it returns: flat tokens, whatever sequences, ranks or micro-batches they come from.
+
+Nothing here or in a loss imports torch when it is imported: params.yaml is checked on every `snakemake -n`.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
