@@ -13,12 +13,16 @@ import pytest
 import torch
 
 from dagrpo.checkpoints import facts
-from dagrpo.checkpoints.convert import convert, export, load_model, save_model
+from dagrpo.checkpoints.convert import convert, export
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.params.checkpoint import Checkpoint
 
-STEPS = ["convert to dcp", "export from dcp", "convert to megatron", "export from megatron"]
+STEPS = [
+    step for name in FORMATS.names() if name != "huggingface" for step in (f"convert to {name}", f"export from {name}")
+]
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def _step(name: str, pristine: Path, folder: Path) -> Callable[[Path], Manifest]
     return lambda destination: export(folder, destination, params)
 
 
-@pytest.mark.parametrize("format", ["dcp", "megatron"])
+@pytest.mark.parametrize("format", FORMATS.names())
 def test_convert_then_export_returns_the_model_byte_for_byte(format: str, pristine: Path, tmp_path: Path) -> None:
     convert(pristine, tmp_path / "initial", _params(format))
     exported = export(tmp_path / "initial", tmp_path / "exported", _params(format))
@@ -109,7 +113,7 @@ def test_a_disk_that_fills_up_while_writing_is_named(
 def test_a_full_disk_is_foreseen(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(OSError, match=r"bytes are needed, 1,000 are free") as caught:
-        convert(pristine, tmp_path / "results" / "new", _params("megatron"))
+        convert(pristine, tmp_path / "results" / "new", _params("dcp"))
     assert caught.value.errno == errno.ENOSPC
     assert list((tmp_path / "results").iterdir()) == []
 
@@ -117,12 +121,12 @@ def test_a_full_disk_is_foreseen(pristine: Path, tmp_path: Path, monkeypatch: py
 def test_a_damaged_source_is_refused_before_anything_is_written(model_folder: Path, tmp_path: Path) -> None:
     (model_folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
-        convert(model_folder, tmp_path / "results" / "new", _params("megatron"))
+        convert(model_folder, tmp_path / "results" / "new", _params("dcp"))
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("format", ["dcp", "megatron"])
-def test_the_trainer_starts_from_either_format_and_writes_the_same(format: str, pristine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS.names())
+def test_the_trainer_starts_from_any_format_and_writes_the_same(format: str, pristine: Path, tmp_path: Path) -> None:
     convert(pristine, tmp_path / "initial", _params(format))
     model, _ = load_model(tmp_path / "initial", torch.float32)
     before = model.state_dict()["model.norm.weight"].clone()
