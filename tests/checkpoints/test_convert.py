@@ -137,3 +137,44 @@ def test_the_trainer_starts_from_any_format_and_writes_the_same(format: str, pri
     export(tmp_path / "policy", tmp_path / "exported", _params(format))
     assert torch.equal(open_tensors(tmp_path / "exported").read("model.norm.weight"), before + 1.0)
     verify(tmp_path / "initial")
+
+
+def test_where_both_formats_are_one_convert_and_export_link_the_files(pristine: Path, tmp_path: Path) -> None:
+    params = Checkpoint(format="huggingface")
+    (pristine / "provenance.json").write_text("{}")
+    try:
+        convert(pristine, tmp_path / "initial", params)
+    finally:
+        (pristine / "provenance.json").unlink()
+    manifest = export(tmp_path / "initial", tmp_path / "exported", params)
+    for folder in (tmp_path / "initial", tmp_path / "exported"):
+        assert {path.name for path in folder.iterdir()} == {*manifest.files, MANIFEST}
+        for name in manifest.files:
+            assert (folder / name).stat().st_ino == (pristine / name).stat().st_ino
+        assert (folder / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+        assert (folder / MANIFEST).stat().st_ino != (pristine / MANIFEST).stat().st_ino
+
+
+def test_a_damaged_checkpoint_is_not_linked(model_folder: Path, tmp_path: Path) -> None:
+    content = (model_folder / "model.safetensors").read_bytes()
+    (model_folder / "model.safetensors").write_bytes(content[:-4] + bytes(4))
+    with pytest.raises(ValueError, match=r"model\.safetensors is changed"):
+        convert(model_folder, tmp_path / "initial", Checkpoint(format="huggingface"))
+    assert not (tmp_path / "initial").exists()
+
+
+def test_the_exported_model_has_the_same_bytes_in_every_format(pristine: Path, tmp_path: Path) -> None:
+    """A policy that was trained, through each format."""
+    manifests = []
+    for format in FORMATS.names():
+        folder = tmp_path / format
+        convert(pristine, folder / "initial", _params(format))
+        model, _ = load_model(folder / "initial", torch.float32)
+        with torch.no_grad():
+            model.get_parameter("model.norm.weight").add_(1.0)
+        save_model(model, folder / "initial", folder / "policy")
+        export(folder / "policy", folder / "exported", _params(format))
+        manifests.append((folder / "exported" / MANIFEST).read_bytes())
+    assert len(set(manifests)) == 1
+    assert manifests[0] != (pristine / MANIFEST).read_bytes()
+    verify(pristine)  # though its files are linked by some

@@ -4,6 +4,7 @@ Not for changing the format (`convert`), nor for models that are spread over pro
 here too where one process writes).
 """
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,10 +59,14 @@ def finish(folder: Path, format: str, tensors: Tensors, max_shard_bytes: int = D
 
 
 def link(source: Path, destination: Path) -> Manifest:
-    """The same checkpoint under another name, after checking it: its files linked where the disk allows, else copied."""
+    """The same checkpoint under another name, after checking it: its files linked where the disk allows, else copied.
+
+    The manifest has the same bytes in a file of its own: its time is when this folder was made, which Snakemake looks at.
+    """
     manifest = verify(source)
     with new_checkpoint(destination, 0) as folder:
-        for name in (*manifest.files, MANIFEST):
+        for name in manifest.files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(source / name, folder / name)
+        shutil.copyfile(source / MANIFEST, folder / MANIFEST)
     return manifest
