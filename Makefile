@@ -20,7 +20,7 @@ test: setup lint .venv-megatron/.installed
 	pytest
 
 oracle: setup .venv-megatron/.installed
-	pytest tests/checkpoints/megatron
+	pytest packages/dagrpo_megatron
 
 .venv-megatron/.installed: requirements/megatron-test.lock | setup
 	test -x .venv-megatron/bin/python || python3 -m venv .venv-megatron

@@ -28,10 +28,10 @@ import torch
 from dagrpo.checkpoints import hf
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.manifest import write_manifest
-from dagrpo.checkpoints.megatron.config import load_config
-from dagrpo.checkpoints.megatron.layout import layout_of
 from dagrpo.checkpoints.source import open_source
 from dagrpo.checkpoints.tensors import TensorSpec
+from dagrpo_megatron.config import load_config
+from dagrpo_megatron.layout import layout_of
 
 SHARD_BYTES = 1_000_000_000
 CONFIGS: dict[str, dict[str, Any]] = {

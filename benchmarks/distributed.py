@@ -18,10 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-
 from benchmarks.convert import CONFIGS, SHARD_BYTES, AnonymousPeak, make_source
+
 from dagrpo.checkpoints.convert import export, write_as
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import write_manifest
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.source import open_source, open_tensors

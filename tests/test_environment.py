@@ -46,4 +46,11 @@ def test_nothing_is_installed_that_the_lock_does_not_name() -> None:
     """Else a package that somebody installed by hand hides that a fresh machine would lack it."""
     lock = "gpu.lock" if _installed("sglang-kernel") else "cpu.lock"
     installed = {_plain(distribution.name) for distribution in distributions()}
-    assert installed - _pins(lock).keys() <= {"dagrpo", "dagrpo-sglang-cpu", "pip", "uv", "setuptools"}
+    assert installed - _pins(lock).keys() <= {
+        "dagrpo",
+        "dagrpo-megatron",
+        "dagrpo-sglang-cpu",
+        "pip",
+        "uv",
+        "setuptools",
+    }

@@ -1,4 +1,7 @@
+import errno
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagrpo.files import atomic_file, atomic_folder, read_json, read_parquet, write_json, write_parquet
+from dagrpo.files import (
+    atomic_file,
+    atomic_folder,
+    link_or_copy,
+    read_json,
+    read_parquet,
+    write_json,
+    write_parquet,
+)
 
 
 def test_a_file_that_fails_half_way_leaves_the_old_content_and_no_rest(tmp_path: Path) -> None:
@@ -108,3 +119,126 @@ def test_a_full_disk_leaves_the_old_folder_whole_and_is_refused_before_writing(t
     mount = f"mount -t tmpfs -o size=1m none {tmp_path} && exec {sys.executable} -c '{FULL_DISK}' {tmp_path}"
     done = subprocess.run([*namespace, "sh", "-c", mount], capture_output=True, text=True, check=False)
     assert done.stdout == "refused: True\n", done.stderr
+
+
+def _folder(path: Path, content: str) -> Path:
+    path.mkdir()
+    (path / "weights").write_text(content)
+    return path
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_folder_whose_replacement_fails_is_in_place_as_before(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two renames replace a folder: the old one out of the way, the new one in its place."""
+    path = _folder(tmp_path / "model", "old")
+    rename, calls = Path.rename, iter(range(1, 10))
+
+    def rename_or_fail(self: Path, target: Path) -> Path:
+        if next(calls) == failing:
+            raise OSError(errno.EIO, "Input/output error", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename_or_fail)
+    with pytest.raises(OSError, match="Input/output error"), atomic_folder(path) as folder:
+        (folder / "weights").write_text("new")
+    assert (path / "weights").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_that_cannot_be_put_back_at_once_is_put_back_by_the_next_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _folder(tmp_path / "model", "old")
+    rename, calls = Path.rename, iter(range(1, 10))
+
+    def rename_once(self: Path, target: Path) -> Path:
+        if next(calls) > 1:
+            raise OSError(errno.EIO, "Input/output error", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input/output error"), atomic_folder(path):
+        patched.setattr(Path, "rename", rename_once)
+    assert not path.exists()
+    with pytest.raises(RuntimeError), atomic_folder(path):
+        raise RuntimeError
+    assert (path / "weights").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dagrpo.files import atomic_folder
+rename, path = Path.rename, Path(sys.argv[1])
+def rename_and_die(self, target):
+    rename(self, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+with atomic_folder(path) as folder:
+    (folder / "weights").write_text("new")
+    Path.rename = rename_and_die
+"""
+
+
+def test_a_folder_that_a_kill_left_out_of_its_place_is_put_back_by_the_next_writer(tmp_path: Path) -> None:
+    path = _folder(tmp_path / "model", "old")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not path.exists()
+    with pytest.raises(RuntimeError), atomic_folder(path):
+        raise RuntimeError
+    assert (path / "weights").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from dagrpo.files import atomic_folder, link_or_copy
+modes = []
+sys.addaudithook(lambda event, arguments: modes.append(arguments) if event == "open" else None)
+with atomic_folder(Path(sys.argv[1]) / "model") as folder:
+    link_or_copy(Path(sys.argv[1]) / "cached", folder / "weights")
+opened = [flags & os.O_ACCMODE for path, _, flags in modes if str(path).endswith("weights")]
+print(opened == [os.O_RDONLY], (Path(sys.argv[1]) / "model/weights").stat().st_nlink)
+"""
+
+
+def test_a_folder_may_hold_hard_links_to_files_that_nobody_may_write(tmp_path: Path) -> None:
+    """As DVC's cache protects its files. The superuser may open them for writing all the same, so the flags are read."""
+    (tmp_path / "cached").write_text("protected")
+    (tmp_path / "cached").chmod(0o444)
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "True 2\n", done.stderr
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+def test_where_a_hard_link_cannot_be_made_the_file_is_copied(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "a").write_text("content")
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "content"
+    assert (tmp_path / "a").stat().st_nlink == 1
+
+
+def test_another_failure_of_a_link_is_not_hidden_by_a_copy(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("new")
+    (tmp_path / "b").write_text("there already")
+    with pytest.raises(FileExistsError):
+        link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "there already"
+
+
+def test_a_symbolic_link_is_followed_since_it_may_be_relative(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("content")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "folder").mkdir()
+    link_or_copy(tmp_path / "link", tmp_path / "folder" / "b")
+    assert not (tmp_path / "folder" / "b").is_symlink()
+    assert (tmp_path / "folder" / "b").stat().st_ino == (tmp_path / "a").stat().st_ino

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
 
-CHUNK_BYTES = 1 << 20
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 
 
 def sha256_of(path: Path) -> str:
@@ -50,9 +50,22 @@ def fsync_folder(path: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Make the content of a file survive a power cut."""
-    with path.open("rb+") as file:
+    """Make the content of a file survive a power cut. It need not be writable: a linked file may be protected."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def link_or_copy(source: Path, destination: Path) -> None:
+    """Give a file a second name: a hard link, or a copy where the file system cannot link the two places.
+
+    Either way neither name may be written to in place, only replaced.
+    """
+    try:
+        os.link(source.resolve(), destination)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, destination)
 
 
 @contextmanager
@@ -76,26 +89,52 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success it becomes `path` (replacing an older one), on any failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in leftovers(path):  # of a run that was killed; no two runs share an output
-        shutil.rmtree(leftover, ignore_errors=True)
+    recover_folder(path)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-    old = temporary.with_suffix(".old")
     try:
         yield temporary
         temporary.chmod(0o755)
         for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
             fsync_file(file)
-        fsync_folder(temporary)
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-        fsync_folder(path.parent)
+        replace_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
-def leftovers(path: Path) -> list[Path]:
+def replace_folder(new: Path, path: Path) -> None:
+    """Rename a folder, whose files are on the disk, to `path`; an older one is removed, or stays if that fails."""
+    for folder in (new, *(p for p in new.rglob("*") if p.is_dir())):
+        fsync_folder(folder)
+    old = path.parent / f".{path.name}.replaced.old"
+    if path.exists():
+        path.rename(old)
+    try:
+        new.rename(path)
+    except BaseException:
+        _put_back(old, path)
+        raise
+    fsync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover_folder(path: Path, keep: Path | None = None) -> None:
+    """Undo what a run that was killed left undone to a folder, and remove its temporary folders except `keep`.
+
+    Only for the one who writes that folder: no two runs share an output.
+    """
+    for leftover in sorted(_leftovers(path)):
+        if leftover.suffix == ".old":
+            _put_back(leftover, path)
+        if leftover != keep:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _put_back(old: Path, path: Path) -> None:
+    if old.exists() and not path.exists():
+        old.rename(path)
+
+
+def _leftovers(path: Path) -> list[Path]:
     """Temporary folders made for `path`; those made for `path` with a further suffix have one more dot."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.(part|old)")
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]

@@ -1,8 +1,6 @@
 """The commands as a person types them."""
 
 import json
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,8 @@ from typer.testing import CliRunner
 
 from dagrpo.__main__ import app
 from dagrpo.checkpoints.compare import compare
-from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
-from dagrpo.checkpoints.megatron import recipes
-from dagrpo.params.checkpoint import Checkpoint
 
 
 def _run(*arguments: object, code: int = 0) -> str:
@@ -26,9 +22,9 @@ def _run(*arguments: object, code: int = 0) -> str:
     return result.output
 
 
-def test_a_model_goes_to_megatron_and_back_by_hand(pristine: Path, tmp_path: Path) -> None:
-    shown = _run("convert", pristine, tmp_path / "there", "--to", "megatron")
-    assert "--rotary-base" in shown
+@pytest.mark.parametrize("format", ["hf", *FORMATS.names()])
+def test_a_model_goes_to_any_format_and_back_by_hand(format: str, pristine: Path, tmp_path: Path) -> None:
+    _run("convert", pristine, tmp_path / "there", "--to", format)
     _run("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
     assert "26 tensors are equal, 0 differ" in _run("diff", pristine, tmp_path / "there")
@@ -92,75 +88,22 @@ def test_nothing_but_a_checkpoint_is_written_over(pristine: Path, model_folder: 
     assert (tmp_path / "thesis" / "final.tex").exists()
     (tmp_path / "empty").mkdir()
     _run("convert", pristine, tmp_path / "empty", "--to", "dcp")
-    _run("convert", pristine, tmp_path / "empty", "--to", "megatron")
-    assert read_manifest(tmp_path / "empty" / MANIFEST).format == "megatron"
+    _run("convert", pristine, tmp_path / "empty", "--to", "hf")
+    assert read_manifest(tmp_path / "empty" / MANIFEST).format == "huggingface"
 
 
-def _give_recipes(monkeypatch: pytest.MonkeyPatch, layers: int = 2, tokenizers: tuple[str, ...] = ("some",)) -> None:
-    """One recipe for each of some published models, which have the sizes of the tiny model or as many layers."""
-    large = recipes.recipe_named("qwen_2p5_32b_dapo")
-    sizes = replace(large.model, layers=layers, hidden=16, ffn=32, heads=2, groups=1)
-    models = [replace(sizes, tokenizer=tokenizer) for tokenizer in tokenizers]
-    tiny = replace(large, tensor=1, length=64)
-    monkeypatch.setattr(
-        recipes, "RECIPES", [replace(tiny, name=f"tiny_{model.tokenizer}", model=model) for model in models]
-    )
-
-
-def test_a_model_of_a_recipes_sizes_gets_its_script_which_stays_with_megatrons_format(
-    pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _give_recipes(monkeypatch)
-    shown = _run("convert", pristine, tmp_path / "there", "--to", "megatron")
-    path = tmp_path / "there" / "train_with_megatron.sh"
-    assert path.read_text() in shown
-    assert os.access(path, os.X_OK)
-    for argument in (tmp_path / "there" / "megatron_arguments.txt").read_text().splitlines():
-        assert (f"  {argument}\n" in path.read_text()) is (argument != "--finetune")
-    assert path.name in read_manifest(tmp_path / "there" / MANIFEST).files
-    assert "is whole" in _run("verify", tmp_path / "there")
-    _run("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
-    assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
-
-
-def test_the_convert_stage_writes_the_same_script(
-    pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _give_recipes(monkeypatch)
-    _run("convert", pristine, tmp_path / "there", "--to", "megatron")
-    convert(pristine, tmp_path / "initial", Checkpoint(format="megatron"))
-    assert (tmp_path / "initial" / MANIFEST).read_bytes() == (tmp_path / "there" / MANIFEST).read_bytes()
-    convert(pristine, tmp_path / "dcp", Checkpoint(format="dcp"))
-    assert not (tmp_path / "dcp" / "train_with_megatron.sh").exists()
-
-
-def test_a_recipe_is_written_for_another_model_only_when_it_is_named(
-    pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _give_recipes(monkeypatch, layers=3)
-    _run("convert", pristine, tmp_path / "plain", "--to", "megatron")
-    assert not (tmp_path / "plain" / "train_with_megatron.sh").exists()
-    _run("convert", pristine, tmp_path / "named", "--to", "megatron", "--recipe", "tiny_some")
-    assert "--num-layers 2\n" in (tmp_path / "named" / "train_with_megatron.sh").read_text()
-
-
-def test_a_recipe_that_cannot_be_written_stops_the_conversion_before_it_begins(pristine: Path, tmp_path: Path) -> None:
-    refused = {
-        "qwen_2p5_32b_dapo": "tensor-parallel ranks, which do not divide",
-        "nonsense": "There is no recipe 'nonsense'",
-    }
-    for recipe, message in refused.items():
-        with pytest.raises(ValueError, match=message):
-            _run("convert", pristine, tmp_path / "there", "--to", "megatron", "--recipe", recipe)
-    with pytest.raises(ValueError, match="--recipe is given without --to megatron"):
-        _run("convert", pristine, tmp_path / "there", "--to", "dcp", "--recipe", "qwen_2p5_32b_dapo")
+def test_a_format_that_is_not_installed_is_refused_with_what_to_do(pristine: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--to is 'gguf', .* not installed \(there are dcp, huggingface"):
+        _run("convert", pristine, tmp_path / "there", "--to", "gguf")
     assert not (tmp_path / "there").exists()
 
 
-def test_where_two_published_models_have_the_sizes_the_recipes_are_named(
-    pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("option", "message"), [("recipe=x", "the format dcp has no option 'recipe'"), ("recipe", "write NAME=VALUE")]
+)
+def test_an_option_that_the_format_does_not_take_is_refused(
+    option: str, message: str, pristine: Path, tmp_path: Path
 ) -> None:
-    _give_recipes(monkeypatch, tokenizers=("one", "other"))
-    shown = _run("convert", pristine, tmp_path / "there", "--to", "megatron")
-    assert "--recipe tiny_one or tiny_other" in " ".join(shown.split())
-    assert not (tmp_path / "there" / "train_with_megatron.sh").exists()
+    with pytest.raises(ValueError, match=message):
+        _run("convert", pristine, tmp_path / "there", "--to", "dcp", "--option", option)
+    assert not (tmp_path / "there").exists()

@@ -13,12 +13,16 @@ import pytest
 import torch
 
 from dagrpo.checkpoints import facts
-from dagrpo.checkpoints.convert import convert, export, load_model, save_model
+from dagrpo.checkpoints.convert import convert, export
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.params.checkpoint import Checkpoint
 
-STEPS = ["convert to dcp", "export from dcp", "convert to megatron", "export from megatron"]
+STEPS = [
+    step for name in FORMATS.names() if name != "huggingface" for step in (f"convert to {name}", f"export from {name}")
+]
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def _step(name: str, pristine: Path, folder: Path) -> Callable[[Path], Manifest]
     return lambda destination: export(folder, destination, params)
 
 
-@pytest.mark.parametrize("format", ["dcp", "megatron"])
+@pytest.mark.parametrize("format", FORMATS.names())
 def test_convert_then_export_returns_the_model_byte_for_byte(format: str, pristine: Path, tmp_path: Path) -> None:
     convert(pristine, tmp_path / "initial", _params(format))
     exported = export(tmp_path / "initial", tmp_path / "exported", _params(format))
@@ -109,7 +113,7 @@ def test_a_disk_that_fills_up_while_writing_is_named(
 def test_a_full_disk_is_foreseen(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(OSError, match=r"bytes are needed, 1,000 are free") as caught:
-        convert(pristine, tmp_path / "results" / "new", _params("megatron"))
+        convert(pristine, tmp_path / "results" / "new", _params("dcp"))
     assert caught.value.errno == errno.ENOSPC
     assert list((tmp_path / "results").iterdir()) == []
 
@@ -117,12 +121,12 @@ def test_a_full_disk_is_foreseen(pristine: Path, tmp_path: Path, monkeypatch: py
 def test_a_damaged_source_is_refused_before_anything_is_written(model_folder: Path, tmp_path: Path) -> None:
     (model_folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
-        convert(model_folder, tmp_path / "results" / "new", _params("megatron"))
+        convert(model_folder, tmp_path / "results" / "new", _params("dcp"))
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("format", ["dcp", "megatron"])
-def test_the_trainer_starts_from_either_format_and_writes_the_same(format: str, pristine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS.names())
+def test_the_trainer_starts_from_any_format_and_writes_the_same(format: str, pristine: Path, tmp_path: Path) -> None:
     convert(pristine, tmp_path / "initial", _params(format))
     model, _ = load_model(tmp_path / "initial", torch.float32)
     before = model.state_dict()["model.norm.weight"].clone()
@@ -133,3 +137,44 @@ def test_the_trainer_starts_from_either_format_and_writes_the_same(format: str, 
     export(tmp_path / "policy", tmp_path / "exported", _params(format))
     assert torch.equal(open_tensors(tmp_path / "exported").read("model.norm.weight"), before + 1.0)
     verify(tmp_path / "initial")
+
+
+def test_where_both_formats_are_one_convert_and_export_link_the_files(pristine: Path, tmp_path: Path) -> None:
+    params = Checkpoint(format="huggingface")
+    (pristine / "provenance.json").write_text("{}")
+    try:
+        convert(pristine, tmp_path / "initial", params)
+    finally:
+        (pristine / "provenance.json").unlink()
+    manifest = export(tmp_path / "initial", tmp_path / "exported", params)
+    for folder in (tmp_path / "initial", tmp_path / "exported"):
+        assert {path.name for path in folder.iterdir()} == {*manifest.files, MANIFEST}
+        for name in manifest.files:
+            assert (folder / name).stat().st_ino == (pristine / name).stat().st_ino
+        assert (folder / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+        assert (folder / MANIFEST).stat().st_ino != (pristine / MANIFEST).stat().st_ino
+
+
+def test_a_damaged_checkpoint_is_not_linked(model_folder: Path, tmp_path: Path) -> None:
+    content = (model_folder / "model.safetensors").read_bytes()
+    (model_folder / "model.safetensors").write_bytes(content[:-4] + bytes(4))
+    with pytest.raises(ValueError, match=r"model\.safetensors is changed"):
+        convert(model_folder, tmp_path / "initial", Checkpoint(format="huggingface"))
+    assert not (tmp_path / "initial").exists()
+
+
+def test_the_exported_model_has_the_same_bytes_in_every_format(pristine: Path, tmp_path: Path) -> None:
+    """A policy that was trained, through each format."""
+    manifests = []
+    for format in FORMATS.names():
+        folder = tmp_path / format
+        convert(pristine, folder / "initial", _params(format))
+        model, _ = load_model(folder / "initial", torch.float32)
+        with torch.no_grad():
+            model.get_parameter("model.norm.weight").add_(1.0)
+        save_model(model, folder / "initial", folder / "policy")
+        export(folder / "policy", folder / "exported", _params(format))
+        manifests.append((folder / "exported" / MANIFEST).read_bytes())
+    assert len(set(manifests)) == 1
+    assert manifests[0] != (pristine / MANIFEST).read_bytes()
+    verify(pristine)  # though its files are linked by some

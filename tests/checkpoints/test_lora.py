@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.lora import merged, with_adapter_beside
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_source, open_tensors
@@ -53,7 +54,7 @@ def _product(folder: Path, module: str) -> torch.Tensor:
     ],
     ids=["alpha over r", "small alpha", "rank-stabilised", "alpha by name", "rank by name"],
 )
-@pytest.mark.parametrize("format", ["huggingface", "dcp", "megatron"])
+@pytest.mark.parametrize("format", FORMATS.names())
 def test_a_merged_adapter_adds_its_scaled_product(
     format: Any, config: dict[str, Any], query_scale: float, down_scale: float, pristine: Path, tmp_path: Path
 ) -> None:
@@ -80,9 +81,12 @@ def test_a_merge_into_bfloat16_is_rounded_once(pristine: Path, tmp_path: Path) -
     assert torch.equal(result, exact.float().bfloat16())
 
 
-def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(pristine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS.names())
+def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(
+    format: str, pristine: Path, tmp_path: Path
+) -> None:
     adapter = _adapter(tmp_path / "adapter")
-    apart = write_as("megatron", with_adapter_beside(open_source(pristine), adapter), tmp_path / "apart", LARGE)
+    apart = write_as(format, with_adapter_beside(open_source(pristine), adapter), tmp_path / "apart", LARGE)
     assert apart.tensors == verify(pristine).tensors
     write_as("huggingface", open_source(tmp_path / "apart"), tmp_path / "back", LARGE)
     for name in ("adapter_model.safetensors", "adapter_config.json"):

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from typer.testing import CliRunner
 
 from dagrpo.__main__ import app
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.source import open_tensors
 
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])
@@ -74,9 +75,12 @@ def test_a_merge_is_that_of_peft(settings: dict[str, Any], pristine: Path, tmp_p
         assert torch.equal(ours.read(name), theirs[name]), name
 
 
-def test_an_adapter_that_is_kept_loads_in_peft_onto_the_converted_base(pristine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS.names())
+def test_an_adapter_that_is_kept_loads_in_peft_onto_the_converted_base(
+    format: str, pristine: Path, tmp_path: Path
+) -> None:
     adapter = _adapter(pristine, tmp_path / "adapter", ADAPTERS["ranks and alphas by name"])
-    _convert(pristine, tmp_path / "there", "--to", "megatron", "--adapter", adapter, "--keep-adapter")
+    _convert(pristine, tmp_path / "there", "--to", format, "--adapter", adapter, "--keep-adapter")
     _convert(tmp_path / "there", tmp_path / "back", "--to", "hf")
     ours = peft.PeftModel.from_pretrained(_model(tmp_path / "back"), tmp_path / "back" / "adapter")
     theirs = peft.PeftModel.from_pretrained(_model(pristine), adapter)

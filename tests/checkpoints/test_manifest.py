@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest, tensor_digest, verify, write_manifest
+from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, first_difference
 
 
@@ -82,12 +83,21 @@ def test_a_folder_without_a_manifest_is_refused(model_folder: Path) -> None:
         verify(model_folder)
 
 
-@pytest.mark.parametrize("change", [{"format": "zip"}, {"tensors": None}, {"files": {"a": {"sha256": "x"}}}])
+@pytest.mark.parametrize("change", [{"format": 3}, {"tensors": None}, {"files": {"a": {"sha256": "x"}}}])
 def test_a_manifest_with_a_wrong_field_names_it(model_folder: Path, change: dict[str, object]) -> None:
     path = model_folder / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=f"is not a checkpoint manifest \\({next(iter(change))}"):
         read_manifest(path)
+
+
+def test_a_manifest_of_a_format_that_is_not_installed_says_what_to_install(model_folder: Path) -> None:
+    path = model_folder / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": "zip"}))
+    with pytest.raises(ValueError, match=r"the format of \S+/model is 'zip', .*pip install \./packages/dagrpo_zip"):
+        open_tensors(model_folder)
+    with pytest.raises(ValueError, match="is 'zip', a checkpoint format that is not installed"):
+        open_source(model_folder)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])

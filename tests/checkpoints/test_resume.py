@@ -12,30 +12,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
+from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.folder import CONFIG
-from dagrpo.checkpoints.manifest import MANIFEST, Format, verify, write_manifest
-from dagrpo.checkpoints.resume import CHECKPOINT, JOURNAL, LOCK, OLD, work_folder
+from dagrpo.checkpoints.formats import FORMATS
+from dagrpo.checkpoints.manifest import MANIFEST, verify, write_manifest
+from dagrpo.checkpoints.resume import CHECKPOINT, JOURNAL, LOCK, work_folder
 from dagrpo.checkpoints.source import Source, open_source, open_tensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.files import read_json, write_json
-from tests.checkpoints.megatron.families import FAMILIES
 
 LIMIT = 1 << 20
-FORMATS = get_args(Format)
-TARGETS = {"huggingface": "hf", "dcp": "dcp", "megatron": "megatron"}
+
+
+def _save_llama(folder: Path, layers: int) -> None:
+    """Random weights, MLPs of 3 MB."""
+    sizes: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 64, "vocab_size": 256}
+    config = LlamaConfig(**sizes, num_hidden_layers=layers, intermediate_size=4096, max_position_embeddings=64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dozen files of 1 MB in every format. Never changed."""
     folder = tmp_path_factory.mktemp("resume") / "source"
-    FAMILIES["llama2"].save(folder, intermediate_size=4096, num_hidden_layers=4)
+    _save_llama(folder, layers=4)
     write_manifest(folder, "huggingface", open_tensors(folder))
     return folder
 
@@ -44,7 +52,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def larger_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough files to meet a process in the midst of them. Never changed."""
     folder = tmp_path_factory.mktemp("resume") / "larger"
-    FAMILIES["llama2"].save(folder, intermediate_size=4096, num_hidden_layers=16)
+    _save_llama(folder, layers=16)
     return folder
 
 
@@ -90,15 +98,15 @@ def _stopped(destination: Path) -> Stopped:
     return Stopped(folder=folder, files={name: _identity(folder / name) for name in _journalled(destination)})
 
 
-def _interrupted(format: Format, source: Source, destination: Path, reads: int = 20) -> Stopped:
+def _interrupted(format: str, source: Source, destination: Path, reads: int = 20) -> Stopped:
     with pytest.raises(KeyboardInterrupt):
         write_as(format, replace(source, tensors=InterruptedTensors(source.tensors, reads)), destination, LIMIT)
     return _stopped(destination)
 
 
-def _process(source: Path, destination: Path, format: Format) -> "subprocess.Popen[str]":
+def _process(source: Path, destination: Path, format: str) -> "subprocess.Popen[str]":
     """The command as a person types it, as soon as it has finished a few files of weights."""
-    arguments = ["convert", str(source), str(destination), "--to", TARGETS[format], "--max-shard-bytes", str(LIMIT)]
+    arguments = ["convert", str(source), str(destination), "--to", format, "--max-shard-bytes", str(LIMIT)]
     process = subprocess.Popen([sys.executable, "-m", "dagrpo", *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while len(_journalled(destination)) < 5:
@@ -118,15 +126,15 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _assert_as_if_never_stopped(format: Format, source: Path, destination: Path) -> None:
+def _assert_as_if_never_stopped(format: str, source: Path, destination: Path) -> None:
     write_as(format, open_source(source), destination.parent / "fresh", LIMIT)
     assert _bytes(destination) == _bytes(destination.parent / "fresh")
     assert sorted(destination.parent.iterdir()) == [destination.parent / "fresh", destination]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS.names())
 def test_a_conversion_that_is_killed_goes_on_with_the_files_that_are_missing(
-    format: Format, larger_source: Path, destination: Path, capfd: pytest.CaptureFixture[str]
+    format: str, larger_source: Path, destination: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     process = _process(larger_source, destination, format)
     process.send_signal(signal.SIGKILL)
@@ -140,8 +148,8 @@ def test_a_conversion_that_is_killed_goes_on_with_the_files_that_are_missing(
 
 
 @pytest.mark.parametrize("reads", [0, 1, 20, 38, 39, 77])
-@pytest.mark.parametrize("format", FORMATS)
-def test_it_goes_on_from_wherever_it_was_stopped(format: Format, reads: int, source: Path, destination: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS.names())
+def test_it_goes_on_from_wherever_it_was_stopped(format: str, reads: int, source: Path, destination: Path) -> None:
     """The model has 39 tensors, which are read once to be written and once to be compared."""
     stopped = _interrupted(format, open_source(source), destination, reads)
     write_as(format, open_source(source), destination, LIMIT)
@@ -162,11 +170,12 @@ def _change(path: Path) -> None:
 def test_a_finished_file_that_is_damaged_is_written_again(
     damage: Callable[[Path], None], source: Path, destination: Path
 ) -> None:
-    stopped = _interrupted("megatron", open_source(source), destination)
-    damage(stopped.folder / "release" / "__0_1.distcp")
-    write_as("megatron", open_source(source), destination, LIMIT)
-    assert set(stopped.files) - stopped.kept(destination) == {"release/__0_1.distcp"}
-    _assert_as_if_never_stopped("megatron", source, destination)
+    stopped = _interrupted("dcp", open_source(source), destination)
+    damaged = "shard-00001-model-00002-of-00017.safetensors"
+    damage(stopped.folder / damaged)
+    write_as("dcp", open_source(source), destination, LIMIT)
+    assert set(stopped.files) - stopped.kept(destination) == {damaged}
+    _assert_as_if_never_stopped("dcp", source, destination)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\n\n", b"0000\n{}"])
@@ -216,11 +225,11 @@ def test_what_was_made_of_another_source_is_not_kept(
 
 def test_what_was_made_in_another_format_or_with_other_shards_is_not_kept(source: Path, destination: Path) -> None:
     first = _interrupted("dcp", open_source(source), destination)
-    second = _interrupted("megatron", open_source(source), destination)
+    second = _interrupted("huggingface", open_source(source), destination)
     assert not first.kept(second.folder)
-    write_as("megatron", open_source(source), destination, 2 * LIMIT)
+    write_as("huggingface", open_source(source), destination, 2 * LIMIT)
     assert not second.kept(destination)
-    write_as("megatron", open_source(source), destination.parent / "fresh", 2 * LIMIT)
+    write_as("huggingface", open_source(source), destination.parent / "fresh", 2 * LIMIT)
     assert _bytes(destination) == _bytes(destination.parent / "fresh")
 
 
@@ -249,7 +258,7 @@ def test_two_conversions_to_one_destination_do_not_meet(larger_source: Path, des
     process = _process(larger_source, destination, "dcp")
     process.send_signal(signal.SIGSTOP)
     with pytest.raises(ValueError, match=r"made is being written by another conversion: wait for it, or give another"):
-        write_as("megatron", open_source(larger_source), destination, LIMIT)
+        write_as("huggingface", open_source(larger_source), destination, LIMIT)
     process.send_signal(signal.SIGCONT)
     assert process.wait() == 0
     assert verify(destination).format == "dcp"
@@ -288,11 +297,10 @@ def test_too_little_room_for_what_is_missing_is_refused(
 def test_a_checkpoint_that_was_being_replaced_is_put_back(source: Path, destination: Path) -> None:
     write_as("dcp", open_source(source), destination, LIMIT)
     before = _bytes(destination)
-    work_folder(destination).mkdir()
-    destination.rename(work_folder(destination) / OLD)  # killed between the two moves
+    destination.rename(destination.parent / ".made.replaced.old")  # killed between the two renames
     with pytest.raises(KeyboardInterrupt):
         tensors = InterruptedTensors(open_source(source).tensors, 0)
-        write_as("megatron", replace(open_source(source), tensors=tensors), destination, LIMIT)
+        write_as("huggingface", replace(open_source(source), tensors=tensors), destination, LIMIT)
     assert _bytes(destination) == before
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.manifest import MANIFEST, Format, verify
+from dagrpo.checkpoints.formats import FORMATS
+from dagrpo.checkpoints.manifest import MANIFEST, verify
 from dagrpo.checkpoints.source import format_of, open_source
 
 LARGE = 1 << 30
@@ -19,14 +20,14 @@ def test_a_plain_download_is_converted_without_what_belongs_to_other_formats(
     for name in ("pytorch_model.bin", "pytorch_model.bin.index.json", "README.md", ".gitattributes", "original/x.json"):
         (model_folder / name).write_text("{}")
     (model_folder / "LICENSE").write_text("free")
-    write_as("megatron", open_source(model_folder), tmp_path / "there", LARGE)
+    write_as("dcp", open_source(model_folder), tmp_path / "there", LARGE)
     back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
     assert set(back.files) == {*verify(pristine).files, "LICENSE"}
     assert back.tensors == verify(pristine).tensors
 
 
-@pytest.mark.parametrize("format", ["huggingface", "dcp", "megatron"])
-def test_the_format_is_known_without_a_manifest(format: Format, pristine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS.names())
+def test_the_format_is_known_without_a_manifest(format: str, pristine: Path, tmp_path: Path) -> None:
     write_as(format, open_source(pristine), tmp_path / "x", LARGE)
     (tmp_path / "x" / MANIFEST).unlink()
     assert format_of(tmp_path / "x") == format
@@ -34,9 +35,10 @@ def test_the_format_is_known_without_a_manifest(format: Format, pristine: Path, 
 
 
 def test_the_base_gives_config_and_tokenizer(pristine: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_source(pristine), tmp_path / "there", LARGE)
-    saved = tmp_path / "there" / "release"  # as Megatron-LM leaves it: weights alone
-    with pytest.raises(ValueError, match=r"release has no config\.json: give the model that training began with"):
+    saved = tmp_path / "saved"  # as another trainer leaves it: weights alone
+    saved.mkdir()
+    (saved / "model.safetensors").write_bytes((pristine / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"saved has no config\.json: give the model that training began with"):
         open_source(saved)
     write_as("huggingface", open_source(saved, pristine), tmp_path / "back", LARGE)
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
@@ -44,3 +46,9 @@ def test_the_base_gives_config_and_tokenizer(pristine: Path, tmp_path: Path) -> 
     write_as("dcp", open_source(pristine), tmp_path / "dcp", LARGE)
     write_as("huggingface", open_source(saved, tmp_path / "dcp"), tmp_path / "again", LARGE)
     assert (tmp_path / "again" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
+
+
+def test_a_folder_in_no_format_that_is_installed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ValueError, match=r"is not a checkpoint in any format that is installed \(dcp, huggingface"):
+        format_of(tmp_path)

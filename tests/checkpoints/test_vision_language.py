@@ -56,9 +56,3 @@ def test_both_parts_make_the_round_trip_byte_for_byte(vision_language: Path, tmp
     assert any("layers." in name and "visual" not in name for name in names)
     for name in ("model.safetensors", "preprocessor_config.json", "tokenizer.json", "config.json"):
         assert sha256_of(tmp_path / "back" / name) == sha256_of(vision_language / name), name
-
-
-def test_megatron_has_no_place_for_it_and_the_error_says_so(vision_language: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Qwen2_5_VLForConditionalGeneration"):
-        write_as("megatron", open_source(vision_language), tmp_path / "megatron", 1 << 30)
-    assert not (tmp_path / "megatron").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, verify
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.models.make import make_model

@@ -14,8 +14,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from dagrpo.checkpoints.hf import HuggingFaceTensors, write_weights
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
+from dagrpo.checkpoints.planned import write_all
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
 from dagrpo.params.model import Fresh, Model
@@ -76,7 +77,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "model"
     make_fresh(folder, SMALL, torch.float32)
     tensors = HuggingFaceTensors(folder)
-    write_weights(folder, tensors, 16_000)
+    write_all(folder, planned_files(tensors, 16_000))
     for name in ("model.safetensors", "origin.json", MANIFEST):
         (folder / name).unlink()
     return folder

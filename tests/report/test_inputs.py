@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.evaluation.scoring import score
 from dagrpo.files import read_json, read_parquet, write_json, write_parquet
@@ -10,7 +11,6 @@ from dagrpo.params.evaluation import Scoring
 from dagrpo.report.curves import curves
 from dagrpo.report.inputs import read_inputs
 from dagrpo.report.rollouts import first_and_last
-from tests.report.synthetic import Files, make_experiment
 
 
 def read_with(files: Files, **changed: list[Path]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import wording
@@ -13,7 +14,6 @@ from dagrpo.report.curves import curves, moving_average, to_csv
 from dagrpo.report.examples import LONGEST_SHOWN, examples, problem_changes, visible
 from dagrpo.report.results import metrics_json, summary_markdown
 from dagrpo.report.rollouts import first_and_last
-from tests.report.synthetic import Files, make_experiment
 
 
 def estimate(value: float, low: float, high: float) -> Estimate:

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
+from tests.report.synthetic import HOSTILE, Files, make_experiment
 
 from dagrpo.files import read_json, read_parquet, write_json, write_parquet
 from dagrpo.params.report import Report
 from dagrpo.report.build import FIGURE_FILES, build, write
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
-from tests.report.synthetic import HOSTILE, Files, make_experiment
 
 VOID = {"meta", "wbr", "br", "img", "link"}
 REPORT = Report(completions=5, smoothing=3)

@@ -5,10 +5,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.files import read_json, sha256_of
 from dagrpo.report.build import FIGURE_FILES
-from tests.report.synthetic import Files, make_experiment
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,11 +6,11 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rewards.conftest import FACTOR, Growth
 
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
-from tests.rewards.conftest import FACTOR, Growth
 
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 LINEAR = 3 * FACTOR  # a quadratic reading grows by 8 * 8

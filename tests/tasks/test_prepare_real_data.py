@@ -5,14 +5,14 @@ from pathlib import Path
 import datasets
 import pandas as pd
 import pytest
+from tests.tasks.gates.problems import character_model, qwen3_model
+from tests.tasks.preparing import read_dropped, read_split
 
 from dagrpo.files import read_parquet, sha256_of
 from dagrpo.params.data import Data
 from dagrpo.tasks.card import Card
 from dagrpo.tasks.prepare import prepare
 from dagrpo.tasks.schema import SCHEMA
-from tests.tasks.gates.problems import character_model, qwen3_model
-from tests.tasks.preparing import read_dropped, read_split
 
 
 @pytest.fixture(scope="session")

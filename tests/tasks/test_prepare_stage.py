@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.tasks.gates.problems import character_model
+from tests.tasks.preparing import FILES, dapo_mirror
 
 from dagrpo.files import read_json, sha256_of
 from dagrpo.stage import Stage, main
-from tests.tasks.gates.problems import character_model
-from tests.tasks.preparing import FILES, dapo_mirror
 
 SCRIPT = Path(__file__).resolve().parents[2] / "workflow/scripts/prepare.py"
 GOOD = '{"question": "1 + 1", "answer": "#### 2"}\n'

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.tracking.conftest import stage_record
 
 from dagrpo.tracking.journal import EVENTS, Journal, discard, has_end, identity, journals, read_events, start_of
-from tests.tracking.conftest import stage_record
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from mlflow.tracking import MlflowClient
+from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.stage import Terminated
@@ -18,7 +19,6 @@ from dagrpo.tracking.journal import EVENTS, journals
 from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.shipper import Shipper, last_trouble, settle
 from dagrpo.tracking.store import open_client, tracking_uri
-from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
 
 def client_of(project: Path) -> MlflowClient:

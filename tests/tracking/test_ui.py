@@ -8,11 +8,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.tracking.conftest import stage_record
 
 from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.shipper import settle
 from dagrpo.tracking.ui import serve
-from tests.tracking.conftest import stage_record
 
 
 def test_the_address_of_the_experiments_runs_is_printed_once_it_answers(project: Path) -> None:

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from tests.trainer import updates
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import convert, export
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, verify, write_manifest
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.distributed import process_group, single_process
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
-from tests.trainer import updates
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Fresh(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from dagrpo.files import read_json
 from tests.workflow import clones
 from tests.workflow.clones import NAME, RUN, STEPS
+
+from dagrpo.files import read_json
 
 pytestmark = pytest.mark.dag
 

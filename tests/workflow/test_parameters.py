@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.workflow import clones
+from tests.workflow.clones import ROOT
 
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import read_preset
 from dagrpo.params.schema import Params
-from tests.workflow import clones
-from tests.workflow.clones import ROOT
 
 DRY_RUN = ("snakemake", "-n", "target")
 

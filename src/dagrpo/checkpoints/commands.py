@@ -1,38 +1,22 @@
 """The checkpoint commands of `dagrpo`: convert, inspect, diff and verify. Their work is elsewhere."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from dagrpo.errors import UserError
 
-if TYPE_CHECKING:
-    from dagrpo.checkpoints.megatron.recipes import Recipe
-
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
 
 
-class Target(StrEnum):
-    """What `--to` takes."""
-
-    hf = "hf"
-    dcp = "dcp"
-    megatron = "megatron"
-
-
-_FORMATS: dict[Target, Literal["huggingface", "dcp", "megatron"]] = {
-    Target.hf: "huggingface",
-    Target.dcp: "dcp",
-    Target.megatron: "megatron",
-}
+_SHORT_NAMES = {"hf": "huggingface"}
 
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="a checkpoint in any format")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="the folder to write; an old one is replaced")],
-    to: Annotated[Target, typer.Option(help="the format to write")],
+    to: Annotated[str, typer.Option(help="the format to write: hf, dcp, or one of an installed package")],
     base: Annotated[
         Path | None, typer.Option(help="the model that training began with: config, tokenizer, rows")
     ] = None,
@@ -40,9 +24,7 @@ def convert(
         Path | None, typer.Option(help="a LoRA adapter in PEFT's format, merged into the weights")
     ] = None,
     keep_adapter: Annotated[bool, typer.Option(help="carry the adapter along in DST/adapter instead")] = False,
-    recipe: Annotated[
-        str | None, typer.Option(help="the GRPO run of Megatron-LM's examples to write out for --to megatron")
-    ] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the format")] = None,
     max_shard_bytes: Annotated[
         int, typer.Option(min=1 << 20, help="most bytes of weights in one file")
     ] = 1_000_000_000,
@@ -52,32 +34,25 @@ def convert(
     from dagrpo.checkpoints import facts, lora
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
-    from dagrpo.checkpoints.megatron import recipe_script
+    from dagrpo.checkpoints.formats import require_format_name
     from dagrpo.checkpoints.source import open_source
 
+    format = require_format_name(_SHORT_NAMES.get(to, to), "--to")
     require_replaceable(destination, [folder for folder in (source, base, adapter) if folder is not None])
     opened = open_source(source, base)
     if adapter is not None:
         opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
     elif keep_adapter:
         raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
-    with recipe_script.script_beside(opened, _recipe(to, opened.home, recipe)) as whole:
-        manifest = write_as(_FORMATS[to], whole, destination, max_shard_bytes)
+    manifest = write_as(format, opened, destination, max_shard_bytes, _options(option or []))
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
-    for line in recipe_script.shown(destination):
-        typer.echo(line)
 
 
-def _recipe(to: Target, home: Path, name: str | None) -> "Recipe | None":
-    """The recipe that was named, or else the one for the model's sizes."""
-    from dagrpo.checkpoints.megatron.config import load_config
-    from dagrpo.checkpoints.megatron.recipes import recipe_named, recipe_of_itself
-
-    if to is not Target.megatron:
-        if name is not None:
-            raise UserError("--recipe is given without --to megatron: it is a command line of Megatron-LM.")
-        return None
-    return recipe_named(name) if name is not None else recipe_of_itself(load_config(home))
+def _options(given: list[str]) -> dict[str, str]:
+    for text in given:
+        if "=" not in text:
+            raise UserError(f"--option {text} has no value: write NAME=VALUE.")
+    return dict(text.split("=", 1) for text in given)
 
 
 def inspect(folder: Folder) -> None:

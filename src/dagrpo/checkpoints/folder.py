@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Format, Manifest
+from dagrpo.checkpoints.formats import FORMATS, format_named
+from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, read_json, require_space, write_text
@@ -23,15 +24,6 @@ CONFIG = "config.json"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint
 _WANTED = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")
-_OF_WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp")
-_OF_MEGATRON = (
-    "latest_checkpointed_iteration.txt",
-    "megatron_arguments.txt",
-    "train_with_megatron.sh",
-    ".metadata",
-    "common.pt",
-    "metadata.json",
-)
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -78,20 +70,21 @@ def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
 
 def auxiliary_files(manifest: Manifest) -> list[str]:
     """The files of a checkpoint that are neither its weights nor belong to one format of them."""
-    return [name for name in manifest.files if not _is_of_weights(name)]
-
-
-def _is_of_weights(name: str) -> bool:
-    if name.startswith(ADAPTER + "/"):  # a LoRA adapter that is kept apart goes along, its weights too
-        return False
-    return name.endswith(_OF_WEIGHTS) or name.startswith("release/") or name in _OF_MEGATRON
+    format = format_named(manifest.format)
+    # A LoRA adapter that is kept apart goes along, its weights too.
+    return [name for name in manifest.files if name.startswith(f"{ADAPTER}/") or not format.owns(name)]
 
 
 def unlisted_auxiliary_files(folder: Path) -> list[str]:
     """The same for a folder without a manifest, such as a download: what a model needs, no weights of other formats."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in _WANTED)]
-    return [name for name in wanted if not _is_of_weights(name) and not name.endswith(".bin.index.json")]
+    formats = [FORMATS.get(name) for name in FORMATS.names()]
+    return [
+        name
+        for name in wanted
+        if not any(format.owns(name) for format in formats) and not name.endswith(".bin.index.json")
+    ]
 
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
@@ -116,7 +109,7 @@ def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:
     write_text(folder / CONFIG, json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def require_format(folder: Path, manifest: Manifest, format: Format) -> None:
+def require_format(folder: Path, manifest: Manifest, format: str) -> None:
     """Refuse a checkpoint of another format than the caller can read."""
     if manifest.format != format:
         raise UserError(f"{folder} is a {manifest.format} checkpoint where a {format} one is needed: convert it first.")

@@ -9,7 +9,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,7 +18,6 @@ from dagrpo.files import canonical_json, read_json, sha256_of, write_json
 
 MANIFEST = "manifest.json"
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
-Format = Literal["huggingface", "dcp", "megatron"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,7 @@ class TensorSummary:
 class Manifest:
     """The content of manifest.json. File names are relative to the folder, with forward slashes."""
 
-    format: Format
+    format: str  # the name of a format of dagrpo.checkpoints.formats
     files: dict[str, FileEntry]
     tensors: TensorSummary
 
@@ -71,7 +69,7 @@ def summary_of(tensors: Tensors) -> TensorSummary:
     return TensorSummary(count=len(tensors.specs), dtypes=dict(dtypes), digest=tensor_digest(tensors))
 
 
-def write_manifest(folder: Path, format: Format, tensors: Tensors) -> Manifest:
+def write_manifest(folder: Path, format: str, tensors: Tensors) -> Manifest:
     """Describe a finished folder in its manifest.json. `tensors` reads the weights back from that folder."""
     with ThreadPoolExecutor(1) as thread:  # hashing leaves the interpreter to others
         summary = thread.submit(summary_of, tensors)

@@ -17,15 +17,16 @@ class PlannedFile:
     name: str
     bytes: int
     write: Callable[[BinaryIO], None]
+    executable: bool = False
 
 
-def planned_content(name: str, content: bytes) -> PlannedFile:
+def planned_content(name: str, content: bytes, executable: bool = False) -> PlannedFile:
     """A file whose content is known already."""
 
     def write(file: BinaryIO) -> None:
         file.write(content)
 
-    return PlannedFile(name=name, bytes=len(content), write=write)
+    return PlannedFile(name=name, bytes=len(content), write=write, executable=executable)
 
 
 def planned_copy(name: str, path: Path) -> PlannedFile:
@@ -45,6 +46,8 @@ def write_planned(folder: Path, file: PlannedFile) -> Path:
     with path.open("wb") as opened:
         file.write(opened)
         assert opened.tell() == file.bytes, f"{path} was planned with {file.bytes} bytes"
+    if file.executable:
+        path.chmod(0o755)
     return path
 
 

@@ -5,7 +5,6 @@ Everything happens in one hidden folder beside the destination, `.NAME.convert.p
     lock           held by the process that works here
     journal.jsonl  a digest of what is being made, and for every finished file a line with its length and sha256
     checkpoint/    the files, moved to the destination when all are there
-    old/           the checkpoint that is being replaced, for the moment of that move
 
 A file of an earlier run is believed only where its length and sha256 are those of the journal. What the journal cannot
 know, such as a source that changed without a trace, the caller finds by comparing the whole with its source.
@@ -27,9 +26,9 @@ from dagrpo.checkpoints.manifest import FileEntry, entry_of
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.console import Advance
 from dagrpo.errors import UserError
-from dagrpo.files import canonical_json, fsync_file, fsync_folder, leftovers, require_space, write_text
+from dagrpo.files import canonical_json, fsync_file, recover_folder, replace_folder, require_space, write_text
 
-LOCK, JOURNAL, CHECKPOINT, OLD = "lock", "journal.jsonl", "checkpoint", "old"
+LOCK, JOURNAL, CHECKPOINT = "lock", "journal.jsonl", "checkpoint"
 _SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
 _THREADS = 2
 
@@ -57,11 +56,11 @@ def resumable_checkpoint(destination: Path, files: Sequence[PlannedFile], making
     """
     work = work_folder(destination)
     with naming_a_full_disk(destination), _alone(work, destination):
-        _tidy(work, destination)
+        recover_folder(destination, keep=work)
         try:
             with ThreadPoolExecutor(_THREADS) as flushing, ThreadPoolExecutor(_THREADS) as hashing:
                 yield Unfinished(work, files, making, hashing, flushing)
-            _put_in_place(work, destination)
+            replace_folder(work / CHECKPOINT, destination)
         except BaseException as error:
             if not _can_be_resumed(error):
                 _empty(work)
@@ -173,25 +172,6 @@ def _alone(work: Path, destination: Path) -> Iterator[None]:
             with suppress(OSError):  # who came meanwhile has made another
                 work.rmdir()
         lock.release()
-
-
-def _tidy(work: Path, destination: Path) -> None:
-    """Undo a replacement that was killed half way, and remove what other writers have left."""
-    if (work / OLD).exists() and not destination.exists():
-        (work / OLD).rename(destination)
-    shutil.rmtree(work / OLD, ignore_errors=True)
-    for leftover in leftovers(destination):
-        if leftover != work:
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _put_in_place(work: Path, destination: Path) -> None:
-    for folder in (work / CHECKPOINT, *(path for path in (work / CHECKPOINT).rglob("*") if path.is_dir())):
-        fsync_folder(folder)
-    if destination.exists():
-        destination.rename(work / OLD)
-    (work / CHECKPOINT).rename(destination)
-    fsync_folder(destination.parent)
 
 
 def _can_be_resumed(error: BaseException) -> bool:

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from dagrpo.checkpoints.convert import save_weights
-from dagrpo.checkpoints.dcp import DcpTensors, write_weights
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
+from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
 from dagrpo.checkpoints.manifest import verify, write_manifest
 from dagrpo.checkpoints.modules import build_model, dtype_of_model, empty_model, own_state
 from dagrpo.checkpoints.source import format_of, open_tensors
+from dagrpo.checkpoints.store import save_weights
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.distributed import World
 

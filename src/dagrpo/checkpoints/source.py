@@ -1,24 +1,20 @@
-"""A checkpoint to convert from: one of ours with a manifest, a plain model folder, or what Megatron-LM saved."""
+"""A checkpoint to read from: one of ours with a manifest, or what another program saved in a format that is known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagrpo.checkpoints.dcp import DcpTensors
 from dagrpo.checkpoints.folder import CONFIG, auxiliary_files, unlisted_auxiliary_files
-from dagrpo.checkpoints.hf import INDEX, WEIGHTS, HuggingFaceTensors
+from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import (
     MANIFEST,
-    Format,
     TensorSummary,
     read_manifest,
     summary_of,
     verify_digests,
     verify_listing,
 )
-from dagrpo.checkpoints.megatron.folder import open_tensors as open_megatron
-from dagrpo.checkpoints.megatron.tensors import TRACKER, weights_folder
 from dagrpo.checkpoints.tensors import Tensors, dtype_name
 from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
@@ -33,7 +29,7 @@ class Source:
     """
 
     folder: Path
-    format: Format
+    format: str
     home: Path
     auxiliary: tuple[str, ...]
     tensors: Tensors
@@ -47,12 +43,15 @@ class Source:
 
     def identity(self) -> dict[str, Any]:
         """What tells it from other sources, and from itself before a change, without reading the weights."""
-        read = {path for folder in (self.folder, self.home, *self.also_read) for path in _files_with_weights(folder)}
+        read = {path for folder in (*self._folders(), self.home, *self.also_read) for path in _files(folder)}
         return {
             "tensors": {name: [dtype_name(spec.dtype), *spec.shape] for name, spec in self.tensors.specs.items()},
             "files": {name: sha256_of(path) for name, path in self.files.items()},
             "read": {str(path.resolve()): [path.stat().st_size, path.stat().st_mtime_ns] for path in read},
         }
+
+    def _folders(self) -> list[Path]:
+        return format_named(self.format).folders(self.folder)
 
     def summary(self) -> TensorSummary:
         """What the manifest says about the weights after checking every file; without one, what the weights say."""
@@ -66,8 +65,8 @@ class Source:
 def open_source(folder: Path, base: Path | None = None) -> Source:
     """Open a checkpoint of any format. Files are checked for presence and length, their bytes not yet.
 
-    `base` is the model that training began with: it gives config, tokenizer and missing rows of the vocabulary to a
-    checkpoint that Megatron-LM saved. UserError: the folder is no checkpoint, or not whole.
+    `base` is the model that training began with: it gives config, tokenizer and missing rows of the vocabulary to what
+    a trainer saved without them. UserError: the folder is no checkpoint, or not whole.
     """
     if (folder / MANIFEST).is_file():
         verify_listing(folder)
@@ -90,35 +89,26 @@ def open_tensors(folder: Path) -> Tensors:
     return open_as(format_of(folder), folder)
 
 
-def format_of(folder: Path) -> Format:
+def format_of(folder: Path) -> str:
     """What the manifest says, or else the files. UserError: neither says anything."""
     if (folder / MANIFEST).is_file():
         return read_manifest(folder / MANIFEST).format
-    if (folder / ".metadata").is_file() or (folder / TRACKER).is_file():
-        return "megatron"
-    if (folder / WEIGHTS).is_file() or (folder / INDEX).is_file():
-        return "huggingface"
-    if any(folder.glob("shard-*.safetensors")):
-        return "dcp"
+    for name in reversed(FORMATS.names()):  # those of packages first: theirs have more of their own to be known by
+        if FORMATS.get(name).recognises(folder):
+            return name
     raise UserError(
-        f"{folder} is not a checkpoint ({WEIGHTS}, {INDEX}, shard-*.safetensors, {TRACKER}): correct the path."
+        f"{folder} is not a checkpoint in any format that is installed ({', '.join(FORMATS.names())}): correct the path, "
+        "or install the package of its format."
     )
 
 
-def open_as(format: Format, folder: Path, base: Path | None = None) -> Tensors:
+def open_as(format: str, folder: Path, base: Path | None = None) -> Tensors:
     """The weights of a folder in a known format."""
-    match format:
-        case "huggingface":
-            return HuggingFaceTensors(folder)
-        case "dcp":
-            return DcpTensors(folder)
-        case "megatron":
-            return open_megatron(folder, base, open_tensors(base) if base else None)
+    return format_named(format, f"the format of {folder}").open(folder, base)
 
 
-def _files_with_weights(folder: Path) -> list[Path]:
-    folders = {folder, weights_folder(folder)} if (folder / TRACKER).is_file() else {folder}
-    return [path for each in folders for path in each.iterdir() if path.is_file()]
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_file()]
 
 
 def _auxiliary_files(folder: Path) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
+from dagrpo.checkpoints import store
 from dagrpo.checkpoints.folder import CONFIG, require_chat_template, require_config, require_tokenizer, set_config_dtype
-from dagrpo.checkpoints.hf import HuggingFaceTensors, write_weights
-from dagrpo.checkpoints.manifest import Manifest, write_manifest
+from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
@@ -53,5 +53,4 @@ def finish(folder: Path, tensors: Tensors, dtype: torch.dtype, origin: Mapping[s
     require_chat_template(folder)
     set_config_dtype(folder, dtype)
     write_json(folder / "origin.json", origin)
-    write_weights(folder, tensors)
-    return write_manifest(folder, "huggingface", HuggingFaceTensors(folder))
+    return store.finish(folder, "huggingface", tensors)

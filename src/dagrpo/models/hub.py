@@ -15,7 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 from transformers import CONFIG_MAPPING
 
 from dagrpo.checkpoints.folder import CONFIG, new_checkpoint, require_config
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
 from dagrpo.errors import UserError

@@ -1,16 +1,18 @@
 """Section `checkpoint`: the trainer's sharded format. Read by convert, train and export."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from dagrpo.checkpoints.formats import require_format_name
 from dagrpo.params.base import Section
 
 
 class Checkpoint(Section):
-    format: Literal["dcp", "megatron"] = Field(
+    format: Annotated[str, AfterValidator(require_format_name)] = Field(
         "dcp",
-        description="dcp: torch.distributed.checkpoint; megatron: torch_dist of Megatron-LM, for any TP, PP and EP.",
+        description="dcp: torch.distributed.checkpoint; huggingface: as models are published, nothing is converted; "
+        "or a format of an installed package, such as megatron (packages/dagrpo_megatron).",
     )
     max_shard_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
         1_000_000_000,

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from dagrpo.checkpoints import hf, manifest
+from dagrpo.checkpoints import manifest, store
 from dagrpo.console import progress
 from dagrpo.files import atomic_folder
 from dagrpo.params.sft import Sft
@@ -33,7 +33,7 @@ def fine_tune(source: Path, train_split: Path, destination: Path, params: Sft, s
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     pairs = supervised_pairs(read_examples(train_split), tokenizer, train_split)
     fit(model, pairs, tokenizer.eos_token_id, params, seed, report)
-    hf.save_model(model, source, destination)
+    store.save_model(model, source, destination)
 
 
 def pass_through(source: Path, destination: Path) -> None:

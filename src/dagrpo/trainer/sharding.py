@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from transformers import PreTrainedModel
 
-from dagrpo.checkpoints.convert import load_model
 from dagrpo.checkpoints.sharded import load_sharded
+from dagrpo.checkpoints.store import load_model
 from dagrpo.distributed import World
 from dagrpo.trainer.policy import Policy
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from dagrpo.checkpoints.dcp import DcpTensors, write_weights
+from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, read_json, write_json

@@ -1,8 +1,9 @@
 """Train problems that share words with test problems: planted ones are found, phrases of the trade are not."""
 
+from tests.tasks.gates.problems import example, examples, gone, left, sieve
+
 from dagrpo.tasks.gates.contamination import COMMON, Contamination, Shared, check_contamination
 from dagrpo.tasks.gates.sieve import Sieve
-from tests.tasks.gates.problems import example, examples, gone, left, sieve
 
 TWELVE = "one two three four five six seven eight nine ten eleven twelve"
 THIRTEEN = f"{TWELVE} thirteen"

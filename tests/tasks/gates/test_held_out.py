@@ -6,10 +6,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tasks.gates.problems import examples, left, sieve
 
 from dagrpo.tasks.gates.held_out import hold_out
 from dagrpo.tasks.gates.sieve import Sieve
-from tests.tasks.gates.problems import examples, left, sieve
 
 QUESTIONS = [f"what is {number}" for number in range(40)]
 

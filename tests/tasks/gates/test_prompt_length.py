@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from tests.tasks.gates.problems import character_model, example, examples, gone, left, qwen3_model, sieve
+
 from dagrpo.tasks.gates.prompt_length import Lengths, count_prompt_tokens, drop_long_prompts, prompt_tokens
 from dagrpo.tasks.gates.sieve import Sieve
-from tests.tasks.gates.problems import character_model, example, examples, gone, left, qwen3_model, sieve
 
 
 def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tasks.gates.problems import example
 
 from dagrpo.params.data import Data
 from dagrpo.tasks.gates.text import exact_identity, identity, normalised, runs, words
 from dagrpo.tasks.registry import get_task
-from tests.tasks.gates.problems import example
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tasks.gates.problems import character_model, example, qwen3_model
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Metaspace
@@ -17,7 +18,6 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rendering import render
 from dagrpo.tasks.gates.tokenizer import CHUNK, TokenCounter, load_tokenizer, rendered
 from dagrpo.tasks.tools import TOOLS
-from tests.tasks.gates.problems import character_model, example, qwen3_model
 
 TEXTS = [
     "What is 2 + 2?",

@@ -7,11 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from dagrpo.checkpoints import hf
 from dagrpo.checkpoints.folder import require_chat_template, require_tokenizer
-from dagrpo.checkpoints.hf import HuggingFaceTensors, write_weights
+from dagrpo.checkpoints.formats.huggingface import INDEX, WEIGHTS, HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import MANIFEST, tensor_digest, verify
+from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.safetensors_file import plan_shards
+from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes
 
 LIMIT = 4096
@@ -22,8 +23,8 @@ def sharded(model_folder: Path) -> Path:
     """The model in several files with an index, without a manifest."""
     tensors = HuggingFaceTensors(model_folder)
     (model_folder / MANIFEST).unlink()
-    write_weights(model_folder, tensors, LIMIT)
-    (model_folder / hf.WEIGHTS).unlink()
+    write_all(model_folder, planned_files(tensors, LIMIT))
+    (model_folder / WEIGHTS).unlink()
     return model_folder
 
 
@@ -51,7 +52,7 @@ def test_tied_embeddings_are_stored_once(pristine: Path) -> None:
     tensors = HuggingFaceTensors(pristine)
     assert "model.embed_tokens.weight" in tensors.specs
     assert "lm_head.weight" not in tensors.specs
-    model, _ = hf.load_model(pristine, torch.float32)
+    model, _ = load_model(pristine, torch.float32)
     assert parameter_count(tensors) == sum(parameter.numel() for parameter in model.parameters())
     assert total_bytes(tensors) == 4 * parameter_count(tensors)
 
@@ -64,29 +65,29 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
 
 
 def test_a_tensor_that_the_index_promises_and_the_shard_lacks_is_named(sharded: Path) -> None:
-    index = json.loads((sharded / hf.INDEX).read_text())
+    index = json.loads((sharded / INDEX).read_text())
     index["weight_map"]["model.extra"] = sorted(sharded.glob("*.safetensors"))[0].name
-    (sharded / hf.INDEX).write_text(json.dumps(index))
+    (sharded / INDEX).write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"lacks the tensor model\.extra that .*index\.json promises"):
         HuggingFaceTensors(sharded)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": {}}'])
 def test_an_index_without_a_weight_map_is_named(sharded: Path, content: str) -> None:
-    (sharded / hf.INDEX).write_text(content)
+    (sharded / INDEX).write_text(content)
     with pytest.raises(ValueError, match=r"index\.json has no weight_map"):
         HuggingFaceTensors(sharded)
 
 
 @pytest.mark.parametrize("file", ["../x.safetensors", "/x.safetensors", 3])
 def test_an_index_cannot_name_files_outside_its_folder(sharded: Path, file: object) -> None:
-    (sharded / hf.INDEX).write_text(json.dumps({"weight_map": {"w": file}}))
+    (sharded / INDEX).write_text(json.dumps({"weight_map": {"w": file}}))
     with pytest.raises(ValueError, match="is not a file of its folder"):
         HuggingFaceTensors(sharded)
 
 
 def test_a_folder_with_pickled_weights_only_is_refused(model_folder: Path) -> None:
-    (model_folder / hf.WEIGHTS).rename(model_folder / "pytorch_model.bin")
+    (model_folder / WEIGHTS).rename(model_folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"has no weights \(model\.safetensors .* choose a model in safetensors"):
         HuggingFaceTensors(model_folder)
 
@@ -111,13 +112,13 @@ def test_a_chat_template_may_be_inside_the_tokenizer_config(model_folder: Path) 
 
 
 def test_a_model_that_is_loaded_and_saved_is_the_same_checkpoint(pristine: Path, tmp_path: Path) -> None:
-    model, _ = hf.load_model(pristine, torch.float32)
-    hf.save_model(model, pristine, tmp_path / "saved")
+    model, _ = load_model(pristine, torch.float32)
+    save_model(model, pristine, tmp_path / "saved")
     assert (tmp_path / "saved" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
 
 
 def test_training_a_loaded_model_leaves_its_file_alone(pristine: Path) -> None:
-    model, _ = hf.load_model(pristine, torch.float32)
+    model, _ = load_model(pristine, torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
@@ -125,8 +126,8 @@ def test_training_a_loaded_model_leaves_its_file_alone(pristine: Path) -> None:
 
 
 def test_a_model_saved_in_another_type_says_so_in_its_config(pristine: Path, tmp_path: Path) -> None:
-    model, _ = hf.load_model(pristine, torch.bfloat16)
-    manifest = hf.save_model(model, pristine, tmp_path / "saved")
+    model, _ = load_model(pristine, torch.bfloat16)
+    manifest = save_model(model, pristine, tmp_path / "saved")
     assert set(manifest.tensors.dtypes) == {"bfloat16"}
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == "bfloat16"
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "saved").dtype is torch.bfloat16

@@ -4,16 +4,9 @@ The names and values of its arguments are those of Megatron-LM core_v0.19.2. The
 and the variables that it names; arguments after its own name win over those inside.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
-from dagrpo.checkpoints.megatron.arguments import megatron_arguments
-from dagrpo.checkpoints.megatron.config import ModelConfig, load_config
-from dagrpo.checkpoints.megatron.recipes import GPUS_PER_NODE, Recipe, require_trainable
-from dagrpo.checkpoints.source import Source
+from dagrpo_megatron.arguments import megatron_arguments
+from dagrpo_megatron.config import ModelConfig
+from dagrpo_megatron.recipes import GPUS_PER_NODE, Recipe, require_trainable
 
 FILE = "train_with_megatron.sh"
 _SCRIPT = """\
@@ -107,27 +100,6 @@ def script(recipe: Recipe, config: ModelConfig) -> str:
         arguments="\n".join(f"  {line}" for line in lines),
         gpus=GPUS_PER_NODE,
     )
-
-
-@contextmanager
-def script_beside(source: Source, recipe: Recipe | None) -> Iterator[Source]:
-    """The source with the script among the files that a conversion writes, or as it is without a recipe."""
-    if recipe is None:
-        yield source
-        return
-    with TemporaryDirectory() as scratch:
-        path = Path(scratch) / FILE
-        path.write_text(script(recipe, load_config(source.home)), encoding="utf-8")
-        yield replace(source, beside={**source.beside, FILE: path})
-
-
-def shown(folder: Path) -> list[str]:
-    """Make the script of a checkpoint executable, and tell what it says; nothing where there is none."""
-    path = folder / FILE
-    if not path.is_file():
-        return []
-    path.chmod(0o755)
-    return [f"{path}:", path.read_text(encoding="utf-8")]
 
 
 def _environment(recipe: Recipe) -> str:

@@ -7,8 +7,9 @@ epsilon) is not here: that is read from config.json. `recipe_script` writes a re
 import difflib
 from dataclasses import dataclass
 
-from dagrpo.checkpoints.megatron.config import ModelConfig
-from dagrpo.checkpoints.megatron.published_models import (
+from dagrpo.errors import UserError
+from dagrpo_megatron.config import ModelConfig
+from dagrpo_megatron.published_models import (
     LLAMA31_8B,
     QWEN3_4B,
     QWEN3_8B,
@@ -20,7 +21,6 @@ from dagrpo.checkpoints.megatron.published_models import (
     R1_DISTILL_QWEN_7B,
     PublishedModel,
 )
-from dagrpo.errors import UserError
 
 GPUS_PER_NODE = 8
 
@@ -203,7 +203,7 @@ def recipe_named(name: str) -> Recipe:
     by_name = {recipe.name: recipe for recipe in RECIPES}
     if name not in by_name:
         near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5) or list(by_name)
-        raise UserError(f"There is no recipe {name!r}: --recipe takes {' or '.join(near)}.")
+        raise UserError(f"There is no recipe {name!r}: choose {' or '.join(near)}.")
     return by_name[name]
 
 
@@ -225,11 +225,11 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
     for what, count in counts.items():
         _require_divided(recipe, "tensor", recipe.tensor, what, count)
     if recipe.expert > 1 and not shape.experts:
-        raise UserError(f"--recipe {recipe.name} spreads experts, but config.json has none: choose another recipe.")
+        raise UserError(f"the recipe {recipe.name} spreads experts, but config.json has none: choose another recipe.")
     _require_divided(recipe, "expert", recipe.expert, "experts", shape.experts)
     if recipe.length > positions:
         raise UserError(
-            f"--recipe {recipe.name} trains on {recipe.length} tokens, but config.json has {positions} "
+            f"the recipe {recipe.name} trains on {recipe.length} tokens, but config.json has {positions} "
             "max_position_embeddings: choose a recipe of shorter sequences."
         )
 
@@ -237,6 +237,6 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
 def _require_divided(recipe: Recipe, kind: str, ranks: int, what: str, count: int) -> None:
     if count % ranks:
         raise UserError(
-            f"--recipe {recipe.name} has {ranks} {kind}-parallel ranks, which do not divide the {count} {what} of "
+            f"the recipe {recipe.name} has {ranks} {kind}-parallel ranks, which do not divide the {count} {what} of "
             "config.json: choose another recipe."
         )

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from packages.dagrpo_megatron.tests.families import FAMILIES
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, verify
-from dagrpo.checkpoints.megatron.families import FAMILIES as TABLES
 from dagrpo.checkpoints.source import open_source, open_tensors
-from tests.checkpoints.megatron.families import FAMILIES
+from dagrpo_megatron.families import FAMILIES as TABLES
 
 LARGE = 1 << 30
 

@@ -4,31 +4,18 @@ Reading maps the files and writing streams them: neither ever holds the whole mo
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.folder import (
-    copy_auxiliary,
-    new_checkpoint,
-    require_format,
-    require_tokenizer,
-    set_config_dtype,
-)
-from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.planned import PlannedFile, planned_content, write_all
+from dagrpo.checkpoints.formats import CheckpointFormat
+from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
-from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec, total_bytes
+from dagrpo.checkpoints.tensors import Tensors, TensorSpec, total_bytes
 from dagrpo.errors import UserError
 from dagrpo.files import json_text, read_json
 
-if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 
 
 class HuggingFaceTensors:
@@ -54,13 +41,8 @@ class HuggingFaceTensors:
         return self._files[name].read(name)
 
 
-def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> None:
-    """Write weights into a folder: one file, or shards of at most so many bytes of weights and an index."""
-    write_all(folder, planned_files(tensors, max_shard_bytes))
-
-
 def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
-    """The files of the weights."""
+    """One file, or shards of at most so many bytes of weights and an index."""
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         return [planned_safetensors(WEIGHTS, tensors, {"format": "pt"})]
@@ -73,30 +55,23 @@ def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
     ]
 
 
-def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """(model, tokenizer) of a checkpoint in the Hugging Face layout, after checking it against its manifest."""
-    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+class HuggingFace(CheckpointFormat):
+    """The layout of the Hugging Face hub: what transformers, SGLang and vLLM read."""
 
-    require_format(folder, verify(folder), "huggingface")
-    require_tokenizer(folder)
-    tensors = HuggingFaceTensors(folder)
-    state = {name: tensors.read(name) for name in tensors.specs}  # mapped, copied on write: the file never changes
-    return build_model(folder, state, dtype), load_tokenizer(folder)
+    name = "huggingface"
+    own_files = ("*.safetensors", "*.safetensors.index.json")
+
+    def recognises(self, folder: Path) -> bool:
+        return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+
+    def open(self, folder: Path, base: Path | None = None) -> HuggingFaceTensors:
+        return HuggingFaceTensors(folder)
+
+    def planned_files(self, described_by: Path, tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+        return planned_files(tensors, max_shard_bytes)
 
 
-def save_model(
-    model: "PreTrainedModel", like: Path, destination: Path, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
-) -> Manifest:
-    """Write a model in the Hugging Face layout, with the auxiliary files of the checkpoint `like`."""
-    from dagrpo.checkpoints.modules import dtype_of_model, state_of
-
-    origin = verify(like)
-    tensors = StateTensors(state_of(model))
-    with new_checkpoint(destination, total_bytes(tensors)) as folder:
-        copy_auxiliary(like, origin, folder)
-        set_config_dtype(folder, dtype_of_model(model))
-        write_weights(folder, tensors, max_shard_bytes)
-        return write_manifest(folder, "huggingface", HuggingFaceTensors(folder))
+FORMAT = HuggingFace()
 
 
 def _open(folder: Path, file: str) -> SafetensorsFile:

@@ -13,13 +13,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from dagrpo.checkpoints import hf
-from dagrpo.checkpoints.convert import convert, export, load_model, save_model, write_as
-from dagrpo.checkpoints.dcp import DcpTensors
+from dagrpo.checkpoints.convert import convert, export, write_as
 from dagrpo.checkpoints.folder import auxiliary_files
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.dcp import DcpTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, tensor_digest, verify, write_manifest
 from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.params.checkpoint import Checkpoint
 
@@ -151,7 +151,7 @@ def _write_chunk(folder: Path, rank: int, chunk: torch.Tensor, offsets: list[int
 
 def test_a_loaded_model_computes_what_the_original_computes(pristine: Path, converted: Path) -> None:
     ids = torch.tensor([[1, 40, 50, 60, 2]])
-    first, _ = hf.load_model(pristine, torch.float32)
+    first, _ = load_model(pristine, torch.float32)
     second, tokenizer = load_model(converted, torch.float32)
     assert torch.equal(first(ids).logits, second(ids).logits)
     assert second.get_output_embeddings().weight is second.get_input_embeddings().weight
@@ -178,7 +178,7 @@ def test_a_tensor_that_the_config_asks_for_and_the_weights_lack_is_named(pristin
     (model_folder / "config.json").write_text(json.dumps(config | layers))
     write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
     with pytest.raises(ValueError, match=r"lacks the tensor model\.layers\.2\..* of Qwen2ForCausalLM"):
-        hf.load_model(model_folder, torch.float32)
+        load_model(model_folder, torch.float32)
 
 
 def test_a_tensor_of_another_shape_than_the_config_says_is_named(model_folder: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_tensor_of_another_shape_than_the_config_says_is_named(model_folder: P
     (model_folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
     with pytest.raises(ValueError, match=r"holds the tensor .*mlp.* in another shape than Qwen2ForCausalLM"):
-        hf.load_model(model_folder, torch.float32)
+        load_model(model_folder, torch.float32)
 
 
 def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from packages.dagrpo_megatron.tests.families import FAMILIES
 from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import tensor_digest
-from dagrpo.checkpoints.megatron.arguments import FILE
 from dagrpo.checkpoints.source import open_source, open_tensors
-from tests.checkpoints.megatron.families import FAMILIES
+from dagrpo_megatron.arguments import FILE
 
 ORACLE = Path(__file__).with_name("oracle.py")
 TOKENS = [1, 5, 7, 200, 31, 8, 9, 100, 3, 2]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.megatron.config import ModelConfig, Shape
-from dagrpo.checkpoints.megatron.rules import Family, Rule
+from dagrpo_megatron.config import ModelConfig, Shape
+from dagrpo_megatron.rules import Family, Rule
 
 LAYERS = "decoder.layers."
 Sizes = tuple[int, ...]

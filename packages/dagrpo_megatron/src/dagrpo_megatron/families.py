@@ -1,7 +1,7 @@
 """One table per family of models. What no rule names is an error, so a table is either right or refuses."""
 
-from dagrpo.checkpoints.megatron.rules import Family, experts, gate_and_up, layer, query_key_value, whole
 from dagrpo.errors import UserError
+from dagrpo_megatron.rules import Family, experts, gate_and_up, layer, query_key_value, whole
 
 ENDS = (
     whole("embedding.word_embeddings.weight", "model.embed_tokens.weight", "vocabulary", "hidden"),

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packages.dagrpo_megatron.tests.options import parsed
+from packages.dagrpo_megatron.tests.test_arguments import QWEN25_32B
 
-from dagrpo.checkpoints.megatron.config import ModelConfig, load_config
-from dagrpo.checkpoints.megatron.recipe_script import FILE, script
-from dagrpo.checkpoints.megatron.recipes import (
+from dagrpo_megatron.config import ModelConfig, load_config
+from dagrpo_megatron.recipe_script import FILE, script
+from dagrpo_megatron.recipes import (
     RECIPES,
     Recipe,
     recipe_named,
@@ -19,8 +21,6 @@ from dagrpo.checkpoints.megatron.recipes import (
     recipes_for,
     require_trainable,
 )
-from tests.checkpoints.megatron.options import parsed
-from tests.checkpoints.megatron.test_arguments import QWEN25_32B
 
 TORCHRUN = '#!/bin/sh\nfor each in "$@"; do printf \'%s\\n\' "$each"; done\n'
 PLACE = {"NODE_RANK": "3", "MASTER_ADDR": "first.node", "ENVIRONMENT": "any.yaml"}
@@ -47,7 +47,7 @@ OF_THE_64_GPU_RUN = {
     "inference_max_seq_length": 12_000,
     "inference_max_requests": 32,
     "lr": 1e-6,
-    "lr_sft_samples": 0,
+    "lr_warmup_samples": 0,
     "weight_decay": 0.0,
     "clip_grad": 1.0,
     "adam_beta1": 0.9,
@@ -247,7 +247,7 @@ def test_a_layout_that_cannot_hold_the_model_is_refused(
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"no recipe 'qwen3_9b': --recipe takes .*qwen3_8b"):
+    with pytest.raises(ValueError, match=r"no recipe 'qwen3_9b': choose .*qwen3_8b"):
         recipe_named("qwen3_9b")
-    with pytest.raises(ValueError, match=r"no recipe 'x': --recipe takes qwen_2p5_32b_dapo or .*openmath\.$"):
+    with pytest.raises(ValueError, match=r"no recipe 'x': choose qwen_2p5_32b_dapo or .*openmath\.$"):
         recipe_named("x")

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packages.dagrpo_megatron.tests.options import parsed
 from transformers import AutoConfig
 
-from dagrpo.checkpoints.megatron.arguments import megatron_arguments
-from dagrpo.checkpoints.megatron.config import load_config
-from dagrpo.checkpoints.megatron.families import FAMILIES
-from dagrpo.checkpoints.megatron.rules import Family
-from tests.checkpoints.megatron.options import parsed
+from dagrpo_megatron.arguments import megatron_arguments
+from dagrpo_megatron.config import load_config
+from dagrpo_megatron.families import FAMILIES
+from dagrpo_megatron.rules import Family
 
 SIZES = {
     "num_hidden_layers": 3,

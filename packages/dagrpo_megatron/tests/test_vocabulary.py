@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from packages.dagrpo_megatron.tests.families import FAMILIES
 
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.hf import HuggingFaceTensors
-from dagrpo.checkpoints.megatron.config import load_config
-from dagrpo.checkpoints.megatron.distcp_writer import DistcpPlan
-from dagrpo.checkpoints.megatron.layout import Layout, Piece, layout_of
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.source import open_source
-from tests.checkpoints.megatron.families import FAMILIES
+from dagrpo_megatron.config import load_config
+from dagrpo_megatron.distcp_writer import DistcpPlan
+from dagrpo_megatron.layout import Layout, Piece, layout_of
 
 LARGE = 1 << 30
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.planned import PlannedFile
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors, write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
@@ -167,3 +168,22 @@ def _metadata_of_whole(tensors: Tensors) -> dict[str, str]:
     """Every tensor begins at its own beginning."""
     offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
     return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+
+
+class Dcp(CheckpointFormat):
+    """The trainer's own format, which any number of processes reads and writes."""
+
+    name = "dcp"
+    own_files = ("*.safetensors",)
+
+    def recognises(self, folder: Path) -> bool:
+        return any(folder.glob("shard-*.safetensors"))
+
+    def open(self, folder: Path, base: Path | None = None) -> DcpTensors:
+        return DcpTensors(folder)
+
+    def planned_files(self, described_by: Path, tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+        return planned_files(tensors, max_shard_bytes)
+
+
+FORMAT = Dcp()

@@ -30,11 +30,11 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.serialization import get_crc32_options, set_crc32_options, skip_data
 
-from dagrpo.checkpoints.megatron.layout import Piece, Sizes
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.errors import UserError
 from dagrpo.files import json_text
+from dagrpo_megatron.layout import Piece, Sizes
 
 METADATA = ".metadata"
 _ALIGNMENT = 64  # torch aligns values to it inside an item; items that begin at it can be mapped in place

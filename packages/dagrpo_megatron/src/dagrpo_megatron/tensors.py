@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.megatron.distcp_reader import DistcpReader
-from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece, Sizes
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.errors import UserError
+from dagrpo_megatron.distcp_reader import DistcpReader
+from dagrpo_megatron.layout import LAYERS, Layout, Piece, Sizes
 
 TRACKER = "latest_checkpointed_iteration.txt"
 RELEASE = "release"

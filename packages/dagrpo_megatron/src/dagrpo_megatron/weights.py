@@ -5,13 +5,13 @@ from functools import partial
 
 from torch import Tensor
 
-from dagrpo.checkpoints.megatron.config import Shape
-from dagrpo.checkpoints.megatron.distcp_writer import DistcpPlan
-from dagrpo.checkpoints.megatron.layout import LAYERS, Layout, Piece
-from dagrpo.checkpoints.megatron.tensors import RELEASE, TRACKER
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
+from dagrpo_megatron.config import Shape
+from dagrpo_megatron.distcp_writer import DistcpPlan
+from dagrpo_megatron.layout import LAYERS, Layout, Piece
+from dagrpo_megatron.tensors import RELEASE, TRACKER
 
 # What Transformer Engine's and Megatron's own modules of a layer ask for beside their weights. A loader that misses one
 # stops, and ignores those that it has no module for.

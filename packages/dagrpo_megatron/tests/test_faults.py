@@ -19,17 +19,17 @@ import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from packages.dagrpo_megatron.tests.families import FAMILIES
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItemType
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.manifest import MANIFEST
-from dagrpo.checkpoints.megatron.config import load_config
-from dagrpo.checkpoints.megatron.layout import layout_of
-from dagrpo.checkpoints.megatron.tensors import MegatronTensors, weights_folder
 from dagrpo.checkpoints.source import open_source
-from tests.checkpoints.megatron.families import FAMILIES
+from dagrpo_megatron.config import load_config
+from dagrpo_megatron.layout import layout_of
+from dagrpo_megatron.tensors import MegatronTensors, weights_folder
 
 LARGE = 1 << 30
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.serialization import set_crc32_options
 
-from dagrpo.checkpoints.megatron.distcp_reader import DistcpReader
-from dagrpo.checkpoints.megatron.distcp_writer import DistcpPlan
-from dagrpo.checkpoints.megatron.layout import Piece, Sizes
-from dagrpo.checkpoints.megatron.pickles import read_metadata
 from dagrpo.checkpoints.planned import write_all
+from dagrpo_megatron.distcp_reader import DistcpReader
+from dagrpo_megatron.distcp_writer import DistcpPlan
+from dagrpo_megatron.layout import Piece, Sizes
+from dagrpo_megatron.pickles import read_metadata
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 

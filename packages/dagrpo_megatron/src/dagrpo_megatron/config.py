@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.checkpoints.folder import CONFIG, require_config
-from dagrpo.checkpoints.megatron.families import family_of
-from dagrpo.checkpoints.megatron.rules import Dimension, Family
 from dagrpo.errors import UserError
 from dagrpo.files import read_json
+from dagrpo_megatron.families import family_of
+from dagrpo_megatron.rules import Dimension, Family
 
 _REQUIRED = (
     "num_hidden_layers",

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dagrpo.checkpoints.megatron.distcp_writer import METADATA
-from dagrpo.checkpoints.megatron.layout import Sizes
-from dagrpo.checkpoints.megatron.pickles import StoredTensor, TensorHeader, read_header, read_metadata
 from dagrpo.errors import UserError
+from dagrpo_megatron.distcp_writer import METADATA
+from dagrpo_megatron.layout import Sizes
+from dagrpo_megatron.pickles import StoredTensor, TensorHeader, read_header, read_metadata
 
 _LOCAL_HEADER_BYTES = 30  # of a zip entry, before its name
 

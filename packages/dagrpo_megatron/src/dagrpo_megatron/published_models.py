@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dagrpo.checkpoints.megatron.config import ModelConfig
+from dagrpo_megatron.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 Only what the weights dictate. Parallelism, batch sizes and the optimizer are the user's.
 """
 
-from dagrpo.checkpoints.megatron.config import ModelConfig, Shape
 from dagrpo.errors import UserError
+from dagrpo_megatron.config import ModelConfig, Shape
 
 FILE = "megatron_arguments.txt"
 # What --use-rope-scaling means in Megatron; only the factor is an argument.

@@ -1,0 +1,78 @@
+"""Megatron-LM's `torch_dist` format: the weights below `release`, Megatron's arguments beside them, a recipe's script."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from dagrpo.checkpoints.formats import CheckpointFormat
+from dagrpo.checkpoints.planned import PlannedFile, planned_content
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo_megatron import arguments, recipe_script
+from dagrpo_megatron.config import load_config
+from dagrpo_megatron.layout import layout_of
+from dagrpo_megatron.recipes import recipe_named, recipe_of_itself, recipes_for
+from dagrpo_megatron.tensors import TRACKER, MegatronTensors, weights_folder
+from dagrpo_megatron.weights import planned_weights
+
+RECIPE = "recipe"
+
+
+class Megatron(CheckpointFormat):
+    """One checkpoint for any tensor, pipeline and expert parallelism."""
+
+    name = "megatron"
+    own_files = (
+        "*.distcp",
+        "release/*",
+        TRACKER,
+        arguments.FILE,
+        recipe_script.FILE,
+        ".metadata",
+        "common.pt",
+        "metadata.json",
+    )
+    options: ClassVar = {RECIPE: "the GRPO run of Megatron-LM's examples/rl to write out as a script"}
+
+    def recognises(self, folder: Path) -> bool:
+        return (folder / ".metadata").is_file() or (folder / TRACKER).is_file()
+
+    def open(self, folder: Path, base: Path | None = None) -> MegatronTensors:
+        """`base` gives config.json and the rows of the vocabulary that Megatron-LM did not keep."""
+        layout = layout_of(load_config(base or folder))
+        return MegatronTensors(folder, layout, open_tensors(base) if base else None)
+
+    def planned_files(self, described_by: Path, tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
+        """UserError: Megatron cannot hold or train a model with that config.json."""
+        config = load_config(described_by)
+        lines = "\n".join(arguments.megatron_arguments(config)) + "\n"
+        return [
+            *planned_weights(tensors, layout_of(config), max_shard_bytes),
+            planned_content(arguments.FILE, lines.encode()),
+        ]
+
+    def extra_files(self, described_by: Path, options: Mapping[str, str]) -> list[PlannedFile]:
+        """The script of the recipe that was named, or else of the one for a model of these sizes."""
+        config = load_config(described_by)
+        recipe = recipe_named(options[RECIPE]) if RECIPE in options else recipe_of_itself(config)
+        if recipe is None:
+            return []
+        return [planned_content(recipe_script.FILE, recipe_script.script(recipe, config).encode(), executable=True)]
+
+    def folders(self, folder: Path) -> list[Path]:
+        return [folder, weights_folder(folder)] if (folder / TRACKER).is_file() else [folder]
+
+    def facts(self, folder: Path) -> list[tuple[str, str]]:
+        text = (folder / arguments.FILE).read_text(encoding="utf-8")
+        return [("Megatron arguments", " ".join(text.split())), *_recipes(folder)]
+
+
+def _recipes(folder: Path) -> list[tuple[str, str]]:
+    """The script that lies in a folder, or how to get one where the model's sizes leave a choice."""
+    if (folder / recipe_script.FILE).is_file():
+        return [("Megatron-LM's GRPO", f"bash {folder / recipe_script.FILE}")]
+    names = [recipe.name for recipe in recipes_for(load_config(folder))]
+    return [("Megatron-LM's GRPO", f"--option recipe={' or '.join(names)}")] if names else []
+
+
+FORMAT = Megatron()

@@ -1,0 +1,72 @@
+"""Checkpoints as models: one way to load one, one way to save one, in whichever format it is.
+
+Not for changing the format (`convert`), nor for models that are spread over processes (`sharded`, which saves through
+here too where one process writes).
+"""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
+from dagrpo.checkpoints.formats import format_named
+from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify, write_manifest
+from dagrpo.checkpoints.planned import write_all
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
+from dagrpo.files import link_or_copy
+
+if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
+
+
+def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """(model, tokenizer) of a checkpoint in any format, after checking it against its manifest, in eval mode."""
+    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+
+    verify(folder)
+    require_tokenizer(folder)
+    tensors = open_tensors(folder)
+    state = {name: tensors.read(name) for name in tensors.specs}  # mapped, copied on write: the files never change
+    return build_model(folder, state, dtype), load_tokenizer(folder)
+
+
+def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manifest:
+    """Write a model in the format of the checkpoint `like`, with its auxiliary files."""
+    from dagrpo.checkpoints.modules import dtype_of_model, state_of
+
+    return save_weights(StateTensors(state_of(model)), dtype_of_model(model), like, destination)
+
+
+def save_weights(tensors: Tensors, dtype: torch.dtype, like: Path, destination: Path) -> Manifest:
+    """The same with the weights of a model in `dtype`, read one by one."""
+    origin = verify(like)
+    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+        copy_auxiliary(like, origin, folder)
+        set_config_dtype(folder, dtype)
+        return finish(folder, origin.format, tensors)
+
+
+def finish(folder: Path, format: str, tensors: Tensors, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> Manifest:
+    """Add the weights, then the manifest, to a folder that has its other files already."""
+    layout = format_named(format)
+    write_all(folder, layout.planned_files(folder, tensors, max_shard_bytes))
+    return write_manifest(folder, format, layout.open(folder))
+
+
+def link(source: Path, destination: Path) -> Manifest:
+    """The same checkpoint under another name, after checking it: its files linked where the disk allows, else copied.
+
+    The manifest has the same bytes in a file of its own: its time is when this folder was made, which Snakemake looks at.
+    """
+    manifest = verify(source)
+    with new_checkpoint(destination, 0) as folder:
+        for name in manifest.files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(source / name, folder / name)
+        shutil.copyfile(source / MANIFEST, folder / MANIFEST)
+    return manifest
