@@ -21,13 +21,12 @@ def work(stage: Stage) -> None:
         deterministic=stage.params["rollout"]["deterministic"],
         server_log=stage.log.with_suffix(".server.log"),
     )
-    stage.run.log_dataset(run.test_split, run.test_split.parent.name, sha256_of(run.test_split), "evaluation")
+    split = run.test_split
+    stage.run.log_dataset(split, f"{split.parent.name}/test", sha256_of(split), "evaluation")
     completions = sample(run)
     write_parquet(stage.output("completions"), completions)
     stage.run.log_metrics({"completions": completions.num_rows})
     stage.run.log_table("completions", completions.select(SHOWN))
-    split = stage.input("test")
-    stage.run.log_dataset(split, f"{split.parent.name}/test", sha256_of(split), "evaluation")
     summary("sample", [("completions", f"{completions.num_rows:,}"), ("file", str(stage.output("completions")))])
 
 
