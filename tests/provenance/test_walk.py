@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from dagrpo.tracking.delivery import settle
 
 from dagrpo.files import sha256_of, write_json, write_text
 from dagrpo.provenance.walk import Branch, lineage, show
 from dagrpo.tracking.runs import stage_run
-from dagrpo.tracking.shipper import settle
 
 RAW = "9" * 64
 RUN = "results/demo/runs/seed_0"

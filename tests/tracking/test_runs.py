@@ -13,11 +13,10 @@ from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_reco
 
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.stage import Terminated
-from dagrpo.tracking import shipper
+from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import EVENTS, journals
 from dagrpo.tracking.runs import stage_run
-from dagrpo.tracking.shipper import Shipper, last_trouble, settle
 from dagrpo.tracking.store import open_client, tracking_uri
 
 
@@ -145,7 +144,7 @@ def test_a_run_left_running_without_a_journal_is_closed_by_the_next_of_its_stage
     process = start_stage(stage_record(), "time.sleep(60)")
     assert process.stdout is not None
     process.stdout.readline()
-    Shipper(project).send(journals(project))
+    settle(project)
     process.kill()
     process.communicate()
     shutil.rmtree(project / ".state")
@@ -171,35 +170,20 @@ def test_a_run_of_another_machine_is_closed_when_its_outputs_are_made_anew(
 
 
 def test_a_parent_runs_while_any_child_does(project: Path) -> None:
-    running = Shipper(project)
     with stage_run(stage_record("train")):
         with stage_run(stage_record("sample")):
             pass
-        running.send(journals(project))
+        settle(project)
         assert {run.data.tags["stage"]: run.info.status for run in stage_runs(project)} == {
             "train": "RUNNING",
             "sample": "FINISHED",
         }
         assert parent_runs(project)["0"].info.status == "RUNNING"
-    running.send(journals(project))
+    settle(project)
     assert parent_runs(project)["0"].info.status == "FINISHED"
 
 
-def test_another_shipper_takes_up_a_journal_without_repeating_anything(project: Path) -> None:
-    with stage_run(stage_record()) as run:
-        run.log_metrics({"loss": 2.0}, step=1)
-        Shipper(project).send(journals(project))
-        (journals(project)[0] / "progress.json").unlink()  # as if killed before it was written
-        run.log_metrics({"loss": 1.0}, step=2)
-    assert settle(project)
-    (found,) = stage_runs(project)
-    assert [point.value for point in client_of(project).get_metric_history(found.info.run_id, "loss")] == [2.0, 1.0]
-
-
-def test_what_cannot_be_recorded_waits_and_the_cause_is_kept(
-    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(shipper, "PATIENCE_SECONDS", (0.0,))
+def test_what_cannot_be_recorded_waits_and_the_cause_is_kept(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     database = project / "mlflow.db"
     with stage_run(stage_record()):
         database.rename(project / "good.db")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.tracking.conftest import stage_record
 
+from dagrpo.tracking.delivery import settle
 from dagrpo.tracking.runs import stage_run
-from dagrpo.tracking.shipper import settle
 from dagrpo.tracking.ui import serve
 
 

@@ -1,6 +1,6 @@
 """The runs above and beside a stage's run: its experiment, the parent run of its seed, and dead runs before it.
 
-Found by tags and never by remembered ids, so that any process may take over. Callers hold the shipper's lock.
+Found by tags and never by remembered ids, so that any process may take over. Callers hold the delivery's lock.
 """
 
 import posixpath

@@ -1,8 +1,8 @@
 """What a stage writes down about its run while it works: one folder per execution, one event per line.
 
 A stage does not talk to MLflow: importing it takes several seconds, and a server may go away. It appends to a journal
-in `.state/tracking/<execution>/`, and the shipper brings journals into MLflow. Whatever kills a stage, what it wrote
-until then is kept, and a journal without an end whose process is gone is a run that was killed.
+in `.state/tracking/<execution>/`, which is delivered to MLflow later (`dagrpo.tracking.delivery`). Whatever kills a
+stage, what it wrote until then is kept, and a journal without an end whose process is gone is a run that was killed.
 """
 
 import errno
@@ -17,13 +17,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dagrpo.files import digest_of
+from dagrpo.files import digest_of, read_json, write_json
 from dagrpo.tracking.environment import Process
 
 FOLDER = Path(".state/tracking")
 EVENTS = "events.jsonl"
 LONGEST_END = 200  # bytes of an end event, generously
 FILES = "files"  # snapshots of artifacts and tables
+PROGRESS = "progress.json"  # how much of the journal is in MLflow, and in which run
 Event = Mapping[str, Any]  # {"event": kind, "time": milliseconds since 1970, ...}
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,35 @@ def has_end(folder: Path) -> bool:
 def last_sign_of_life(folder: Path) -> int:
     """When the journal was last written to, in milliseconds since 1970."""
     return (folder / EVENTS).stat().st_mtime_ns // 1_000_000
+
+
+def size_of(folder: Path) -> int:
+    """The bytes written so far."""
+    return (folder / EVENTS).stat().st_size
+
+
+def progress_of(folder: Path) -> tuple[int, str]:
+    """How many bytes of the journal are in MLflow, and the id of its run; 0 and nothing before the first delivery."""
+    path = folder / PROGRESS
+    if not path.exists():
+        return 0, ""
+    progress = read_json(path)
+    return int(progress["offset"]), str(progress["run_id"])
+
+
+def delivered_bytes(folder: Path) -> int:
+    """How many bytes of the journal are in MLflow."""
+    return progress_of(folder)[0]
+
+
+def remember_progress(folder: Path, offset: int, run_id: str) -> None:
+    """Let the next delivery begin at byte `offset`."""
+    write_json(folder / PROGRESS, {"offset": offset, "run_id": run_id})
+
+
+def forget_progress(folder: Path) -> None:
+    """Let the next delivery begin with the first event."""
+    (folder / PROGRESS).unlink(missing_ok=True)
 
 
 def journals(root: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Brings one journal into MLflow. Importing this module imports MLflow, which takes seconds: only the shipper does."""
+"""Brings one journal into MLflow. Importing this module imports MLflow, which takes seconds: only a delivery does."""
 
 import json
 import math
@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagrpo.files import read_json, write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.experiments import (
     PARENT,
@@ -27,22 +26,30 @@ from dagrpo.tracking.experiments import (
     seed_tag,
     settle_parent,
 )
-from dagrpo.tracking.journal import Event, identity, last_sign_of_life, read_events, start_of
+from dagrpo.tracking.journal import (
+    Event,
+    identity,
+    last_sign_of_life,
+    progress_of,
+    read_events,
+    remember_progress,
+    start_of,
+)
 from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
 
 # What a database, a server, the network or a damaged journal may raise.
 TROUBLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ValueError, KeyError, TypeError)
-METRICS_PER_BATCH = 500
+METRICS_PER_BATCH = 1000  # MLflow's limit
 ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
 MAX_DATASET_DIGEST = 36
-SYSTEM_SAMPLING_SECONDS = 10.0
-PROGRESS = "progress.json"
+LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
 
 
 class Recorder:
-    """One journal and its run. May be stopped anywhere: another process takes up where this one saved its progress.
+    """One journal and its run. May be interrupted anywhere: the next one takes up where progress was last saved.
 
-    What is brought over twice after a crash changes nothing: MLflow ignores a point, param or tag that it has.
+    What is delivered twice changes nothing: MLflow ignores a point, param, tag or data set that a run has already, and
+    files are replaced. (MlflowClient.log_table would append, so tables are written as files here.)
     """
 
     def __init__(self, folder: Path, client: MlflowClient) -> None:
@@ -50,12 +57,9 @@ class Recorder:
         self._client = client
         self._start = start_of(folder)
         self._process = Process(**self._start["process"])
-        self._run_id = ""
-        progress = folder / PROGRESS
-        self._offset = int(read_json(progress)["offset"]) if progress.exists() else 0
-        self._monitor: SystemMetricsMonitor | None = None
+        self._offset, self._run_id = progress_of(folder)
 
-    def advance(self, superseded: bool) -> bool:
+    def advance(self, *, superseded: bool) -> bool:
         """Bring over what is new; True when the run is closed. `superseded`: the same outputs are being made anew."""
         if not self._run_id:
             self._run_id = self._open()
@@ -68,15 +72,8 @@ class Recorder:
         elif gone:
             self._close("KILLED", last_sign_of_life(self._folder))
         else:
-            self._remember(offset)
-            self._watch_system()
+            remember_progress(self._folder, offset, self._run_id)
         return end is not None or gone
-
-    def stop(self) -> None:
-        """Stop sampling the system; the run stays as it is."""
-        if self._monitor is not None:
-            self._monitor.finish()
-            self._monitor = None
 
     def _open(self) -> str:
         record = self._start["record"]
@@ -120,8 +117,13 @@ class Recorder:
         self._client.log_artifact(self._run_id, str(self._folder / event["file"]), event["folder"] or None)
 
     def _table(self, event: Event) -> None:
-        table = pq.read_table(self._folder / event["file"])
-        self._client.log_table(self._run_id, table.to_pydict(), f"{event['name']}.json")
+        """The file that MlflowClient.log_table would write first, and its mark on the run."""
+        file = f"{event['name']}.json"
+        table = pd.DataFrame(pq.read_table(self._folder / event["file"]).to_pydict())
+        self._client.log_text(self._run_id, table.to_json(orient="split", index=False, date_format="iso"), file)
+        marks = json.loads(self._client.get_run(self._run_id).data.tags.get(LOGGED_ARTIFACTS, "[]"))
+        if (mark := {"path": file, "type": "table"}) not in marks:
+            self._client.set_tag(self._run_id, LOGGED_ARTIFACTS, json.dumps([*marks, mark]))
 
     def _dataset(self, event: Event) -> None:
         columns = [{"name": name, "type": kind, "required": True} for name, kind in event.get("columns", {}).items()]
@@ -143,23 +145,7 @@ class Recorder:
         for part in _batches(tags, ENTRIES_PER_BATCH):
             self._client.log_batch(run_id, tags=part)
 
-    def _watch_system(self) -> None:
-        if self._monitor is None and self._process.is_here:
-            self._monitor = SystemMetricsMonitor(
-                self._run_id,
-                sampling_interval=SYSTEM_SAMPLING_SECONDS,
-                resume_logging=True,
-                tracking_uri=self._start["uri"],
-            )
-            self._monitor.start()
-
-    def _remember(self, offset: int) -> None:
-        if offset != self._offset:
-            self._offset = offset
-            write_json(self._folder / PROGRESS, {"offset": offset})
-
     def _close(self, status: str, time_ms: int) -> None:
-        self.stop()
         self._client.set_terminated(self._run_id, status, time_ms)
         settle_parent(self._client, self._run_id)
 

@@ -1,15 +1,20 @@
-"""What a stage may record about itself: the StageRun that the stage frame hands to it.
+"""What a stage records about itself: the StageRun that the stage frame passes to it.
 
-Recording costs a stage milliseconds: it writes a journal, which a background process brings into MLflow (see
-`dagrpo.tracking.journal` and `dagrpo.tracking.shipper`). The environment variable DAGRPO_TRACKING says how:
-`on` (the default), `off`: nothing is recorded, `later`: only the journal is written, and the next shipper sends it.
+Recording costs a stage milliseconds: it writes a journal, which is delivered to MLflow afterwards (see
+`dagrpo.tracking.journal` and `dagrpo.tracking.delivery`). The environment variable DAGRPO_TRACKING says how:
+
+- `on` (the default): at the end of the workflow, and while it works for a stage that takes longer than 20 seconds;
+- `later`: only by `make ui`, or by the next workflow without `later`; for machines that do not reach the MLflow server;
+- `off`: nothing is recorded.
 """
 
+import itertools
 import logging
 import math
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +25,16 @@ import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
+from dagrpo.tracking.delivery import last_trouble, start_following
 from dagrpo.tracking.environment import environment_tags
 from dagrpo.tracking.journal import Journal
-from dagrpo.tracking.shipper import ensure_shipper, last_trouble
-from dagrpo.tracking.store import artifact_location, require_usable, tracking_uri
+from dagrpo.tracking.store import artifact_location, require_usable, tracking_uri, without_password
+from dagrpo.tracking.system import SystemMeter
 
 MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")
+SAMPLING_SECONDS = 10.0  # between two samples of system metrics
+SAMPLES_BEFORE_FOLLOWING = 2  # a stage that lives to give so many is delivered while it works
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
 logger = logging.getLogger(__name__)
 
@@ -110,18 +118,16 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
     if mode == "off":
         yield StageRun(None)
         return
-    root = Path.cwd()
-    run = StageRun(_begin(root, record))
-    _attend(root, mode)
+    journal = _begin(Path.cwd(), record)
+    run = StageRun(journal)
     try:
-        yield run
+        with _attended(run, journal.folder if mode == "on" else None):
+            yield run
     except BaseException as error:
         run.end("KILLED" if _was_told_to_stop(error) else "FAILED")
         raise
     else:
         run.end("FINISHED")
-    finally:
-        _attend(root, mode)
 
 
 def _mode() -> str:
@@ -137,14 +143,38 @@ def _begin(root: Path, record: Mapping[str, Any]) -> Journal:
     trouble = last_trouble(root)
     if trouble:
         logger.warning("earlier runs are not in MLflow yet: %s", trouble)
-    start = {"uri": uri, "artifacts": artifact_location(uri, root), "tags": environment_tags(root)}
+    start = {"uri": without_password(uri), "artifacts": artifact_location(uri, root), "tags": environment_tags(root)}
     return Journal.begin(root, record["stage"], {"record": dict(record), **start})
 
 
-def _attend(root: Path, mode: str) -> None:
-    """Make sure that someone brings the journal into MLflow."""
-    if mode == "on":
-        ensure_shipper(root)
+@contextmanager
+def _attended(run: StageRun, folder: Path | None) -> Iterator[None]:
+    """Sample the system in a thread while the stage works; have the journal in `folder` followed if that takes long."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_attend, args=(run, folder, stop), daemon=True, name="system-metrics")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _attend(run: StageRun, folder: Path | None, stop: threading.Event) -> None:
+    meter = SystemMeter()
+    for sample in itertools.count():
+        if stop.wait(SAMPLING_SECONDS):
+            return
+        run.log_metrics({f"system/{name}": value for name, value in meter.read().items()}, sample)
+        if folder is not None and sample + 1 == SAMPLES_BEFORE_FOLLOWING:
+            _follow(folder)
+
+
+def _follow(folder: Path) -> None:
+    try:
+        start_following(folder)
+    except OSError as error:
+        logger.warning("this run is not delivered to MLflow while it works: %s", error)
 
 
 def _was_told_to_stop(error: BaseException) -> bool:

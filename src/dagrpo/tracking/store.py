@@ -39,6 +39,35 @@ def database_path(uri: str) -> Path | None:
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
+def without_password(uri: str) -> str:
+    """The address as it may be written down and shown; the user's name stays."""
+    return _with_user(uri, urlsplit(uri).username or "") if urlsplit(uri).password is not None else uri
+
+
+def without_user(uri: str) -> str:
+    """The address as a browser or urllib takes it."""
+    return _with_user(uri, "") if urlsplit(uri).username is not None else uri
+
+
+def complete(uri: str, root: Path) -> str:
+    """An address that was written down, with the password again if MLFLOW_TRACKING_URI still names it."""
+    now = tracking_uri(root)
+    return now if without_password(now) == uri else uri
+
+
+def hide_password(text: str, root: Path) -> str:
+    """A message that may quote the address, without the password in it."""
+    uri = tracking_uri(root)
+    password = urlsplit(uri).password
+    return text.replace(uri, without_password(uri)).replace(password, "***") if password else text
+
+
+def _with_user(uri: str, user: str) -> str:
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
+
+
 def artifact_location(uri: str, root: Path) -> str | None:
     """mlartifacts/ beside an embedded database, or in `root` for another database; None: the server decides."""
     if _is_server(uri):
@@ -63,7 +92,9 @@ def require_usable(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # of 7, which take minutes: the shipper tries again
+    os.environ.setdefault(
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
+    )  # of 7, which take minutes: the next delivery tries again
     from mlflow.tracking import MlflowClient
 
     with _alone(uri):
@@ -119,13 +150,13 @@ def _require_database(database: Path) -> None:
 
 def _require_answer(uri: str) -> None:
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
+        with urllib.request.urlopen(f"{without_user(uri).rstrip('/')}/health", timeout=ANSWER_SECONDS):
             pass
     except urllib.error.HTTPError:
         return  # it answers; whether we may write, its own client will say
     except OSError as error:
         raise UserError(
-            f"The MLflow server at {uri} does not answer ({getattr(error, 'reason', error)}): "
+            f"The MLflow server at {without_user(uri)} does not answer ({getattr(error, 'reason', error)}): "
             f"start it, correct MLFLOW_TRACKING_URI, {_REMEDY}."
         ) from None
 

@@ -18,7 +18,15 @@ import yaml
 from rich.console import Console
 
 from dagrpo.errors import UserError
-from dagrpo.tracking.store import artifact_location, is_initialised, open_client, require_usable, tracking_uri
+from dagrpo.tracking.delivery import last_trouble, settle
+from dagrpo.tracking.store import (
+    artifact_location,
+    is_initialised,
+    open_client,
+    require_usable,
+    tracking_uri,
+    without_user,
+)
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
@@ -28,7 +36,7 @@ RUNS_VIEW = "runs?workflowType=machine_learning"  # the view with the learning c
 
 
 def serve(port: int) -> None:
-    """Serve the UI until interrupted, and print the address to open once it answers.
+    """Deliver what waits, serve the UI until interrupted, and print the address to open once it answers.
 
     With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. UserError when the port is taken or the
     server does not start.
@@ -36,14 +44,18 @@ def serve(port: int) -> None:
     root = Path.cwd()
     uri = tracking_uri(root)
     require_usable(uri)
-    if artifact_location(uri, root) is None:
-        _announce(uri.rstrip("/"))
+    is_server = artifact_location(uri, root) is None
+    if not is_server:
+        _require_free(port)
+    if not settle(root):
+        print(f"MLflow does not hold everything yet: {last_trouble(root)}", file=sys.stderr)
+    if is_server:
+        _announce(without_user(uri).rstrip("/"))
         return
-    _require_free(port)
     if not is_initialised(uri):
         open_client(uri)
     signal.signal(signal.SIGTERM, _leave)
-    server = subprocess.Popen(_command(uri, root, port), env=_environment())
+    server = subprocess.Popen(_command(uri, root, port), env=_environment(uri))
     try:
         _wait(server, port)
         _announce(f"http://{HOST}:{port}")
@@ -96,13 +108,14 @@ def _require_free(port: int) -> None:
 
 
 def _command(uri: str, root: Path, port: int) -> list[str]:
-    artifacts = artifact_location(uri, root)
-    store = ["--backend-store-uri", uri, "--default-artifact-root", str(artifacts)]
-    return [sys.executable, "-m", "mlflow", "ui", "--workers", "1", "--host", HOST, "--port", str(port), *store]
+    artifacts = ["--default-artifact-root", str(artifact_location(uri, root))]
+    return [sys.executable, "-m", "mlflow", "ui", "--workers", "1", "--host", HOST, "--port", str(port), *artifacts]
 
 
-def _environment() -> dict[str, str]:
-    return os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+def _environment(uri: str) -> dict[str, str]:
+    """The address, which may hold a password, is named here and not on a command line that every user can list."""
+    lean = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return os.environ | lean | {"MLFLOW_BACKEND_STORE_URI": uri}
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:

@@ -16,6 +16,8 @@ from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.jobs import code_files, own_params
 
 SECONDS_TO_SETTLE = 60
+SECONDS_BETWEEN_DELIVERIES = 60  # under DVC
+LAST_STAGE = "report"
 
 
 def begin() -> None:
@@ -48,10 +50,18 @@ def commit(*, overridden: bool) -> None:
 
 
 def settle_tracking() -> None:
-    """Wait until MLflow holds everything the stages recorded; say so when it cannot be reached."""
-    from dagrpo.tracking.shipper import last_trouble, settle
+    """Deliver what the stages recorded to MLflow, whose import takes seconds; say so when it cannot be reached.
 
-    if os.environ.get("DAGRPO_TRACKING") != "off" and not settle(Path.cwd(), timeout_s=SECONDS_TO_SETTLE):
+    Under DVC every stage is a workflow of its own: there the last stage delivers, and one a minute on the way to it.
+    """
+    from dagrpo.tracking.delivery import last_trouble, seconds_waiting, settle
+
+    if (os.environ.get("DAGRPO_TRACKING") or "on") != "on":
+        return
+    is_last = os.environ.get("DVC_STAGE", LAST_STAGE).startswith(LAST_STAGE)
+    if not is_last and seconds_waiting(Path.cwd()) < SECONDS_BETWEEN_DELIVERIES:
+        return
+    if not settle(Path.cwd(), timeout_s=SECONDS_TO_SETTLE):
         print(f"MLflow does not hold everything yet: {last_trouble(Path.cwd())}", file=sys.stderr)
 
 

@@ -1,0 +1,302 @@
+"""A record may be delivered in any number of passes, interrupted anywhere, and is the same run afterwards."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from filelock import FileLock
+from mlflow.tracking import MlflowClient
+
+from dagrpo.files import sha256_of, write_parquet
+from dagrpo.tracking import runs
+from dagrpo.tracking.delivery import LOCK, follow, last_trouble, seconds_waiting, settle
+from dagrpo.tracking.journal import FOLDER, journals, start_of
+from dagrpo.tracking.recorder import Recorder
+from dagrpo.tracking.runs import StageRun, stage_run
+from dagrpo.tracking.store import open_client, tracking_uri
+from tests.tracking.conftest import StartStage, runs_of, stage_record, stage_runs
+
+
+class Crash(Exception):
+    """Nothing in the package catches it, as nothing outlives a SIGKILL."""
+
+
+class CrashingClient:
+    """The real client, until its n-th call: that one does its work, but its caller does not live to see it."""
+
+    def __init__(self, client: MlflowClient, calls: int) -> None:
+        self._client = client
+        self._calls_left = calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            found = method(*arguments, **options)
+            self._calls_left -= 1
+            if self._calls_left == 0:
+                raise Crash
+            return found
+
+        return call
+
+
+def log_one_of_everything(run: StageRun, folder: Path) -> Iterator[None]:
+    """Every kind of event; stops after each."""
+    data = folder / "train.parquet"
+    write_parquet(data, pa.table({"question": ["1+1", "2+2"]}))
+    run.log_dataset(data, "gsm8k/train", sha256_of(data), "training")
+    yield
+    run.log_metrics({"loss": 2.0, "infinite": float("inf")}, step=1)
+    yield
+    run.log_table("completions", pa.table({"text": ["a", "b"], "ids": [[1], [2, 3]], "reward": [0.0, None]}))
+    yield
+    run.log_table("others", pa.table({"text": ["c"]}))
+    yield
+    run.log_artifact(data, "files")
+    yield
+    run.log_metrics({"loss": 1.0}, step=2)
+    run.log_outputs({"results/demo/policy/manifest.json": "2" * 64})
+    yield
+
+
+def history(root: Path) -> list[dict[str, Any]]:
+    """Everything that MLflow holds about the runs of the experiment, but for ids that it draws itself."""
+    client = open_client(tracking_uri(root))
+    found = sorted(runs_of(root), key=lambda run: (run.info.start_time, run.data.tags["role"]))
+    names = {run.info.run_id: f"run {number}" for number, run in enumerate(found)}
+    return [
+        {
+            "name": run.info.run_name,
+            "status": run.info.status,
+            "times": (run.info.start_time, run.info.end_time),
+            "params": run.data.params,
+            "tags": {name: names.get(value, value) for name, value in run.data.tags.items()},
+            "points": {
+                name: [(p.step, p.timestamp, repr(p.value)) for p in client.get_metric_history(run.info.run_id, name)]
+                for name in run.data.metrics
+            },
+            "datasets": [(entry.dataset.to_dictionary(), entry.tags[0].value) for entry in run.inputs.dataset_inputs],
+            "files": {
+                str(path.relative_to(root / "mlartifacts" / run.info.run_id)): path.read_bytes()
+                for path in sorted((root / "mlartifacts" / run.info.run_id).rglob("*"))
+                if path.is_file()
+            },
+        }
+        for run in found
+    ]
+
+
+@pytest.fixture
+def recorded(project: Path) -> Path:
+    """A project with one record of everything, delivered nowhere yet."""
+    with stage_run(stage_record()) as run:
+        for _ in log_one_of_everything(run, project):
+            pass
+    return project
+
+
+def copy_of(project: Path, name: str) -> Path:
+    """The same project elsewhere, with a database of its own."""
+    copy = project / name
+    copy.mkdir()
+    shutil.copytree(project / ".state", copy / ".state")
+    shutil.copy(project / "mlflow.db", copy)
+    for events in (copy / FOLDER).glob("*/events.jsonl"):
+        events.write_text(events.read_text().replace(str(project.resolve()), str(copy.resolve())))
+    return copy
+
+
+def deliver_and_crash(project: Path, calls: int) -> bool:
+    """True when the delivery needed more calls of the client than that, and so did not survive."""
+    (folder,) = journals(project)
+    client = CrashingClient(open_client(start_of(folder)["uri"]), calls)
+    try:
+        Recorder(folder, client).advance(superseded=False)  # type: ignore[arg-type]
+    except Crash:
+        return True
+    return False
+
+
+def test_a_record_delivered_twice_is_the_same_run(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = copy_of(recorded, "kept")
+    assert settle(recorded)
+    once = history(recorded)
+    assert once[-1]["files"]["artifacts/completions.json"] == (
+        b'{"columns":["text","ids","reward"],"data":[["a",[1],0.0],["b",[2,3],null]]}'
+    )
+    shutil.rmtree(recorded / ".state")
+    shutil.move(kept / ".state", recorded)
+    for events in (recorded / FOLDER).glob("*/events.jsonl"):
+        events.write_text(events.read_text().replace(str(kept.resolve()), str(recorded.resolve())))
+    assert settle(recorded)
+    assert history(recorded) == once
+
+
+def test_a_delivery_that_dies_after_any_call_is_completed_by_the_next(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = copy_of(recorded, "whole")
+    assert settle(whole)
+    monkeypatch.chdir(whole)
+    expected = history(whole)
+    for calls in range(1, 100):
+        project = copy_of(recorded, f"crashes_after_{calls}")
+        crashed = deliver_and_crash(project, calls)
+        assert settle(project)
+        monkeypatch.chdir(project)
+        assert history(project) == expected, f"after {calls} calls"
+        if not crashed:
+            break
+    assert calls > 15
+
+
+def test_a_record_delivered_piece_by_piece_is_the_same_run(project: Path) -> None:
+    with stage_run(stage_record()) as run:
+        (whole,) = (copy_of(project, "whole"),)
+        for _ in log_one_of_everything(run, project):
+            assert not settle(project) or stage_runs(project)[0].info.status == "RUNNING"
+    (folder,) = journals(project)
+    target = whole / FOLDER / folder.name
+    shutil.rmtree(target)
+    shutil.copytree(folder, target)
+    (target / "progress.json").unlink()
+    events = target / "events.jsonl"
+    events.write_text(events.read_text().replace(str(project.resolve()), str(whole.resolve())))
+    assert settle(project)
+    assert settle(whole)
+    assert history(project) == history(whole)
+
+
+def test_a_resumed_run_holds_the_curve_from_its_first_step(project: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), stage_run(stage_record()) as run:
+        for step in range(1, 4):
+            run.log_metrics({"reward": step / 10, "seconds": 1.0}, step)
+        raise KeyboardInterrupt
+    with stage_run(stage_record()) as run:
+        for step in range(1, 4):  # told again, without timings
+            run.log_metrics({"reward": step / 10}, step)
+        for step in range(4, 6):
+            run.log_metrics({"reward": step / 10, "seconds": 1.0}, step)
+    assert settle(project)
+    client = open_client(tracking_uri(project))
+    _, resumed = stage_runs(project)
+    rewards = client.get_metric_history(resumed.info.run_id, "reward")
+    assert [(point.step, point.value) for point in rewards] == [(step, step / 10) for step in range(1, 6)]
+    assert [point.step for point in client.get_metric_history(resumed.info.run_id, "seconds")] == [4, 5]
+
+
+def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:
+    started = time.process_time()
+    with stage_run(stage_record()) as run:
+        for step in range(500):
+            run.log_metrics({f"metric_{number}": step + number / 8 for number in range(20)}, step)
+    journalled = time.process_time() - started
+    started = time.process_time()
+    assert settle(project)
+    delivered = time.process_time() - started
+    points = open_client(tracking_uri(project)).get_metric_history(stage_runs(project)[0].info.run_id, "metric_19")
+    assert [point.value for point in points] == [step + 19 / 8 for step in range(500)]
+    print(f"10,000 points: {journalled:.2f} s to write, {delivered:.2f} s to deliver")
+    assert journalled < 2.0
+    assert delivered < 30.0
+
+
+def test_while_another_process_delivers_one_waits(project: Path) -> None:
+    with stage_run(stage_record()):
+        pass
+    with FileLock(project / FOLDER / LOCK):
+        assert not settle(project, timeout_s=0.1)
+    assert settle(project)
+
+
+def test_nothing_to_deliver_takes_no_import_of_mlflow(fresh: Path) -> None:
+    code = "import sys; from pathlib import Path; from dagrpo.tracking.delivery import settle; "
+    code += "assert settle(Path.cwd()); assert 'mlflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_how_long_a_record_waits_counts_from_the_end_of_its_stage(project: Path) -> None:
+    with stage_run(stage_record()) as run:
+        run.log_metrics({"loss": 1.0})
+        assert seconds_waiting(project) == 0.0
+    (folder,) = journals(project)
+    an_hour_ago = time.time() - 3600
+    os.utime(folder / "events.jsonl", (an_hour_ago, an_hour_ago))
+    assert 3600 <= seconds_waiting(project) < 3660
+    assert settle(project)
+    assert seconds_waiting(project) == 0.0
+
+
+def test_a_stage_that_works_long_is_seen_running_with_the_load_of_its_machine(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+    monkeypatch.setattr(runs, "SAMPLING_SECONDS", 0.05)
+    with stage_run(stage_record()) as run:
+        run.log_metrics({"loss": 0.5}, step=1)
+        give_up = time.monotonic() + 60
+        while not runs_of(project) or not stage_runs(project)[0].data.metrics:
+            assert time.monotonic() < give_up
+            time.sleep(0.2)
+        (running,) = stage_runs(project)
+        assert running.info.status == "RUNNING"
+        assert running.data.metrics["loss"] == 0.5
+    while journals(project):  # the process that follows delivers the end, too
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+    (ended,) = stage_runs(project)
+    assert ended.info.status == "FINISHED"
+    assert 0 < ended.data.metrics["system/system_memory_usage_percentage"] <= 100
+    assert {"system/cpu_utilization_percentage", "system/disk_usage_megabytes"} <= set(ended.data.metrics)
+
+
+def test_following_ends_with_a_stage_that_was_killed(project: Path, start_stage: StartStage) -> None:
+    process = start_stage(stage_record(), "time.sleep(60)")
+    assert process.stdout is not None
+    process.stdout.readline()
+    (folder,) = journals(project)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    follow(folder, pause_s=0.0)
+    assert stage_runs(project)[0].info.status == "KILLED"
+    assert journals(project) == []
+
+
+def test_following_ends_when_nothing_can_be_delivered(project: Path) -> None:
+    with stage_run(stage_record()):
+        pass
+    (project / "mlflow.db").write_bytes(b"no database at all" * 100)
+    (folder,) = journals(project)
+    follow(folder, pause_s=0.0)
+    assert journals(project) == [folder]
+    assert "file is not a database" in last_trouble(project)
+
+
+def test_a_password_in_the_address_is_neither_journalled_nor_shown(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = "http://alice:s3cret@127.0.0.1:9"  # where nobody answers
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with (
+        pytest.raises(ValueError, match=r"The MLflow server at http://127\.0\.0\.1:9 does not answer"),
+        stage_run(stage_record()),
+    ):
+        pytest.fail("the stage must not work")
+    monkeypatch.setattr(runs, "require_usable", lambda uri: None)
+    with stage_run(stage_record()):
+        pass
+    (folder,) = journals(fresh)
+    assert start_of(folder)["uri"] == "http://alice@127.0.0.1:9"
+    assert not settle(fresh)
+    assert last_trouble(fresh)
+    written = [path.read_text() for path in (fresh / FOLDER).rglob("*") if path.is_file()]
+    assert not any("s3cret" in text for text in written)
