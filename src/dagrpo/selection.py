@@ -5,6 +5,7 @@ Not here: the closure itself, and which kinds of plug-in a stage runs.
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.losses import LOSSES
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.params.schema import Params
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
@@ -12,7 +13,7 @@ from dagrpo.tasks.registry import TASKS, get_task
 
 
 def selected_modules(params: Params) -> dict[str, list[str]]:
-    """The dotted modules by kind (task, verifier, component, advantage, loss), each sorted and without repeats.
+    """The dotted modules by kind (task, verifier, component, advantage, loss, format), each sorted and without repeats.
 
     Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and not here.
     """
@@ -24,5 +25,6 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "verifier": sorted({VERIFIERS.module_of(name) for name in verifiers}),
         "component": sorted({COMPONENTS.module_of(name) for name in components}),
         "advantage": [ADVANTAGES.module_of(params.algorithm.advantage.name)],
+        "format": [FORMATS.module_of(params.checkpoint.format)],
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
     }

@@ -1,10 +1,9 @@
 """The stages `score` and `report` from their command lines, as the workflow calls them."""
 
-import json
-import runpy
 from pathlib import Path
 
 import pytest
+from tests.execution.running import run_stage
 from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.files import read_json, sha256_of
@@ -21,33 +20,25 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     return make_experiment(tmp_path)
 
 
-def run(
-    stage: str, params: dict[str, object], inputs: list[str], outputs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = [stage, "--experiment", "tiny", "--params", json.dumps(params), "--log", f"logs/{stage}.log"]
-    for flag, pairs in (("--input", inputs), ("--output", outputs)):
-        arguments += [item for pair in pairs for item in (flag, pair)]
-    monkeypatch.setattr("sys.argv", arguments)
-    runpy.run_path(str(ROOT / f"workflow/scripts/{stage}.py"), run_name="__main__")
-
-
-def test_score_writes_scores_summary_and_provenance(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_writes_scores_summary_and_provenance(files: Files) -> None:
     completions = files.scores[0].parent / "completions.parquet"
     outputs = ["scores=s/scores.parquet", "summary=s/scores.json", "provenance=s/provenance.json"]
     scoring = {"extractor": "flexible", "confidence": 0.9, "bootstrap_draws": 100, "bootstrap_seed": 0}
-    run("score", {"evaluation": {"scoring": scoring}}, [f"completions={completions}"], outputs, monkeypatch)
+    run_stage("score", {"evaluation": {"scoring": scoring}}, [f"completions={completions}"], outputs)
     assert read_json(Path("s/scores.json"))["confidence"] == 0.9
     record = read_json(Path("s/provenance.json"))
     assert record["outputs"]["s/scores.parquet"] == sha256_of(Path("s/scores.parquet"))
     assert list(record["inputs"]) == [str(completions)]
 
 
-def test_report_writes_everything_it_declares(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_writes_everything_it_declares(files: Files) -> None:
     names = ("scores", "summaries", "metrics", "rollouts", "provenance")
-    inputs = [f"{name}={path}" for name in names for path in getattr(files, name)]
+    inputs = [
+        f"{'lineage' if name == 'provenance' else name}={path}" for name in names for path in getattr(files, name)
+    ]
     written = ("html=report.html", "summary=summary.md", "metrics=metrics.json", "curves=curves.csv")
     figures = [f"{file.replace('.', '_')}=r/figures/{file}" for file in FIGURE_FILES]
     outputs = [pair.replace("=", "=r/") for pair in (*written, "provenance=provenance.json")] + figures
-    run("report", {"report": {"completions": 2, "smoothing": 3}}, inputs, outputs, monkeypatch)
+    run_stage("report", {"report": {"completions": 2, "smoothing": 3}}, inputs, outputs, experiment="tiny")
     assert len(read_json(Path("r/provenance.json"))["outputs"]) == 4 + len(FIGURE_FILES)
     assert "GRPO report" in Path("r/report.html").read_text()

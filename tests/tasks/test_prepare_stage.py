@@ -1,19 +1,17 @@
-"""The prepare stage from its command line: files and provenance, or one sentence and exit code 1."""
+"""The prepare stage from its command line: files and provenance, or one sentence and the exit code of a mistake."""
 
-import json
-import runpy
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.execution.running import run_stage
 from tests.tasks.gates.problems import character_model
 from tests.tasks.preparing import FILES, dapo_mirror
 
+from dagrpo.execution.failures import MISTAKE
 from dagrpo.files import read_json, sha256_of
-from dagrpo.stage import Stage, main
 
-SCRIPT = Path(__file__).resolve().parents[2] / "workflow/scripts/prepare.py"
 GOOD = '{"question": "1 + 1", "answer": "#### 2"}\n'
 
 
@@ -29,12 +27,10 @@ def _in_a_project_with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _run(task: str, data: dict[str, object]) -> None:
-    work: Callable[[Stage], None] = runpy.run_path(str(SCRIPT))["work"]
     names = {name.partition(".")[0]: name for name in (*FILES, "provenance.json")}
-    outputs = [part for key, name in names.items() for part in ("--output", f"{key}=data/{task}/{name}")]
-    params = json.dumps({"data": data, "experiment": {"evaluate": [task], "train": task}})
-    model = ["--input", "model=models/tiny/manifest.json"]
-    main("prepare", work, ["--experiment", "e", "--params", params, "--log", "logs/x.log", *model, *outputs])
+    outputs = [f"{key}=data/{task}/{name}" for key, name in names.items()]
+    params = {"data": data, "experiment": {"evaluate": [task], "train": task}}
+    run_stage("prepare", params, ["model=models/tiny/manifest.json"], outputs)
 
 
 def test_the_task_is_the_name_of_the_folder_and_provenance_stands_beside_the_card(
@@ -89,7 +85,7 @@ def test_bad_raw_data_ends_the_stage_with_one_sentence(
         (folder / "train.jsonl").write_text(train)
     with pytest.raises(SystemExit) as stopped:
         _run("gsm8k", {"mirror": "mirror", "max_train": 5, "max_test": 5})
-    assert stopped.value.code == 1
+    assert stopped.value.code == MISTAKE
     error = capsys.readouterr().err
     assert sentence in error
     assert len(error.strip().splitlines()) == 1

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from filelock import FileLock
 from mlflow.tracking import MlflowClient
+from tests.tracking.conftest import StartStage, runs_of, stage_record, stage_runs
 
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.tracking import runs
@@ -22,7 +23,6 @@ from dagrpo.tracking.journal import FOLDER, journals, start_of
 from dagrpo.tracking.recorder import Recorder
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.store import open_client, tracking_uri
-from tests.tracking.conftest import StartStage, runs_of, stage_record, stage_runs
 
 
 class Crash(Exception):

@@ -11,8 +11,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
+from dagrpo.execution.frame import Terminated
 from dagrpo.files import sha256_of, write_parquet
-from dagrpo.stage import Terminated
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import EVENTS, journals

@@ -12,7 +12,7 @@ from dagrpo.execution.declaration import Needs, Stage
 from dagrpo.execution.identity import code_of
 from dagrpo.files import digest_of, read_json, write_json
 from dagrpo.params.schema import Params
-from dagrpo.params.selection import selected_modules
+from dagrpo.selection import selected_modules
 
 JOBS = Path(".state/jobs")
 MANIFEST = "manifest.json"  # stands for a checkpoint folder, and lists its files

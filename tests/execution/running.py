@@ -1,0 +1,32 @@
+"""Runs a stage in this process as its rule would: the tests of stages are about what they make, not about Snakemake."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagrpo.execution import frame
+from dagrpo.files import write_json
+from dagrpo.params.runtime import Runtime
+from dagrpo.stages import all_stages
+
+
+def run_stage(
+    stage: str, params: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], *, experiment: str = "e"
+) -> None:
+    """In the working directory. inputs and outputs: NAME=PATH. SystemExit as the frame raises it."""
+    write_json(Path("job.json"), {"stage": stage, "params": params, "code": []})
+    write_json(Path("runtime.json"), Runtime().model_dump())
+    options = [
+        "--job",
+        "job.json",
+        "--runtime",
+        "runtime.json",
+        "--experiment",
+        experiment,
+        "--log",
+        f"logs/{stage}.log",
+    ]
+    files = [
+        part for flag, pairs in (("--input", inputs), ("--output", outputs)) for pair in pairs for part in (flag, pair)
+    ]
+    frame.run(all_stages()[stage], frame.parse([*options, *files]))
