@@ -25,10 +25,9 @@ from typing import Any, Self
 
 import torch
 
-from dagrpo.checkpoints import hf
 from dagrpo.checkpoints.convert import write_as
-from dagrpo.checkpoints.manifest import write_manifest
 from dagrpo.checkpoints.source import open_source
+from dagrpo.checkpoints.store import finish
 from dagrpo.checkpoints.tensors import TensorSpec
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
@@ -90,8 +89,7 @@ def make_source(folder: Path, config: dict[str, Any]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
-    hf.write_weights(folder, RandomTensors(folder), SHARD_BYTES)
-    write_manifest(folder, "huggingface", hf.HuggingFaceTensors(folder))
+    finish(folder, "huggingface", RandomTensors(folder), SHARD_BYTES)
 
 
 def _copy(source: Path, destination: Path) -> None:
