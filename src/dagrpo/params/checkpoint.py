@@ -11,8 +11,8 @@ from dagrpo.params.base import Section
 class Checkpoint(Section):
     format: Annotated[str, AfterValidator(require_format_name)] = Field(
         "dcp",
-        description="dcp: torch.distributed.checkpoint; huggingface: as models are published, nothing is converted; "
-        "or a format of an installed package, such as megatron (packages/dagrpo_megatron).",
+        description="dcp: torch.distributed.checkpoint; huggingface: nothing is converted; "
+        "or one of an installed package, such as megatron.",
     )
     max_shard_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
         1_000_000_000,

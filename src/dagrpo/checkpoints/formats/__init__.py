@@ -66,7 +66,7 @@ FORMATS: Plugins[CheckpointFormat] = Plugins(
 )
 
 
-def require_format_name(name: str, where: str = "checkpoint.format") -> str:
+def require_format_name(name: str, where: str = "`checkpoint.format`") -> str:
     """The name itself. UserError: no format of that name is installed; `where` says who asks for it.
 
     An import path is refused: manifests name formats, and what is read from a disk must not choose what is imported.
@@ -79,6 +79,6 @@ def require_format_name(name: str, where: str = "checkpoint.format") -> str:
     return name
 
 
-def format_named(name: str, where: str = "checkpoint.format") -> CheckpointFormat:
+def format_named(name: str, where: str = "`checkpoint.format`") -> CheckpointFormat:
     """The format of that name. UserError as above."""
     return FORMATS.get(require_format_name(name, where))
