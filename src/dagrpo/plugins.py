@@ -68,6 +68,8 @@ class Plugins(Generic[T]):
         self._attribute = attribute
         self._kind = kind
         self._several = several
+        self._places: Mapping[str, _Place] = {}
+        self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
 
     def own_names(self) -> list[str]:
         """The names in the package's folder, sorted: the same on every machine."""
@@ -75,8 +77,8 @@ class Plugins(Generic[T]):
 
     def names(self) -> list[str]:
         """The package's own names, then those of entry points. UserError when two plug-ins have one name."""
-        own = self._own()
-        return [*sorted(own), *sorted(self._known(own).keys() - own.keys())]
+        own = self.own_names()
+        return [*own, *sorted(self._known().keys() - set(own))]
 
     def get(self, name: str) -> T:
         """The plug-in of that name or import path. UserError gives the nearest name, or says what cannot be imported."""
@@ -101,7 +103,7 @@ class Plugins(Generic[T]):
         return name.rpartition(self.separator)[2]
 
     def _place(self, name: str) -> _Place:
-        known = self._known(self._own())
+        known = self._known()
         if name in known:
             return known[name]
         module, _, attribute = name.rpartition(self.separator)
@@ -117,8 +119,7 @@ class Plugins(Generic[T]):
         return f"the nearest known one is `{near[0]}`" if near else f"the known ones are {', '.join(sorted(known))}"
 
     def _own(self) -> dict[str, _Place]:
-        folder = importlib.import_module(self.package).__path__
-        modules = sorted(module.name for module in pkgutil.iter_modules(folder))
+        modules = sorted(module.name for module in pkgutil.iter_modules(self._folders()))
         if not self._several:
             return {name: _Place(module=f"{self.package}.{name}", attribute=self._attribute) for name in modules}
         own: dict[str, _Place] = {}
@@ -129,8 +130,18 @@ class Plugins(Generic[T]):
                 own[member.name] = place
         return own
 
-    def _known(self, own: Mapping[str, _Place]) -> dict[str, _Place]:
-        known = dict(own)
+    def _folders(self) -> tuple[str, ...]:
+        return tuple(importlib.import_module(self.package).__path__)
+
+    def _known(self) -> Mapping[str, _Place]:
+        """Every plug-in with a name. Looked for once, unless folders or entry points are others than then."""
+        looked_in = (self._folders(), _entry_points())
+        if self._looked_in != looked_in:
+            self._places, self._looked_in = self._look(), looked_in
+        return self._places
+
+    def _look(self) -> dict[str, _Place]:
+        known = self._own()
         for point in _entry_points():
             if point.group == self.group:
                 place = _Place(module=point.module, attribute=point.attr)

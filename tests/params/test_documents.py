@@ -66,10 +66,10 @@ def _nested(section: type[Section]) -> dict[str, type[Section]]:
     return {name: field.annotation for name, field in section.model_fields.items() if _is_section(field.annotation)}
 
 
-def _path(wanted: type[Section], section: type[Section] = Params, prefix: str = "params") -> str:
-    """How the workflow reaches a section: params.runtime.training. "": it is not below that one."""
+def _path(wanted: type[Section], section: type[Section] = Params, prefix: str = "") -> str:
+    """How the workflow reaches a section of Params: runtime.training."""
     if section is wanted:
-        return prefix
+        return prefix.removeprefix(".")
     return next(
         (path for name, kind in _nested(section).items() if (path := _path(wanted, kind, f"{prefix}.{name}"))), ""
     )

@@ -37,8 +37,10 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], prefix: str = ""
     result = dict(base)
     for key, value in overlay.items():
         inner = result.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(inner, value, f"{prefix}.{key}".lstrip(".")) if both else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(inner, value, f"{prefix}.{key}".lstrip("."))
+        else:
+            result[key] = value
     return result
 
 

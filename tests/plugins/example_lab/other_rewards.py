@@ -1,5 +1,5 @@
 """The same component under a second path: its label in metrics is taken."""
 
-from example_lab.rewards import shortness
+from .rewards import shortness
 
 __all__ = ["shortness"]

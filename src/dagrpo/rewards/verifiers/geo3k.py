@@ -1,6 +1,6 @@
 r"""Geometry3K: thoughts in `<think>...</think>`, then the answer in `\boxed{...}`.
 
-The published reward (mathruler) is reward.weights accuracy 0.9 and format 0.1.
+The published reward (mathruler) is reward.components accuracy with weight 0.9 and format with 0.1.
 """
 
 from dagrpo.rewards.boxes import extract
