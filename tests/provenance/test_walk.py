@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from dagrpo.tracking.delivery import settle
 
 from dagrpo.files import sha256_of, write_json, write_text
 from dagrpo.provenance.walk import Branch, lineage, show
+from dagrpo.tracking.delivery import settle
 from dagrpo.tracking.runs import stage_run
 
 RAW = "9" * 64
