@@ -49,9 +49,9 @@ class CrashingClient:
         return call
 
 
-def log_one_of_everything(run: StageRun, folder: Path) -> Iterator[None]:
+def log_one_of_everything(run: StageRun) -> Iterator[None]:
     """Every kind of event; stops after each."""
-    data = folder / "train.parquet"
+    data = Path("train.parquet")
     write_parquet(data, pa.table({"question": ["1+1", "2+2"]}))
     run.log_dataset(data, "gsm8k/train", sha256_of(data), "training")
     yield
@@ -68,38 +68,32 @@ def log_one_of_everything(run: StageRun, folder: Path) -> Iterator[None]:
     yield
 
 
-def history(root: Path) -> list[dict[str, Any]]:
+def history(root: Path) -> dict[str, Any]:
     """Everything that MLflow holds about the runs of the experiment, but for ids that it draws itself."""
     client = open_client(tracking_uri(root))
+    held: dict[str, Any] = {}
     found = sorted(runs_of(root), key=lambda run: (run.info.start_time, run.data.tags["role"]))
     names = {run.info.run_id: f"run {number}" for number, run in enumerate(found)}
-    return [
-        {
-            "name": run.info.run_name,
-            "status": run.info.status,
-            "times": (run.info.start_time, run.info.end_time),
-            "params": run.data.params,
-            "tags": {name: names.get(value, value) for name, value in run.data.tags.items()},
-            "points": {
-                name: [(p.step, p.timestamp, repr(p.value)) for p in client.get_metric_history(run.info.run_id, name)]
-                for name in run.data.metrics
-            },
-            "datasets": [(entry.dataset.to_dictionary(), entry.tags[0].value) for entry in run.inputs.dataset_inputs],
-            "files": {
-                str(path.relative_to(root / "mlartifacts" / run.info.run_id)): path.read_bytes()
-                for path in sorted((root / "mlartifacts" / run.info.run_id).rglob("*"))
-                if path.is_file()
-            },
-        }
-        for run in found
-    ]
+    for run_id, run in zip(names, found, strict=True):
+        held[f"{names[run_id]}: status"] = run.info.status, run.info.start_time, run.info.end_time, run.info.run_name
+        held |= {f"{names[run_id]}: param {name}": value for name, value in run.data.params.items()}
+        held |= {f"{names[run_id]}: tag {name}": names.get(value, value) for name, value in run.data.tags.items()}
+        for metric in run.data.metrics:
+            points = client.get_metric_history(run_id, metric)
+            held[f"{names[run_id]}: {metric}"] = [(point.step, point.timestamp, repr(point.value)) for point in points]
+        data = [(entry.dataset.to_dictionary(), entry.tags[0].value) for entry in run.inputs.dataset_inputs]
+        held[f"{names[run_id]}: data"] = data
+        files = root / "mlartifacts" / run_id / "artifacts"
+        paths = [path for path in sorted(files.rglob("*")) if path.is_file()]
+        held |= {f"{names[run_id]}: file {path.relative_to(files)}": path.read_bytes() for path in paths}
+    return held
 
 
 @pytest.fixture
 def recorded(project: Path) -> Path:
     """A project with one record of everything, delivered nowhere yet."""
     with stage_run(stage_record()) as run:
-        for _ in log_one_of_everything(run, project):
+        for _ in log_one_of_everything(run):
             pass
     return project
 
@@ -120,17 +114,17 @@ def deliver_and_crash(project: Path, calls: int) -> bool:
     (folder,) = journals(project)
     client = CrashingClient(open_client(start_of(folder)["uri"]), calls)
     try:
-        Recorder(folder, client).advance(superseded=False)  # type: ignore[arg-type]
+        Recorder(folder, client).advance(superseded=False)
     except Crash:
         return True
     return False
 
 
-def test_a_record_delivered_twice_is_the_same_run(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_delivered_twice_is_the_same_run(recorded: Path) -> None:
     kept = copy_of(recorded, "kept")
     assert settle(recorded)
     once = history(recorded)
-    assert once[-1]["files"]["artifacts/completions.json"] == (
+    assert once["run 1: file completions.json"] == (
         b'{"columns":["text","ids","reward"],"data":[["a",[1],0.0],["b",[2,3],null]]}'
     )
     shutil.rmtree(recorded / ".state")
@@ -161,9 +155,10 @@ def test_a_delivery_that_dies_after_any_call_is_completed_by_the_next(
 
 def test_a_record_delivered_piece_by_piece_is_the_same_run(project: Path) -> None:
     with stage_run(stage_record()) as run:
-        (whole,) = (copy_of(project, "whole"),)
-        for _ in log_one_of_everything(run, project):
-            assert not settle(project) or stage_runs(project)[0].info.status == "RUNNING"
+        whole = copy_of(project, "whole")
+        for _ in log_one_of_everything(run):
+            assert settle(project)
+            assert stage_runs(project)[0].info.status == "RUNNING"
     (folder,) = journals(project)
     target = whole / FOLDER / folder.name
     shutil.rmtree(target)
@@ -244,7 +239,7 @@ def test_a_stage_that_works_long_is_seen_running_with_the_load_of_its_machine(
     with stage_run(stage_record()) as run:
         run.log_metrics({"loss": 0.5}, step=1)
         give_up = time.monotonic() + 60
-        while not runs_of(project) or not stage_runs(project)[0].data.metrics:
+        while not stage_runs(project) or not stage_runs(project)[0].data.metrics:
             assert time.monotonic() < give_up
             time.sleep(0.2)
         (running,) = stage_runs(project)

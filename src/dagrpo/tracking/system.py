@@ -6,6 +6,8 @@ MLflow's own monitor needs MLflow's import in a process beside the stage.
 
 import logging
 import os
+from importlib import import_module
+from types import ModuleType
 
 import psutil
 
@@ -40,22 +42,20 @@ class SystemMeter:
 class GpuMeter:
     """Reads NVIDIA GPUs through their management library."""
 
-    def __init__(self) -> None:
-        import pynvml  # installed with the GPU requirements only
-
-        pynvml.nvmlInit()
-        self._library = pynvml
-        self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    def __init__(self, library: ModuleType) -> None:
+        library.nvmlInit()
+        self._library = library
+        self._gpus = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
 
     @classmethod
     def of_this_machine(cls) -> "GpuMeter | None":
         """None where there is no NVIDIA GPU, or no library that reads it."""
         try:
-            import pynvml
+            pynvml = import_module("pynvml")  # in the GPU requirements only
         except ImportError:
             return None
         try:
-            return cls()
+            return cls(pynvml)
         except pynvml.NVMLError as error:
             logger.info("no GPU is metered: %s", error)
             return None
