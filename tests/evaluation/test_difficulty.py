@@ -9,11 +9,11 @@ import pytest
 from dagrpo.evaluation import difficulty
 from dagrpo.evaluation.difficulty import Grading, Rating, pass_through, rate, ratings_of
 from dagrpo.evaluation.sampling import SamplingRun
-from dagrpo.evaluation.tables import COMPLETIONS
 from dagrpo.files import read_parquet, sha256_of, write_parquet
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Example
+from dagrpo.rollout.table import ROLLOUTS
 from dagrpo.tasks.schema import from_table, to_table
 
 GRADING = Grading(verifier="task", extractor="strict", verify_seconds=2.0)
@@ -39,7 +39,7 @@ def _completions() -> pa.Table:
         for problem, texts in enumerate(TEXTS)
         for sample, text in enumerate(texts)
     ]
-    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
+    return pa.Table.from_pylist(rows, schema=ROLLOUTS)
 
 
 def _split(folder: Path) -> Path:

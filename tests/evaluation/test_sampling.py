@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dagrpo.evaluation.sampling import SamplingRun, complete, draws_of, open_checkpoint, read_problems, sample
-from dagrpo.evaluation.tables import COMPLETIONS, GREEDY
 from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.evaluation import Sampling
@@ -15,6 +14,8 @@ from dagrpo.params.model import Fresh
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, Example, SamplingRequest
 from dagrpo.rollout.engine.server import serving
+from dagrpo.rollout.table import ROLLOUTS
+from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.tasks.schema import to_table
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
@@ -102,7 +103,7 @@ def test_completions_come_back_in_order_whatever_the_batches(model: Path, tmp_pa
     table = complete(client, read_problems(run, tokenizer), tokenizer, run)
     assert client.batches == [4, 4, 1]
     assert client.lockstep == {True}
-    assert table.schema == COMPLETIONS
+    assert table.schema == ROLLOUTS
     for row in table.to_pylist():
         assert row["completion_ids"] == [row["sampling_seed"] % 10, 3]
     assert table["sample_index"].to_pylist() == [GREEDY, 0, 1] * 3

@@ -1,13 +1,14 @@
 """Rate the train problems by the pass rate of the policy that training starts from."""
 
 from dagrpo.console import summary
-from dagrpo.evaluation.difficulty import Grading, Rating, pass_through, rate
-from dagrpo.evaluation.sampling import SamplingRun
+from dagrpo.evaluation.difficulty import Rating, pass_through, rate
+from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.files import sha256_of
 from dagrpo.params.difficulty import Difficulty
-from dagrpo.params.evaluation import Sampling
+from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.sampling import training_sampling
 from dagrpo.stage import Stage, main
 
 
@@ -19,38 +20,25 @@ def work(stage: Stage) -> None:
         summary("difficulty", [("problems", "not rated: difficulty.samples is 0")])
         return
     stage.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "difficulty")
-    ratings = rate(_sampling(stage, difficulty), _grading(stage), stage.output("train"), stage.output("pass_rates"))
+    ratings = rate(
+        _attempts(stage, difficulty), stage.section(Reward, "reward"), stage.output("train"), stage.output("pass_rates")
+    )
     stage.run.log_metrics(_metrics(ratings))
     summary("difficulty", [(name.replace("_", " "), f"{value:.3f}") for name, value in _metrics(ratings).items()])
 
 
-def _sampling(stage: Stage, difficulty: Difficulty) -> SamplingRun:
-    """As in training: same temperature, same limits, k completions and no greedy one."""
+def _attempts(stage: Stage, difficulty: Difficulty) -> SplitAttempts:
+    """As in training: same temperature, same limits, k attempts and no greedy one."""
     rollout = stage.section(Rollout, "rollout")
-    return SamplingRun(
+    return SplitAttempts(
         model=stage.input("model").parent,
-        test_split=stage.input("train"),
-        seed=0,
-        sampling=Sampling(
-            seed=difficulty.seed,
-            samples=difficulty.samples,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_new_tokens=rollout.max_new_tokens,
-        ),
+        split=stage.input("train"),
+        sampling=training_sampling(rollout, difficulty.samples),
+        seeds=(difficulty.seed, 0),
         engine=stage.section(Engine, "runtime.engine"),
         dtype=rollout.dtype,
-        deterministic=rollout.deterministic,
         server_log=stage.log.with_suffix(".server.log"),
-        greedy=False,
-        limit_key="rollout.max_new_tokens",
     )
-
-
-def _grading(stage: Stage) -> Grading:
-    reward = stage.params["reward"]
-    return Grading(verifier=reward["verifier"], extractor=reward["extractor"], verify_seconds=reward["verify_seconds"])
 
 
 def _metrics(ratings: list[Rating]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Complete every problem of a test split with a checkpoint."""
 
 from dagrpo.console import summary
-from dagrpo.evaluation.sampling import SamplingRun, sample
+from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.runtime import Engine
@@ -11,18 +11,19 @@ SHOWN = ["problem_index", "sample_index", "prompt", "completion", "ground_truth"
 
 
 def work(stage: Stage) -> None:
-    run = SamplingRun(
+    section = stage.section(Sampling, "evaluation.sampling")
+    attempts = SplitAttempts(
         model=stage.input("model").parent,
-        test_split=stage.input("test"),
-        seed=stage.seed or 0,
-        sampling=stage.section(Sampling, "evaluation.sampling"),
+        split=stage.input("test"),
+        max_problems=section.max_problems,
+        sampling=evaluation_sampling(section, deterministic=stage.params["rollout"]["deterministic"]),
+        seeds=(section.seed, stage.seed or 0),
         engine=stage.section(Engine, "runtime.engine"),
         dtype=stage.params["rollout"]["dtype"],
-        deterministic=stage.params["rollout"]["deterministic"],
         server_log=stage.log.with_suffix(".server.log"),
     )
-    stage.run.log_dataset(run.test_split, run.test_split.parent.name, sha256_of(run.test_split), "evaluation")
-    completions = sample(run)
+    stage.run.log_dataset(attempts.split, attempts.split.parent.name, sha256_of(attempts.split), "evaluation")
+    completions = sample(attempts)
     write_parquet(stage.output("completions"), completions)
     stage.run.log_metrics({"completions": completions.num_rows})
     stage.run.log_table("completions", completions.select(SHOWN))

@@ -24,12 +24,14 @@ class PromptLimit:
     reason: str  # why, and the remedy, such as "training.max_prompt_tokens is 64: raise it"
 
 
-def read_split(path: Path, remedy: str) -> list[Example]:
-    """The rows of a split. UserError: it has none (then with the remedy), or one that takes more than a single turn."""
+def read_split(path: Path) -> list[Example]:
+    """The rows of a split. UserError: it has none, or one that takes more than a single turn."""
     examples = from_table(read_parquet(path), path)
     require_single_turn(examples, path)
     if not examples:
-        raise UserError(f"{path} has no rows: {remedy}.")
+        raise UserError(
+            f"{path} has no rows: choose tasks (experiment.train, experiment.evaluate) that have a {path.stem} split."
+        )
     return examples
 
 
@@ -51,7 +53,7 @@ def training_problems(path: Path, tokenizer: PreTrainedTokenizerBase, training: 
 
     UserError names a row that is too long or lacks the pass rate that the order needs, or says that too few are left.
     """
-    examples = read_split(path, "choose an experiment.train task that has a train split")
+    examples = read_split(path)
     chosen = [(index, example) for index, example in enumerate(examples) if _in_range(example, training)]
     if training.order == "easy_first":
         _require_pass_rates(chosen, path)

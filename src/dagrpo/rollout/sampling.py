@@ -11,6 +11,7 @@ from dagrpo.rollout.trajectory import GREEDY
 class Sampling:
     """How often and how the policy attempts each problem."""
 
+    section: str = "rollout"  # of params.yaml, where the values stand: for messages
     samples: int  # attempts per problem, besides the greedy one
     greedy: bool = False  # one more attempt, before the others, at temperature 0
     temperature: float  # of the others

@@ -14,12 +14,13 @@ class BackgroundLoop:
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="rollout-engine", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -34,13 +35,12 @@ class BackgroundLoop:
         """The result of `work`, for a coroutine of another loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    def _run(self) -> None:
-        self._loop.run_forever()
-        unfinished = asyncio.all_tasks(self._loop)
-        for task in unfinished:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
-        self._loop.close()
+    def _work(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is unfinished
+            runner.run(self._until_the_end())
+
+    async def _until_the_end(self) -> None:
+        await self._ended.wait()
 
 
 async def all_of(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
