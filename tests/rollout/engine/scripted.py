@@ -4,9 +4,14 @@ import json
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 Script = Callable[[str, dict[str, Any]], tuple[int, Any]]
+
+
+class Hangup(Exception):
+    """Raised by a script to close the connection without an answer."""
 
 
 class ScriptedServer:
@@ -22,7 +27,11 @@ class ScriptedServer:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.asked.append((self.path, body))
                 outer.authorizations.add(self.headers.get("Authorization"))
-                status, answer = script(self.path, body)
+                try:
+                    status, answer = script(self.path, body)
+                except Hangup:
+                    self.close_connection = True
+                    return
                 data = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
@@ -47,23 +56,35 @@ class ScriptedServer:
 class Echo:
     """Completes every prompt by its own last token, with the weights that were loaded last.
 
-    A fault, if there is one, answers in place of /generate.
+    `fault` answers in place of /generate; the first `closes` of them get a closed connection; `look` is shown the folder
+    of weights that are loaded.
     """
 
-    def __init__(self, fault: Callable[[dict[str, Any]], tuple[int, Any]] | None = None) -> None:
-        self.version = "default"
-        self.loaded: list[str] = []
+    def __init__(
+        self,
+        fault: Callable[[dict[str, Any]], tuple[int, Any]] | None = None,
+        *,
+        closes: int = 0,
+        look: Callable[[Path], None] | None = None,
+    ) -> None:
+        self._version = "default"
         self._fault = fault
+        self._closes = closes
+        self._look = look
 
     def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/update_weights_from_disk":
-            self.version = body["weight_version"]
-            self.loaded.append(body["model_path"])
+            self._version = body["weight_version"]
+            if self._look is not None:
+                self._look(Path(body["model_path"]))
         if path != "/generate":
             return 200, {"success": True, "message": "done"}
+        if self._closes:
+            self._closes -= 1
+            raise Hangup
         if self._fault is not None:
             return self._fault(body)
-        return 200, [reply(prompt[-1], self.version) for prompt in body["input_ids"]]
+        return 200, [reply(prompt[-1], self._version) for prompt in body["input_ids"]]
 
 
 def reply(token: int, version: str = "default", reason: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -170,6 +170,15 @@ def test_a_server_that_fails_ends_the_wait_for_the_others_at_once(serve: Serve, 
     released.set()
 
 
+def test_a_connection_that_is_closed_before_an_answer_is_tried_once_more(serve: Serve, pool_of: MakePool) -> None:
+    server = serve(Echo(closes=1))
+    assert pool_of(at(server)).generate([request(1)], lockstep=True)[0].token_ids == (1,)
+    assert server.paths == ["/flush_cache?timeout=10.0", "/generate", "/generate"]
+    twice = serve(Echo(closes=2))
+    with pytest.raises(ServerError, match=f"{twice.address} cannot be reached: Server disconnected"):
+        pool_of(at(twice)).generate([request(1)], lockstep=True)
+
+
 def test_a_broken_connection_is_explained_by_who_watches_the_server(pool_of: MakePool) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

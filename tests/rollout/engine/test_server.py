@@ -26,11 +26,14 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.files import read_json, write_json
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.servable import require_servable
 from dagrpo.rollout.engine.server import SGLangServer, free_port
+from dagrpo.rollout.engine.version import WeightVersion
 from tests.rollout.engine.pools import pool_over
 
 LivingIn = Callable[[int], list[str]]
@@ -155,15 +158,14 @@ def test_other_weights_are_taken_over_and_named_in_the_answers(
 
 
 @pytest.mark.server
-def test_weights_of_another_shape_are_refused_and_the_old_ones_stay(pool: ServerPool, tiny_model: Path) -> None:
+def test_a_folder_without_weights_is_refused_and_the_old_ones_stay(
+    server: SGLangServer, pool: ServerPool, tmp_path: Path
+) -> None:
     before = pool.generate(batch(prompts=2), lockstep=True)
-    weights = load_file(tiny_model / "model.safetensors")
-    weights["model.norm.weight"] = torch.ones(7)
-    with pytest.raises(ServerError, match="update_weights_from_disk"):
-        pool.load(StateTensors(weights), "broken")
-    pool.load(HuggingFaceTensors(tiny_model), "again")
-    after = pool.generate(batch(prompts=2), lockstep=True)
-    assert [c.token_ids for c in after] == [c.token_ids for c in before]
+    client = ServerClient(server.endpoint, 120)
+    with BackgroundLoop() as loop, pytest.raises(ServerError, match="refused /update_weights_from_disk"):
+        loop.run(client.load(tmp_path, WeightVersion(name="broken", sent="broken")))
+    assert pool.generate(batch(prompts=2), lockstep=True) == before
 
 
 @pytest.mark.server
@@ -291,6 +293,52 @@ def test_a_taken_port_and_no_free_port_are_errors(
     monkeypatch.setattr(socket, "socket", NoPorts)
     with pytest.raises(ServerError, match=r"No port of 127\.0\.0\.1 is free"):
         free_port(None)
+
+
+SCRIPTED_SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        known = self.path == "/health" or self.headers.get("Authorization") == "Bearer " + sys.argv[2]
+        self.send_response(200 if known else 401); self.send_header("Content-Length", "0"); self.end_headers()
+    do_POST = do_GET
+HTTPServer.allow_reuse_address = False
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_port_that_another_server_took_in_between_is_left_to_it(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    """Such as that of another stage, which answers /health as ours would, but has another key."""
+    taken = free_port(None)
+    other = subprocess.Popen([sys.executable, "-c", SCRIPTED_SERVER, str(taken), "another key"])
+    wait_until(lambda: listens(taken))
+    server = SGLangServer(tiny_model, Engine(start_timeout=60), tmp_path / "server.log")
+    asked: list[int] = []
+
+    def first_the_taken_one(wanted: int | None) -> int:
+        asked.append(free_port(wanted) if asked else taken)
+        return asked[-1]
+
+    def command(model: Path, engine: Engine, port: int, *rest: object, **about: object) -> list[str]:
+        return [sys.executable, "-c", SCRIPTED_SERVER, str(port), server.api_key]
+
+    monkeypatch.setattr("dagrpo.rollout.engine.server.free_port", first_the_taken_one)
+    monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", command)
+    with server:
+        assert len(asked) == 2
+        assert server.address == f"http://127.0.0.1:{asked[1]}"
+        assert server.diagnose() is None
+    assert other.poll() is None
+    other.kill()
+    other.wait()
 
 
 @pytest.mark.parametrize(

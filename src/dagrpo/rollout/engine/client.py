@@ -16,6 +16,7 @@ from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
 DIAGNOSIS_SECONDS = 5.0  # until a process whose connection broke can be seen to be dead
 
 
@@ -42,7 +43,7 @@ class ServerClient:
         self._http = httpx.AsyncClient(
             headers={"Content-Type": "application/json"} | authorization,
             timeout=httpx.Timeout(connect=CONNECT_SECONDS, read=timeout, write=timeout, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
             trust_env=False,  # a proxy is not asked for what is on this machine or beside it
         )
 
@@ -80,7 +81,7 @@ class ServerClient:
 
     async def _post(self, path: str, body: dict[str, Any]) -> bytes:
         try:
-            response = await self._http.post(self.address + path, content=json.dumps(body).encode())
+            response = await self._sent(self.address + path, json.dumps(body).encode())
         except httpx.ReadTimeout:
             raise ServerError(
                 f"{self.address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): "
@@ -91,6 +92,13 @@ class ServerClient:
         if response.status_code != 200:
             raise ServerError(f"{self.address} refused {path.partition('?')[0]}: {_message(response.content)}")
         return response.content
+
+    async def _sent(self, url: str, content: bytes) -> httpx.Response:
+        """Once more on a fresh connection, when a server has closed an idle one just as it was to be used again."""
+        try:
+            return await self._http.post(url, content=content)
+        except (httpx.WriteError, httpx.RemoteProtocolError):
+            return await self._http.post(url, content=content)
 
     async def _diagnosis(self) -> str | None:
         if self._diagnose is None:

@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -99,7 +100,9 @@ class SGLangServer:
             self._process.stop()
             raise
         self._ready_at = self._log.stat().st_size
-        threading.Thread(target=self._watch_workers, name="sglang-watch", daemon=True).start()
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        workers = {child: child.name() for child in children if child.name().startswith("sglang")}
+        threading.Thread(target=self._watch, args=(workers,), name="sglang-watch", daemon=True).start()
         return self
 
     def __exit__(
@@ -170,10 +173,8 @@ class SGLangServer:
         except httpx.HTTPError:
             return False
 
-    def _watch_workers(self) -> None:
+    def _watch(self, workers: Mapping[psutil.Process, str]) -> None:
         """SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        workers = {child: child.name() for child in children if child.name().startswith("sglang")}
         while not self._stopping.wait(SECONDS_BETWEEN_CHECKS):
             dead = [name for worker, name in workers.items() if not _is_alive(worker)]
             if dead:
