@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from dagrpo.params.runtime import Engine
 from dagrpo.records import SamplingRequest
-from dagrpo.rollout.engine.client import RolloutClient
-from dagrpo.rollout.engine.server import serving
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.seeds import sampling_seed
 
 PROMPT_TOKENS = 24
@@ -72,15 +72,15 @@ def _sglang(model: Path, prompts: torch.Tensor, samples: int, tokens: int, repea
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        with serving(model, Engine(), log, dtype="float32", deterministic=True) as client:
+        with open_engine(model, Engine(), log, dtype="float32", deterministic=True) as engine:
             print(f"SGLang ready after      {time.perf_counter() - start:8.1f} s")
-            seconds = _median_seconds(lambda: client.generate(requests, lockstep=True), repeats)
-            return seconds * _share_generated(client, requests, tokens)
+            seconds = _median_seconds(lambda: engine.generate(requests, lockstep=True), repeats)
+            return seconds * _share_generated(engine, requests, tokens)
 
 
-def _share_generated(client: RolloutClient, requests: list[SamplingRequest], tokens: int) -> float:
+def _share_generated(engine: RolloutEngine, requests: list[SamplingRequest], tokens: int) -> float:
     """A completion may end early: scale the time to what the whole length would have cost."""
-    generated = sum(len(completion.token_ids) for completion in client.generate(requests, lockstep=True))
+    generated = sum(len(completion.token_ids) for completion in engine.generate(requests, lockstep=True))
     return len(requests) * tokens / generated
 
 

@@ -57,6 +57,7 @@ class Completion:
     token_ids: tuple[int, ...]  # [completion], the stop token included when there is one
     logprobs: tuple[float, ...]  # [completion]
     finish_reason: str  # "stop" or "length"
+    weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,74 +1,56 @@
 """Pass rates by hand, and the split that carries them."""
 
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dagrpo.evaluation import difficulty
-from dagrpo.evaluation.difficulty import Grading, Rating, pass_through, rate, ratings_of
-from dagrpo.evaluation.sampling import SamplingRun
-from dagrpo.evaluation.tables import COMPLETIONS
+from dagrpo.evaluation.difficulty import Rating, pass_through, rate, ratings_of
+from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.files import read_parquet, sha256_of, write_parquet
-from dagrpo.params.evaluation import Sampling
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Engine
-from dagrpo.records import Example
+from dagrpo.rollout.sampling import training_sampling
+from dagrpo.rollout.trajectory import TokenSample, Trajectory
 from dagrpo.tasks.schema import from_table, to_table
+from tests.rollout.problems import example, problem
 
-GRADING = Grading(verifier="task", extractor="strict", verify_seconds=2.0)
+REWARD = Reward()
 TEXTS = (("#### 8", "#### 8.0", "#### 7", "8"), ("no", "#### 1", "#### 2", ""), ("#### 8",) * 4)
 
 
-def _completions() -> pa.Table:
-    rows: list[dict[str, Any]] = [
-        {
-            "task": "t",
-            "problem_index": problem,
-            "sample_index": sample,
-            "prompt": "p",
-            "completion": text,
-            "completion_ids": [1],
-            "logprobs": [0.0],
-            "finish_reason": "stop",
-            "ground_truth": "8",
-            "verifier": "gsm8k",
-            "question": f"q{problem}",
-            "sampling_seed": 1,
-        }
-        for problem, texts in enumerate(TEXTS)
-        for sample, text in enumerate(texts)
+def _trajectories() -> list[Trajectory]:
+    sample = TokenSample(token_ids=(1, 2), loss_mask=(False, True), logprobs=(0.0, 0.0), weight_version="v")
+    return [
+        Trajectory(
+            problem=problem(index, ground_truth="8"),
+            sample_index=attempt,
+            sampling_seed=1,
+            samples=(sample,),
+            text=text,
+            finish_reason="stop",
+        )
+        for index, texts in enumerate(TEXTS)
+        for attempt, text in enumerate(texts)
     ]
-    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
 
 
 def _split(folder: Path) -> Path:
-    examples = [
-        Example(
-            task="t",
-            split="train",
-            index=index,
-            prompt=({"role": "user", "content": f"q{index}"},),
-            question=f"q{index}",
-            answer="#### 8",
-            ground_truth="8",
-            data_source="made up",
-        )
-        for index in range(len(TEXTS))
-    ]
+    examples = [example(f"q{index}", index=index, ground_truth="8") for index in range(len(TEXTS))]
     write_parquet(folder / "train.parquet", to_table(examples))
     return folder / "train.parquet"
 
 
 def test_a_pass_rate_is_the_share_of_right_completions_of_a_problem() -> None:
-    ratings = ratings_of(_completions(), 3, GRADING)
+    ratings = ratings_of(_trajectories(), 3, REWARD, 20)
     assert [rating.pass_rate for rating in ratings] == [2 / 4, 0.0, 1.0]
 
 
 def test_the_verifier_and_the_extractor_are_those_of_the_reward() -> None:
-    flexible = ratings_of(_completions(), 3, Grading(verifier="task", extractor="flexible", verify_seconds=2.0))
+    flexible = ratings_of(_trajectories(), 3, Reward(extractor="flexible"), 20)
     assert [rating.pass_rate for rating in flexible] == [3 / 4, 0.0, 1.0]
-    boxed = ratings_of(_completions(), 3, Grading(verifier="math", extractor="strict", verify_seconds=2.0))
+    boxed = ratings_of(_trajectories(), 3, Reward(verifier="math"), 20)
     assert [rating.pass_rate for rating in boxed] == [0.0, 0.0, 0.0]
 
 
@@ -81,18 +63,17 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = _split(tmp_path)
-    monkeypatch.setattr(difficulty, "sample", lambda run: _completions())
-    run = SamplingRun(
+    monkeypatch.setattr(difficulty, "attempt_split", lambda attempts: _trajectories())
+    attempts = SplitAttempts(
         model=tmp_path,
-        test_split=split,
-        seed=0,
-        sampling=Sampling(samples=4),
+        split=split,
+        sampling=training_sampling(Rollout(), samples=4),
+        seeds=(2000, 0),
         engine=Engine(),
         dtype="float32",
-        deterministic=True,
         server_log=tmp_path / "server.log",
     )
-    rate(run, GRADING, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
+    rate(attempts, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
     rated = from_table(read_parquet(tmp_path / "rated.parquet"), tmp_path / "rated.parquet")
     assert [example.pass_rate for example in rated] == [0.5, 0.0, 1.0]
     unrated = read_parquet(split).drop_columns("pass_rate")

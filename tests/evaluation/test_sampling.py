@@ -1,39 +1,30 @@
 """Sampling a test split: what is asked for, what is refused, and one run on the real server."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from dagrpo.evaluation.sampling import SamplingRun, complete, draws_of, open_checkpoint, read_problems, sample
-from dagrpo.evaluation.tables import COMPLETIONS, GREEDY
+from dagrpo.checkpoints.modules import load_tokenizer
+from dagrpo.errors import UserError
+from dagrpo.evaluation.sampling import SplitAttempts, attempt, evaluation_sampling, read_problems, sample
 from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.model import Fresh
 from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, Example, SamplingRequest
-from dagrpo.rollout.engine.server import serving
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.tasks.schema import to_table
+from tests.rollout.problems import example
+from tests.rollout.scripted_engine import ScriptedEngine
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
-
-
-class FakeClient:
-    """Answers each request with its own seed, so that a mix-up shows; remembers how it was asked."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.lockstep: set[bool] = set()
-
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
-        self.batches.append(len(requests))
-        self.lockstep.add(lockstep)
-        return [
-            Completion(token_ids=(request.seed % 10, 3), logprobs=(-0.5, -0.25), finish_reason="length")
-            for request in requests
-        ]
 
 
 @pytest.fixture(scope="module")
@@ -44,113 +35,94 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_test_split(folder: Path, questions: Sequence[str]) -> Path:
-    examples = [
-        Example(
-            task="arithmetic",
-            split="test",
-            index=index,
-            prompt=({"role": "user", "content": question},),
-            question=question,
-            answer="#### 3",
-            ground_truth="3",
-            data_source="made up",
-        )
-        for index, question in enumerate(questions)
-    ]
+def attempts_of(
+    model: Path, folder: Path, questions: Sequence[str] = ("1+2", "0+3", "4-1"), **changes: Any
+) -> SplitAttempts:
+    examples = [example(question, split="test", index=index) for index, question in enumerate(questions)]
     write_parquet(folder / "test.parquet", to_table(examples))
-    return folder / "test.parquet"
-
-
-def run_of(model: Path, folder: Path, questions: Sequence[str] = ("1+2", "0+3", "4-1"), **sampling: int) -> SamplingRun:
-    return SamplingRun(
+    section = Sampling(samples=2, max_new_tokens=8, temperature=0.7, top_k=9)
+    attempts = SplitAttempts(
         model=model,
-        test_split=write_test_split(folder, questions),
-        seed=5,
-        sampling=Sampling.model_validate(
-            {"samples": 2, "max_new_tokens": 8, "temperature": 0.7, "top_k": 9} | sampling
-        ),
+        split=folder / "test.parquet",
+        sampling=evaluation_sampling(section, deterministic=True),
+        seeds=(1000, 5),
         engine=Engine(max_running_requests=4, max_total_tokens=4096),
         dtype="float32",
-        deterministic=True,
         server_log=folder / "server.log",
     )
+    return replace(attempts, **changes)
 
 
-def test_each_problem_is_asked_once_greedily_and_k_times_with_seeds_of_their_own(model: Path, tmp_path: Path) -> None:
-    run = run_of(model, tmp_path)
-    problems = read_problems(run, open_checkpoint(model))
-    draws = [draw for problem in problems for draw in draws_of(problem, run.sampling, run.seed)]
-    assert [(draw.problem.index, draw.sample_index) for draw in draws] == [(p, s) for p in range(3) for s in (-1, 0, 1)]
-    assert len({draw.request.seed for draw in draws}) == 9
-    greedy, sampled = draws[0].request, draws[1].request
+def requests_of(attempts: SplitAttempts) -> list[list[SamplingRequest]]:
+    """The lockstep batches that the engine is asked for."""
+    engine, tokenizer = ScriptedEngine(), load_tokenizer(attempts.model)
+    attempt(read_problems(attempts, tokenizer), attempts, engine, tokenizer)
+    return engine.batches
+
+
+def test_each_problem_is_attempted_once_greedily_and_k_times_with_seeds_of_their_own(
+    model: Path, tmp_path: Path
+) -> None:
+    batches = requests_of(attempts_of(model, tmp_path))
+    assert [len(batch) for batch in batches] == [4, 4, 1]  # as many as run at once
+    requests = [request for batch in batches for request in batch]
+    assert [request.seed for request in requests] == [
+        sampling_seed(1000, 5, "arithmetic", problem, sample) for problem in range(3) for sample in (GREEDY, 0, 1)
+    ]
+    greedy, sampled = requests[:2]
     assert (greedy.temperature, greedy.top_p, greedy.top_k) == (0.0, 1.0, -1)
     assert (sampled.temperature, sampled.top_p, sampled.top_k, sampled.max_new_tokens) == (0.7, 1.0, 9, 8)
 
 
 def test_base_and_trained_get_the_same_seeds_and_another_run_gets_others(model: Path, tmp_path: Path) -> None:
-    run = run_of(model, tmp_path)
-    problem = read_problems(run, open_checkpoint(model))[0]
-    seeds = [[d.request.seed for d in draws_of(problem, run.sampling, seed)] for seed in (5, 5, 6)]
+    make_fresh(tmp_path / "trained", SHAPE, torch.float32)
+    seeds = []
+    for changes in ({"model": model}, {"model": tmp_path / "trained"}, {"seeds": (1000, 6)}, {"seeds": (1001, 5)}):
+        batches = requests_of(replace(attempts_of(model, tmp_path), **changes))
+        seeds.append({request.seed for batch in batches for request in batch})
     assert seeds[0] == seeds[1]
-    assert not set(seeds[0]) & set(seeds[2])
+    assert not seeds[0] & seeds[2]
+    assert not seeds[0] & seeds[3]
 
 
-def test_completions_come_back_in_order_whatever_the_batches(model: Path, tmp_path: Path) -> None:
-    run, client = run_of(model, tmp_path), FakeClient()
-    tokenizer = open_checkpoint(model)
-    table = complete(client, read_problems(run, tokenizer), tokenizer, run)
-    assert client.batches == [4, 4, 1]
-    assert client.lockstep == {True}
-    assert table.schema == COMPLETIONS
-    for row in table.to_pylist():
-        assert row["completion_ids"] == [row["sampling_seed"] % 10, 3]
-    assert table["sample_index"].to_pylist() == [GREEDY, 0, 1] * 3
-    assert table["question"].to_pylist()[::3] == ["1+2", "0+3", "4-1"]
+def test_only_the_first_problems_are_attempted_when_there_is_a_limit(model: Path, tmp_path: Path) -> None:
+    attempts = attempts_of(model, tmp_path, max_problems=2)
+    assert [problem.index for problem in read_problems(attempts, load_tokenizer(model))] == [0, 1]
 
 
-def test_the_prompt_is_the_rendered_chat_template(model: Path, tmp_path: Path) -> None:
-    tokenizer = open_checkpoint(model)
-    problem = read_problems(run_of(model, tmp_path), tokenizer)[0]
-    messages = [{"role": "user", "content": "1+2"}]
-    assert problem.prompt == tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert tokenizer.decode(problem.prompt_ids) == problem.prompt
-
-
-def test_only_the_first_problems_are_sampled_when_there_is_a_limit(model: Path, tmp_path: Path) -> None:
-    problems = read_problems(run_of(model, tmp_path, max_problems=2), open_checkpoint(model))
-    assert [problem.index for problem in problems] == [0, 1]
-
-
-def test_a_prompt_without_room_for_its_completion_names_the_row(model: Path, tmp_path: Path) -> None:
-    run = run_of(model, tmp_path, questions=["1+2", "1" * 60])
-    with pytest.raises(ValueError, match=r"test\.parquet row 1: the prompt has \d+ tokens .* hold 64: lower it"):
-        read_problems(run, open_checkpoint(model))
+def test_a_prompt_without_room_for_its_completion_names_the_row_and_the_parameter(model: Path, tmp_path: Path) -> None:
+    attempts = attempts_of(model, tmp_path, questions=["1+2", "1" * 60])
+    sentence = r"test\.parquet row 1: the prompt has \d+ tokens, and evaluation\.sampling\.max_new_tokens is 8, .* hold 64: lower"
+    with pytest.raises(UserError, match=sentence):
+        read_problems(attempts, load_tokenizer(model))
+    rated = replace(attempts, sampling=replace(attempts.sampling, section="rollout"))
+    with pytest.raises(UserError, match=r"and rollout\.max_new_tokens is 8"):
+        read_problems(rated, load_tokenizer(model))
 
 
 def test_an_empty_split_is_named(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"test\.parquet has no rows: choose experiment\.evaluate tasks"):
-        read_problems(run_of(model, tmp_path, questions=[]), open_checkpoint(model))
+    with pytest.raises(UserError, match=r"test\.parquet has no rows: choose tasks .* that have a test split"):
+        read_problems(attempts_of(model, tmp_path, questions=[]), load_tokenizer(model))
 
 
 def test_a_checkpoint_that_was_changed_is_not_sampled_from(tmp_path: Path) -> None:
     make_fresh(tmp_path / "m", SHAPE, torch.float32)
     (tmp_path / "m/tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is truncated"):
-        sample(run_of(tmp_path / "m", tmp_path))
+    with pytest.raises(UserError, match=r"tokenizer\.json is truncated"):
+        sample(attempts_of(tmp_path / "m", tmp_path))
 
 
 @pytest.mark.server
 def test_the_real_server_gives_the_same_tokens_twice(model: Path, tmp_path: Path) -> None:
-    run = run_of(model, tmp_path)
-    tokenizer = open_checkpoint(model)
-    problems = read_problems(run, tokenizer)
-    with serving(model, run.engine, run.server_log, dtype="float32", deterministic=True) as client:
-        first, second = (complete(client, problems, tokenizer, run).to_pylist() for _ in range(2))
+    attempts, tokenizer = attempts_of(model, tmp_path), load_tokenizer(model)
+    problems = read_problems(attempts, tokenizer)
+    with open_engine(model, attempts.engine, attempts.server_log, dtype="float32", deterministic=True) as engine:
+        first, second = (attempt(problems, attempts, engine, tokenizer) for _ in range(2))
     for once, again in zip(first, second, strict=True):
+        (tokens,), (tokens_again,) = once.samples, again.samples
+        assert tokens.token_ids == tokens_again.token_ids
         # The second time the prompts are in the server's cache, which rounds differently.
-        assert once["logprobs"] == pytest.approx(again["logprobs"], abs=1e-5)
-        assert once | {"logprobs": None} == again | {"logprobs": None}
-        assert len(once["logprobs"]) == len(once["completion_ids"]) <= 8
-        assert once["finish_reason"] in {"stop", "length"}
-    assert len({tuple(row["completion_ids"]) for row in first}) > 3
+        assert tokens.logprobs == pytest.approx(tokens_again.logprobs, abs=1e-5)
+        assert once.finish_reason in {"stop", "length"}
+        assert 1 <= once.tokens <= 8
+    assert len({trajectory.samples[0].completion_ids for trajectory in first}) > 3

@@ -9,9 +9,10 @@ import pytest
 
 from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
-from dagrpo.evaluation.tables import COMPLETIONS, SCORES, read_table
+from dagrpo.evaluation.tables import SCORES
 from dagrpo.files import read_parquet, write_parquet
 from dagrpo.params.evaluation import Scoring
+from dagrpo.rollout.table import ROLLOUTS, read_table
 
 SCORING = Scoring(bootstrap_draws=100)
 
@@ -32,7 +33,9 @@ def row(problem: int, sample: int, text: str) -> dict[str, Any]:
         "prompt": "p",
         "completion": text,
         "completion_ids": list(range(len(text))),
-        "logprobs": [0.0] * len(text),
+        "prompt_ids": [1],
+        "rollout_logprobs": [0.0] * len(text),
+        "weight_version": "v",
         "finish_reason": "length" if "idea" in text else "stop",
         "ground_truth": "8",
         "verifier": "gsm8k",
@@ -47,7 +50,7 @@ def write(folder: Path, problems: Sequence[Sequence[str]] = PROBLEMS, **changed:
         for number, texts in enumerate(problems)
         for sample, text in enumerate(texts)
     ]
-    write_parquet(folder / "completions.parquet", pa.Table.from_pylist(rows, schema=COMPLETIONS))
+    write_parquet(folder / "completions.parquet", pa.Table.from_pylist(rows, schema=ROLLOUTS))
     return folder / "completions.parquet"
 
 
@@ -150,7 +153,7 @@ def test_a_ground_truth_that_is_no_number_names_file_and_row(tmp_path: Path) -> 
 
 def test_two_tasks_in_one_file_are_refused(tmp_path: Path) -> None:
     rows = [row(0, -1, "#### 8"), row(1, -1, "#### 8") | {"task": "u"}]
-    write_parquet(tmp_path / "c.parquet", pa.Table.from_pylist(rows, schema=COMPLETIONS))
+    write_parquet(tmp_path / "c.parquet", pa.Table.from_pylist(rows, schema=ROLLOUTS))
     with pytest.raises(ValueError, match=r"c.parquet: holds the tasks t, u: evaluate one task per file\."):
         score(tmp_path / "c.parquet", SCORING)
 
@@ -167,7 +170,7 @@ def test_a_missing_column_a_wrong_type_a_null_and_an_empty_table_name_the_file(t
     ):
         write_parquet(path, table)
         with pytest.raises(ValueError, match=rf"x\.parquet.*{message}.*run the stage"):
-            read_table(path, COMPLETIONS)
+            read_table(path, ROLLOUTS)
 
 
 def test_an_answer_that_cannot_be_verified_in_time_is_counted_by_itself_and_not_as_missing(tmp_path: Path) -> None:

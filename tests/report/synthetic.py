@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
-from dagrpo.evaluation.tables import COMPLETIONS
 from dagrpo.files import sha256_of, write_json, write_parquet
 from dagrpo.params.evaluation import Scoring
 from dagrpo.report.inputs import Inputs, read_inputs
+from dagrpo.rollout.table import ROLLOUTS
 
 HOSTILE = (
     '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'
@@ -199,7 +199,9 @@ def _completions(task: str, problems: int, samples: int, accuracy: float, random
                     "prompt": f"<|user|>{left} + {right}<|assistant|>",
                     "completion": text,
                     "completion_ids": list(range(len(text) % 16 + 1)),
-                    "logprobs": [-0.1] * (len(text) % 16 + 1),
+                    "prompt_ids": [1],
+                    "rollout_logprobs": [-0.1] * (len(text) % 16 + 1),
+                    "weight_version": "v",
                     "finish_reason": "length" if random.random() < 0.03 else "stop",
                     "ground_truth": str(left + right),
                     "verifier": "gsm8k",
@@ -207,4 +209,4 @@ def _completions(task: str, problems: int, samples: int, accuracy: float, random
                     "sampling_seed": problem * 10 + sample + 1,
                 }
             )
-    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
+    return pa.Table.from_pylist(rows, schema=ROLLOUTS)

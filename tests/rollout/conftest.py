@@ -10,9 +10,11 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from dagrpo.checkpoints.hf import HuggingFaceTensors
 from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.client import RolloutClient
+from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
+from tests.rollout.engine.pools import pool_over
 
 VOCABULARY = 100
 STOP = 1
@@ -68,8 +70,11 @@ def server(tiny_model: Path, engine: Engine, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def client(server: SGLangServer) -> RolloutClient:
-    return RolloutClient([server.address], 120, api_key=server.api_key, diagnose=server.diagnose)
+def pool(server: SGLangServer, tiny_model: Path) -> Iterator[ServerPool]:
+    """The engine of that server; it holds the tiny model's weights at first."""
+    with pool_over([server.endpoint], tiny_model) as pool:
+        pool.load(HuggingFaceTensors(tiny_model), "first")
+        yield pool
 
 
 @pytest.fixture

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.evaluation.sampling import SamplingRun, sample
+from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
 from dagrpo.files import atomic_file, read_parquet, write_parquet
-from dagrpo.params.base import Extractor
+from dagrpo.params.reward import Reward
 from dagrpo.records import Example, Verdict
 from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.collect import grade
+from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
 from dagrpo.tasks.schema import from_table, to_table
 
 PASS_RATES = pa.schema(
@@ -29,15 +31,6 @@ PASS_RATES = pa.schema(
         pa.field("samples", pa.int32(), nullable=False),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grading:
-    """How the completions are graded: as the reward does."""
-
-    verifier: str  # "task": each problem's own
-    extractor: Extractor
-    verify_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +55,29 @@ def pass_through(split: Path, rated: Path, pass_rates: Path) -> None:
     write_parquet(pass_rates, PASS_RATES.empty_table())
 
 
-def rate(run: SamplingRun, grading: Grading, rated: Path, pass_rates: Path) -> list[Rating]:
-    """Sample, grade, and write the split with its column pass_rate, and the ratings by themselves."""
-    examples = from_table(read_parquet(run.test_split), run.test_split)
-    ratings = ratings_of(sample(run), len(examples), grading)
+def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:
+    """Attempt every problem of the split, grade, and write the split with its column pass_rate, and the ratings."""
+    examples = from_table(read_parquet(attempts.split), attempts.split)
+    ratings = ratings_of(attempt_split(attempts), len(examples), reward, attempts.sampling.max_new_tokens)
     write_parquet(pass_rates, _table(examples, ratings))
     with_rates = [replace(e, pass_rate=r.pass_rate) for e, r in zip(examples, ratings, strict=True)]
     write_parquet(rated, to_table(with_rates))
     return ratings
 
 
-def ratings_of(completions: pa.Table, problems: int, grading: Grading) -> list[Rating]:
-    """One rating per problem, in the order of the split. completions: columns as in COMPLETIONS."""
-    own = completions.column("verifier").to_pylist()
-    verifiers = own if grading.verifier == "task" else [grading.verifier] * len(own)
-    texts, truths = completions.column("completion").to_pylist(), completions.column("ground_truth").to_pylist()
-    with Grader(grading.verify_seconds) as grader:
-        judgements = grader.judge(texts, truths, verifiers, grading.extractor)
+def ratings_of(trajectories: Sequence[Trajectory], problems: int, reward: Reward, max_new_tokens: int) -> list[Rating]:
+    """One rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
+    with Grader(reward.verify_seconds) as grader:
+        graded = grade(trajectories, reward, max_new_tokens, grader)
+    return _counted(graded, problems)
+
+
+def _counted(graded: Sequence[GradedTrajectory], problems: int) -> list[Rating]:
     verdicts: list[Counter[Verdict]] = [Counter() for _ in range(problems)]
-    for problem, judgement in zip(completions.column("problem_index").to_pylist(), judgements, strict=True):
-        verdicts[problem][judgement.verdict] += 1
+    for each in graded:
+        verdicts[each.trajectory.problem.index][each.score.verdict] += 1
     return [
-        Rating(right=found["right"], unverifiable=found["unverifiable"], samples=found.total()) for found in verdicts
+        Rating(right=count["right"], unverifiable=count["unverifiable"], samples=count.total()) for count in verdicts
     ]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
-from dagrpo.evaluation.tables import GREEDY
+from dagrpo.rollout.trajectory import GREEDY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,112 +1,109 @@
-"""Stage `sample`: a checkpoint completes every problem of a test split, once greedily and k times sampled.
+"""Stage `sample`: a checkpoint attempts every problem of a test split, once greedily and k times sampled.
 
 Grades nothing: `score` does that from what is written here, as often as one likes.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import require_chat_template, require_format, require_tokenizer
-from dagrpo.checkpoints.manifest import verify
+from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.console import progress
-from dagrpo.errors import UserError
-from dagrpo.evaluation.tables import COMPLETIONS, GREEDY
-from dagrpo.files import read_json, read_parquet
-from dagrpo.params.evaluation import Sampling
+from dagrpo.files import read_json
+from dagrpo.params import evaluation
 from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, Example, SamplingRequest
-from dagrpo.rendering import completion_text, render
-from dagrpo.rollout.engine.server import serving
+from dagrpo.rollout.agent import SingleTurn
+from dagrpo.rollout.collect import collect
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.prompts import PromptLimit, problems_of, read_split
+from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.tasks.schema import from_table, require_single_turn
+from dagrpo.rollout.table import rollout_table
+from dagrpo.rollout.trajectory import Problem, Trajectory
 
-CHUNKS_IN_FLIGHT = 4  # when nothing is in lockstep, a long chunk keeps the engine full while its last requests finish
-
-
-class Client(Protocol):
-    """The one thing this stage asks of an engine."""
-
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]: ...
+BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full
+VERSION_DIGITS = 12  # of the digest of a checkpoint's tensors, by which the rollouts name its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingRun:
-    """Everything a run of the stage is a function of, and where the server's log goes."""
+class SplitAttempts:
+    """A checkpoint's attempts at the problems of a split, as they are asked for."""
 
     model: Path  # folder of the Hugging Face checkpoint
-    test_split: Path  # test.parquet
-    seed: int
-    sampling: Sampling
+    split: Path  # train.parquet or test.parquet
+    max_problems: int | None = None  # only the first ones of the split; None: all
+    sampling: Sampling  # its batch_size follows from the engine
+    seeds: tuple[int, int]  # of the section that sampling comes from, and of the run
     engine: Engine
     dtype: str  # of the engine
-    deterministic: bool
     server_log: Path
-    greedy: bool = True  # one completion at temperature 0 per problem, besides the sampled ones
-    limit_key: str = "evaluation.sampling.max_new_tokens"  # the parameter that bounds a completion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One row of test.parquet, rendered by the policy's chat template."""
-
-    index: int
-    example: Example
-    prompt: str
-    prompt_ids: tuple[int, ...]  # [prompt]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """One completion to ask for."""
-
-    problem: Problem
-    sample_index: int
-    request: SamplingRequest
+def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) -> Sampling:
+    """As section `evaluation.sampling` says, with a greedy attempt at each problem."""
+    return Sampling(
+        section="evaluation.sampling",
+        samples=section.samples,
+        greedy=True,
+        temperature=section.temperature,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        max_new_tokens=section.max_new_tokens,
+        lockstep=deterministic,
+    )
 
 
-def sample(run: SamplingRun) -> pa.Table:
-    """The completions table (columns as in COMPLETIONS), problems in order, the greedy completion of each first.
+def sample(attempts: SplitAttempts) -> pa.Table:
+    """The rollouts of a split, columns as in ROLLOUTS; problems in order, the greedy attempt at each first."""
+    return rollout_table(attempt_split(attempts))
+
+
+def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
+    """The attempts at each problem of the split, in order.
 
     UserError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
     """
-    tokenizer = open_checkpoint(run.model)
-    problems = read_problems(run, tokenizer)
-    with serving(run.model, run.engine, run.server_log, dtype=run.dtype, deterministic=run.deterministic) as client:
-        return complete(client, problems, tokenizer, run)
+    manifest = require_samplable(attempts.model)
+    tokenizer = load_tokenizer(attempts.model)
+    problems = read_problems(attempts, tokenizer)
+    with open_engine(
+        attempts.model,
+        attempts.engine,
+        attempts.server_log,
+        dtype=attempts.dtype,
+        deterministic=attempts.sampling.lockstep,
+        version=manifest.tensors.digest[:VERSION_DIGITS],
+    ) as engine:
+        return attempt(problems, attempts, engine, tokenizer)
 
 
-def open_checkpoint(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint that is what its manifest says; UserError when it cannot be sampled from."""
-    require_format(folder, verify(folder), "huggingface")
-    require_tokenizer(folder)
-    require_chat_template(folder)
-    return load_tokenizer(folder)
+def require_samplable(model: Path) -> Manifest:
+    """Check a checkpoint against its manifest; UserError when it cannot be sampled from."""
+    manifest = verify(model)
+    require_format(model, manifest, "huggingface")
+    require_tokenizer(model)
+    require_chat_template(model)
+    return manifest
 
 
-def read_problems(run: SamplingRun, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    """The test split rendered; UserError names a row that leaves no room for its completion."""
-    examples = from_table(read_parquet(run.test_split), run.test_split)[: run.sampling.max_problems]
-    if not examples:
-        raise UserError(f"{run.test_split} has no rows: choose experiment.evaluate tasks that have a test split.")
-    require_single_turn(examples, run.test_split)
-    room = min(_context_length(run.model), run.engine.max_total_tokens)
-    problems = []
-    for index, example in enumerate(examples):
-        prompt, prompt_ids = render(tokenizer, example.prompt)
-        if len(prompt_ids) + run.sampling.max_new_tokens > room:
-            raise UserError(
-                f"{run.test_split} row {index}: the prompt has {len(prompt_ids)} tokens and "
-                f"{run.limit_key} is {run.sampling.max_new_tokens}, but model and engine hold {room}: "
-                "lower it, or leave the row out."
-            )
-        problems.append(Problem(index=index, example=example, prompt=prompt, prompt_ids=prompt_ids))
-    return problems
+def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+    """The split rendered; UserError names a row that leaves no room for its completion."""
+    examples = read_split(attempts.split)[: attempts.max_problems]
+    room = min(_context_length(attempts.model), attempts.engine.max_total_tokens)
+    longest = attempts.sampling.max_new_tokens
+    limit = PromptLimit(
+        tokens=room - longest,
+        reason=f"{attempts.sampling.section}.max_new_tokens is {longest}, but model and engine hold {room}: "
+        "lower it, or leave the row out",
+    )
+    return problems_of(enumerate(examples), tokenizer, limit, attempts.split)
 
 
 def _context_length(model: Path) -> int:
@@ -114,58 +111,24 @@ def _context_length(model: Path) -> int:
     return int(config.get("text_config", config).get("max_position_embeddings", 1 << 30))
 
 
-def draws_of(problem: Problem, sampling: Sampling, seed: int, *, greedy: bool = True) -> list[Draw]:
-    """The greedy request of one problem if asked for, then its k sampled ones, each with a seed of its own."""
-    return [
-        Draw(
-            problem=problem,
-            sample_index=index,
-            request=SamplingRequest(
-                input_ids=problem.prompt_ids,
-                seed=sampling_seed(sampling.seed, seed, problem.example.task, problem.index, index),
-                temperature=0.0 if index == GREEDY else sampling.temperature,
-                top_p=1.0 if index == GREEDY else sampling.top_p,
-                top_k=-1 if index == GREEDY else sampling.top_k,
-                max_new_tokens=sampling.max_new_tokens,
-            ),
-        )
-        for index in range(GREEDY if greedy else 0, sampling.samples)
-    ]
+def attempt(
+    problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
+) -> list[Trajectory]:
+    """Collect the attempts with an engine that is open. An attempt's seed does not depend on the checkpoint."""
+    batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT
+    sampling = replace(attempts.sampling, batch_size=batches * attempts.engine.max_running_requests)
+    task = problems[0].example.task
+    tokens = 0
 
+    def seed_of(position: int, sample_index: int) -> int:
+        problem = problems[position]
+        return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
 
-def complete(
-    client: Client, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, run: SamplingRun
-) -> pa.Table:
-    """Ask for every draw of every problem. In lockstep a chunk is one batch, so its size is part of the result."""
-    draws = [draw for problem in problems for draw in draws_of(problem, run.sampling, run.seed, greedy=run.greedy)]
-    size = run.engine.max_running_requests * (1 if run.deterministic else CHUNKS_IN_FLIGHT)
-    completions: list[Completion] = []
-    with progress(f"sample {problems[0].example.task} (seed {run.seed})", len(draws)) as bar:
-        for chunk in _chunks(draws, size):
-            completions += client.generate([draw.request for draw in chunk], lockstep=run.deterministic)
-            bar.advance(len(chunk), note=f"{sum(len(c.token_ids) for c in completions):,} tokens")
-    rows = [_row(draw, completion, tokenizer) for draw, completion in zip(draws, completions, strict=True)]
-    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
+    with progress(f"sample {task} (seed {attempts.seeds[1]})", len(problems) * len(sampling.sample_indices)) as bar:
 
+        def show(finished: Sequence[Trajectory]) -> None:
+            nonlocal tokens
+            tokens += sum(trajectory.tokens for trajectory in finished)
+            bar.advance(len(finished), note=f"{tokens:,} tokens")
 
-def _chunks(draws: Sequence[Draw], size: int) -> Iterator[Sequence[Draw]]:
-    for start in range(0, len(draws), size):
-        yield draws[start : start + size]
-
-
-def _row(draw: Draw, completion: Completion, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    example = draw.problem.example
-    return {
-        "task": example.task,
-        "problem_index": draw.problem.index,
-        "sample_index": draw.sample_index,
-        "prompt": draw.problem.prompt,
-        "completion": completion_text(tokenizer, completion.token_ids),
-        "completion_ids": completion.token_ids,
-        "logprobs": completion.logprobs,
-        "finish_reason": completion.finish_reason,
-        "ground_truth": example.ground_truth,
-        "verifier": example.verifier,
-        "question": example.question,
-        "sampling_seed": draw.request.seed,
-    }
+        return collect(problems, sampling, seed_of, engine=engine, agent=SingleTurn(tokenizer), on_batch=show)

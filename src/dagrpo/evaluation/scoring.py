@@ -14,18 +14,20 @@ import pyarrow.compute as pc
 from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
-from dagrpo.evaluation.tables import COMPLETIONS, GREEDY, SCORES, read_table
+from dagrpo.evaluation.tables import SCORES
 from dagrpo.params.base import Extractor
 from dagrpo.params.evaluation import Scoring
 from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.table import ROLLOUTS, read_table
+from dagrpo.rollout.trajectory import GREEDY
 
 RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_completion_tokens")
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
     """Grade every completion of a file: the scores table and the content of scores.json."""
-    table = read_table(completions, COMPLETIONS)
+    table = read_table(completions, ROLLOUTS)
     tasks = pc.unique(table.column("task")).to_pylist()
     if len(tasks) != 1:
         raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")

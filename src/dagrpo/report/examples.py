@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dagrpo.evaluation.statistics import Floats
-from dagrpo.evaluation.tables import GREEDY
 from dagrpo.records import Verdict
 from dagrpo.report.inputs import Inputs, Variant
+from dagrpo.rollout.trajectory import GREEDY
 
 LONGEST_SHOWN = 1500  # characters of one completion
 MOST_CHANGES = 10  # problems listed in each direction

@@ -14,8 +14,9 @@ import pyarrow as pa
 from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import Outcomes, outcomes
 from dagrpo.evaluation.statistics import Resampling
-from dagrpo.evaluation.tables import SCORES, read_table
+from dagrpo.evaluation.tables import SCORES
 from dagrpo.files import read_json, read_parquet
+from dagrpo.rollout.table import read_table
 
 Variant = Literal["base", "trained"]
 VARIANTS: tuple[Variant, Variant] = ("base", "trained")

@@ -1,1 +1,1 @@
-"""Completions from SGLang: its server, its client, and the seeds that make sampling repeatable."""
+"""From a problem to a graded trajectory: prompts, the agent loop, the SGLang engine, and the table of what came out."""

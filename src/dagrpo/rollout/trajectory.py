@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from dagrpo.records import Example, Score
 
+GREEDY = -1  # sample_index of the one attempt at temperature 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -55,7 +57,7 @@ class Trajectory:
     """One attempt at one problem. Its samples share its reward and its advantage; a single turn has one sample."""
 
     problem: Problem
-    sample_index: int  # which of the attempts at the problem; -1: the greedy one
+    sample_index: int  # which of the attempts at the problem, or GREEDY
     sampling_seed: int
     samples: tuple[TokenSample, ...]
     text: str  # what the policy wrote, all its turns, without special tokens

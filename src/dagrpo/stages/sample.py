@@ -9,23 +9,23 @@ SHOWN = ["problem_index", "sample_index", "prompt", "completion", "ground_truth"
 def work(job: Job) -> None:
     """Write completions.parquet; nothing is graded here."""
     from dagrpo.console import summary
-    from dagrpo.evaluation.sampling import SamplingRun, sample
+    from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
     from dagrpo.files import sha256_of, write_parquet
     from dagrpo.params.evaluation import Sampling
 
-    run = SamplingRun(
+    section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
+    attempts = SplitAttempts(
         model=job.input("model").parent,
-        test_split=job.input("test"),
-        seed=job.own_seed,
-        sampling=job.section(Sampling, "evaluation.sampling"),
+        split=split,
+        max_problems=section.max_problems,
+        sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
+        seeds=(section.seed, job.own_seed),
         engine=job.runtime.engine,
         dtype=job.params["rollout"]["dtype"],
-        deterministic=job.params["rollout"]["deterministic"],
         server_log=job.log.with_suffix(".server.log"),
     )
-    split = job.input("test")
     job.run.log_dataset(split, f"{split.parent.name}/test", sha256_of(split), "evaluation")
-    completions = sample(run)
+    completions = sample(attempts)
     write_parquet(job.output("completions"), completions)
     job.run.log_metrics({"completions": completions.num_rows})
     job.run.log_table("completions", completions.select(SHOWN))

@@ -9,7 +9,14 @@ ENGINE = Engine(max_total_tokens=2048, max_running_requests=7, request_timeout=9
 
 def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True) -> list[str]:
     return server_command(
-        tmp_path, ENGINE, 31000, tmp_path / "s.yaml", dtype="bfloat16", gpu=gpu, deterministic=deterministic
+        tmp_path,
+        ENGINE,
+        31000,
+        tmp_path / "s.yaml",
+        dtype="bfloat16",
+        gpu=gpu,
+        deterministic=deterministic,
+        version="v-1",
     )
 
 
@@ -17,6 +24,7 @@ def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
     line = " ".join(command(tmp_path, gpu=False))
     for flag in (
         "--dtype bfloat16",
+        "--weight-version v-1",
         "--max-total-tokens 2048",
         "--max-running-requests 7",
         "--watchdog-timeout 900",

@@ -1,5 +1,6 @@
 """The real SGLang server."""
 
+import asyncio
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,11 +21,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.files import read_json, write_json
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.client import RolloutClient
-from dagrpo.rollout.engine.server import ServerError, SGLangServer, free_port, require_servable, serving
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import ServerClient
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.servable import require_servable
+from dagrpo.rollout.engine.server import SGLangServer, free_port
+from dagrpo.rollout.engine.version import WeightVersion
+from tests.rollout.engine.pools import pool_over
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -72,31 +83,31 @@ def trainer_logprobs(
 
 
 @pytest.mark.server
-def test_a_lockstep_batch_repeats_to_the_bit(client: RolloutClient, tiny_model: Path) -> None:
+def test_a_lockstep_batch_repeats_to_the_bit(pool: ServerPool, tiny_model: Path) -> None:
     requests = batch()
-    first = client.generate(requests, lockstep=True)
-    assert client.generate(requests, lockstep=True) == first, "again"
-    client.generate(batch(prompts=5, max_new_tokens=40), lockstep=False)
-    assert client.generate(requests, lockstep=True) == first, "after other requests"
-    client.update_weights(tiny_model, "same")
-    assert client.generate(requests, lockstep=True) == first, "after an update to the same weights"
+    first = pool.generate(requests, lockstep=True)
+    assert pool.generate(requests, lockstep=True) == first, "again"
+    pool.generate(batch(prompts=5, max_new_tokens=40), lockstep=False)
+    assert pool.generate(requests, lockstep=True) == first, "after other requests"
+    pool.load(HuggingFaceTensors(tiny_model), "first")
+    assert pool.generate(requests, lockstep=True) == first, "after an update to the same weights"
     with a_busy_machine():
-        assert client.generate(requests, lockstep=True) == first, "on a busy machine"
+        assert pool.generate(requests, lockstep=True) == first, "on a busy machine"
 
 
 @pytest.mark.server
-def test_without_lockstep_the_tokens_are_nearly_the_same_and_come_in_order(client: RolloutClient) -> None:
+def test_without_lockstep_the_tokens_are_nearly_the_same_and_come_in_order(pool: ServerPool) -> None:
     requests = batch()
-    lockstep, sliced = (client.generate(requests, lockstep=lockstep) for lockstep in (True, False))
+    lockstep, sliced = (pool.generate(requests, lockstep=lockstep) for lockstep in (True, False))
     same = [one for one, other in zip(lockstep, sliced, strict=True) if one.token_ids == other.token_ids]
     assert len(same) >= 0.98 * len(requests)
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_logprobs_are_those_of_transformers(client: RolloutClient, tiny_model: Path, temperature: float) -> None:
+def test_logprobs_are_those_of_transformers(pool: ServerPool, tiny_model: Path, temperature: float) -> None:
     requests = batch(prompts=16, samples=2, temperature=temperature)
-    completions = client.generate(requests, lockstep=True)
+    completions = pool.generate(requests, lockstep=True)
     sampled = [value for completion in completions for value in completion.logprobs]
     if temperature == 0:
         requests = batch(prompts=16, samples=2, temperature=1.0)
@@ -106,8 +117,8 @@ def test_logprobs_are_those_of_transformers(client: RolloutClient, tiny_model: P
 
 
 @pytest.mark.server
-def test_a_completion_ends_with_the_stop_token_or_at_its_length(client: RolloutClient) -> None:
-    completions = client.generate(batch(max_new_tokens=60), lockstep=True)
+def test_a_completion_ends_with_the_stop_token_or_at_its_length(pool: ServerPool) -> None:
+    completions = pool.generate(batch(max_new_tokens=60), lockstep=True)
     reasons = {"stop": 0, "length": 0}
     for completion in completions:
         reasons[completion.finish_reason] += 1
@@ -118,9 +129,9 @@ def test_a_completion_ends_with_the_stop_token_or_at_its_length(client: RolloutC
 
 
 @pytest.mark.server
-def test_greedy_needs_no_seed_and_a_seed_decides_a_sample(client: RolloutClient) -> None:
-    greedy = client.generate(batch(prompts=4, samples=3, temperature=0.0), lockstep=True)
-    sampled = client.generate(batch(prompts=4, samples=3), lockstep=True)
+def test_greedy_needs_no_seed_and_a_seed_decides_a_sample(pool: ServerPool) -> None:
+    greedy = pool.generate(batch(prompts=4, samples=3, temperature=0.0), lockstep=True)
+    sampled = pool.generate(batch(prompts=4, samples=3), lockstep=True)
     for first in range(0, 12, 3):
         assert len({completion.token_ids for completion in greedy[first : first + 3]}) == 1
         assert len({completion.token_ids for completion in sampled[first : first + 3]}) == 3
@@ -128,55 +139,74 @@ def test_greedy_needs_no_seed_and_a_seed_decides_a_sample(client: RolloutClient)
 
 @pytest.mark.server
 def test_other_weights_are_taken_over_and_named_in_the_answers(
-    client: RolloutClient, tiny_model: Path, tmp_path: Path
+    pool: ServerPool, tiny_model: Path, tmp_path: Path
 ) -> None:
     requests = batch(prompts=4)
-    before = client.generate(requests, lockstep=True)
-    weights = load_file(tiny_model / "model.safetensors")
-    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, tmp_path / "model.safetensors")
-    shutil.copy(tiny_model / "config.json", tmp_path)
-    client.update_weights(tmp_path, "step_1")
-    after = client.generate(requests, lockstep=True)
+    before = pool.generate(requests, lockstep=True)
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    weights = {name: tensor * 1.01 for name, tensor in load_file(tiny_model / "model.safetensors").items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    pool.load(StateTensors(weights), "step_1")
+    after = pool.generate(requests, lockstep=True)
     trained = torch.tensor(trainer_logprobs(tmp_path, requests, after))
     torch.testing.assert_close(
         torch.tensor([value for completion in after for value in completion.logprobs]), trained, atol=1e-4, rtol=0
     )
     assert after != before
-    client.update_weights(tiny_model, "step_2")
-    assert client.generate(requests, lockstep=True) == before
+    pool.load(HuggingFaceTensors(tiny_model), "first")
+    assert pool.generate(requests, lockstep=True) == before
 
 
 @pytest.mark.server
-def test_a_folder_without_weights_is_refused_and_the_old_ones_stay(client: RolloutClient, tmp_path: Path) -> None:
-    before = client.generate(batch(prompts=2), lockstep=True)
-    with pytest.raises(ServerError, match="update_weights_from_disk"):
-        client.update_weights(tmp_path, "broken")
-    assert client.generate(batch(prompts=2), lockstep=True) == before
+def test_a_folder_without_weights_is_refused_and_the_old_ones_stay(
+    server: SGLangServer, pool: ServerPool, tmp_path: Path
+) -> None:
+    before = pool.generate(batch(prompts=2), lockstep=True)
+    client = ServerClient(server.endpoint, 120)
+    with BackgroundLoop() as loop, pytest.raises(ServerError, match="refused /update_weights_from_disk"):
+        loop.run(client.load(tmp_path, WeightVersion(name="broken", sent="broken")))
+    assert pool.generate(batch(prompts=2), lockstep=True) == before
 
 
 @pytest.mark.server
-def test_a_prompt_that_does_not_fit_is_refused_with_its_length(client: RolloutClient) -> None:
+def test_single_completions_are_nearly_those_of_a_batch(pool: ServerPool) -> None:
+    requests = batch(prompts=8, samples=4)
+
+    async def one_by_one() -> list[Completion]:
+        return await asyncio.gather(*(pool.complete(each, session="one") for each in requests))
+
+    assert asyncio.run(pool.complete(replace(requests[0], max_new_tokens=0), session="one")).token_ids == ()
+    expected = pool.generate(requests, lockstep=True)
+    same = [a for a, b in zip(expected, asyncio.run(one_by_one()), strict=True) if a.token_ids == b.token_ids]
+    assert len(same) >= 0.98 * len(requests)
+
+
+@pytest.mark.server
+def test_a_prompt_that_does_not_fit_is_refused_with_its_length(pool: ServerPool) -> None:
     request = SamplingRequest(input_ids=(5,) * 300, seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
     with pytest.raises(ServerError, match="300 tokens"):
-        client.generate([request], lockstep=True)
+        pool.generate([request], lockstep=True)
 
 
 @pytest.mark.server
-def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServer) -> None:
-    with pytest.raises(ServerError, match=r"[Uu]nauthorized"):
-        RolloutClient([server.address], 10, api_key="wrong").generate(batch(prompts=1), lockstep=False)
+def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServer, tiny_model: Path) -> None:
+    stranger = replace(server.endpoint, api_key="wrong")
+    with pool_over([stranger], tiny_model) as pool, pytest.raises(ServerError, match=r"[Uu]nauthorized"):
+        pool.generate(batch(prompts=1), lockstep=False)
     family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
     assert not any(server.api_key in part for process in family for part in process.cmdline())
 
 
 @pytest.mark.server
 def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
-    client: RolloutClient, tiny_model: Path, engine: Engine, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
+    pool: ServerPool, tiny_model: Path, engine: Engine, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
-    expected = client.generate(batch(), lockstep=True)
-    with SGLangServer(tiny_model, engine, tmp_path / "server.log") as server:
-        other = RolloutClient([server.address], 120, api_key=server.api_key, diagnose=server.diagnose)
-        assert other.generate(batch(), lockstep=True) == expected
+    expected = pool.generate(batch(), lockstep=True)
+    with (
+        SGLangServer(tiny_model, engine, tmp_path / "server.log") as server,
+        pool_over([server.endpoint], tiny_model) as other,
+    ):
+        assert [replace(c, weight_version="first") for c in other.generate(batch(), lockstep=True)] == expected
         group = server.process.pid
         scheduler = next(p for p in psutil.Process(group).children() if "scheduler" in p.name())
         killed: list[float] = []
@@ -224,7 +254,7 @@ def test_a_server_that_dies_while_starting_is_one_sentence_with_the_reason(
     shutil.copytree(tiny_model, model)
     write_json(model / "config.json", read_json(model / "config.json") | {"architectures": ["Nonsense"]})
     log = tmp_path / "server.log"
-    with pytest.raises(ServerError) as error, serving(model, engine, log, dtype="float32", deterministic=True):
+    with pytest.raises(ServerError) as error, open_engine(model, engine, log, dtype="float32", deterministic=True):
         pass
     sentence = str(error.value)
     assert "died while it was starting" in sentence
@@ -238,7 +268,7 @@ def test_a_server_that_is_not_ready_in_time_is_killed(
 ) -> None:
     monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
     server = SGLangServer(tiny_model, Engine(start_timeout=1), tmp_path / "server.log")
-    with pytest.raises(ServerError, match=r"not ready after 1 s: raise rollout\.engine\.start_timeout"), server:
+    with pytest.raises(ServerError, match=r"not ready after 1 s: raise runtime\.engine\.start_timeout"), server:
         pass
     wait_until(lambda: not living_in(server.process.pid))
 
@@ -265,6 +295,52 @@ def test_a_taken_port_and_no_free_port_are_errors(
         free_port(None)
 
 
+SCRIPTED_SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        known = self.path == "/health" or self.headers.get("Authorization") == "Bearer " + sys.argv[2]
+        self.send_response(200 if known else 401); self.send_header("Content-Length", "0"); self.end_headers()
+    do_POST = do_GET
+HTTPServer.allow_reuse_address = False
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_port_that_another_server_took_in_between_is_left_to_it(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    """Such as that of another stage, which answers /health as ours would, but has another key."""
+    taken = free_port(None)
+    other = subprocess.Popen([sys.executable, "-c", SCRIPTED_SERVER, str(taken), "another key"])
+    wait_until(lambda: listens(taken))
+    server = SGLangServer(tiny_model, Engine(start_timeout=60), tmp_path / "server.log")
+    asked: list[int] = []
+
+    def first_the_taken_one(wanted: int | None) -> int:
+        asked.append(free_port(wanted) if asked else taken)
+        return asked[-1]
+
+    def command(model: Path, engine: Engine, port: int, *rest: object, **about: object) -> list[str]:
+        return [sys.executable, "-c", SCRIPTED_SERVER, str(port), server.api_key]
+
+    monkeypatch.setattr("dagrpo.rollout.engine.server.free_port", first_the_taken_one)
+    monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", command)
+    with server:
+        assert len(asked) == 2
+        assert server.address == f"http://127.0.0.1:{asked[1]}"
+        assert server.diagnose() is None
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
 @pytest.mark.parametrize(
     ("missing", "named"),
     [
@@ -281,7 +357,7 @@ def test_an_incomplete_model_folder_is_refused_before_anything_starts(
     (model / missing).unlink()
     with (
         pytest.raises(ServerError, match=f"{model} cannot be served, it has no {named}.*: run the stage"),
-        serving(model, Engine(), tmp_path / "server.log", dtype="float32", deterministic=True),
+        open_engine(model, Engine(), tmp_path / "server.log", dtype="float32", deterministic=True),
     ):
         pass
     assert not (tmp_path / "server.log").exists()
@@ -301,13 +377,3 @@ def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(
     keys = {SGLangServer(tmp_path, Engine(), tmp_path / "log").api_key for _ in range(200)}
     assert len(keys) == 200
     assert all(key.isalnum() and len(key) == 64 for key in keys)
-
-
-def test_with_servers_that_run_elsewhere_none_is_started(tmp_path: Path) -> None:
-    engine = Engine(servers=["http://127.0.0.1:1/"])
-    with (
-        serving(tmp_path / "no model", engine, tmp_path / "log", dtype="float32", deterministic=True) as client,
-        pytest.raises(ServerError, match=r"http://127\.0\.0\.1:1 cannot be reached"),
-    ):
-        client.generate(batch(prompts=1), lockstep=False)
-    assert not (tmp_path / "log").exists()

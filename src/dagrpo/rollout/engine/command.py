@@ -35,7 +35,15 @@ ENVIRONMENT = {
 
 
 def server_command(
-    model: Path, engine: Engine, port: int, settings: Path, *, dtype: str, gpu: bool, deterministic: bool
+    model: Path,
+    engine: Engine,
+    port: int,
+    settings: Path,
+    *,
+    dtype: str,
+    gpu: bool,
+    deterministic: bool,
+    version: str,
 ) -> list[str]:
     """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine."""
     flags = {
@@ -44,6 +52,7 @@ def server_command(
         "port": str(port),
         "config": str(settings),
         "dtype": dtype,
+        "weight-version": version,
         "max-total-tokens": str(engine.max_total_tokens),
         "max-running-requests": str(engine.max_running_requests),
         "chunked-prefill-size": "4096",

@@ -9,6 +9,8 @@ TAIL_BYTES = 1 << 16
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
 _REASON = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)(: .*)?$|^ERROR: |\[Errno \d+\]")
 
+_TAKEN_PORT = re.compile(r"address already in use|port \d+.* in use", re.IGNORECASE)
+
 
 class ServerError(UserError):
     """The rollout server cannot be used. The message says why, where its log is, and what to do."""
@@ -21,6 +23,11 @@ def reason_in(log: Path, start: int = 0) -> str | None:
     """
     lines = _last_lines(log, start)
     return next((line for line in reversed(lines) if _REASON.search(line)), None)
+
+
+def names_a_taken_port(log: Path) -> bool:
+    """Whether a server's log ends with the complaint that another process listens on its port."""
+    return any(_TAKEN_PORT.search(line) for line in _last_lines(log, 0))
 
 
 def last_line_of(log: Path) -> str:

@@ -11,40 +11,23 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
 import psutil
-import urllib3
 
-from dagrpo.files import read_json
 from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.client import RolloutClient
+from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
-from dagrpo.rollout.engine.errors import ServerError, last_line_of, reason_in
+from dagrpo.rollout.engine.errors import ServerError, last_line_of, names_a_taken_port, reason_in
 from dagrpo.rollout.engine.process import WatchedProcess
+from dagrpo.rollout.engine.servable import require_servable
 
-__all__ = ["SGLangServer", "ServerError", "serving"]
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 SECONDS_BETWEEN_CHECKS = 0.1
-API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
-
-
-@contextmanager
-def serving(model: Path, engine: Engine, log: Path, *, dtype: str, deterministic: bool) -> Iterator[RolloutClient]:
-    """A client of the servers that run elsewhere, or of one that is started for the model and stopped at the end.
-
-    ServerError when the server cannot be started, in one sentence with the log's path.
-    """
-    if engine.servers:
-        yield RolloutClient(engine.servers, engine.request_timeout, api_key=os.environ.get(API_KEY_VARIABLE))
-        return
-    with SGLangServer(model, engine, log, dtype=dtype, deterministic=deterministic) as server:
-        yield RolloutClient([server.address], engine.request_timeout, api_key=server.api_key, diagnose=server.diagnose)
+PORTS_TO_TRY = 3  # two servers that start together may be given one port
 
 
 class SGLangServer:
@@ -61,15 +44,21 @@ class SGLangServer:
         *,
         dtype: str = "float32",
         deterministic: bool = True,
+        version: str = "default",
         port: int | None = None,
     ) -> None:
-        """Nothing is started yet. `deterministic` matters on a GPU only. `port` None: any free one."""
+        """Nothing is started yet. `deterministic` matters on a GPU only. `port` None: any free one.
+
+        `version` is what the server calls the weights that it starts with.
+        """
         self._model = model
         self._engine = engine
         self._log = log
         self._dtype = dtype
         self._deterministic = deterministic
-        self._port = port
+        self._version = version
+        self._wanted_port = port
+        self._port = 0
         self._process: WatchedProcess | None = None
         self._ready_at = 0  # length of the log when the server was ready
         self._dead_worker: str | None = None
@@ -82,6 +71,11 @@ class SGLangServer:
         return f"http://{HOST}:{self._port}"
 
     @property
+    def endpoint(self) -> Endpoint:
+        """What a client needs, once started."""
+        return Endpoint(address=self.address, api_key=self.api_key, diagnose=self.diagnose)
+
+    @property
     def process(self) -> WatchedProcess:
         """Its main process, which leads the group of all of its processes."""
         assert self._process is not None, "not started"
@@ -89,15 +83,26 @@ class SGLangServer:
 
     def __enter__(self) -> Self:
         require_servable(self._model)
-        self._port = free_port(self._port)
+        for _ in range(PORTS_TO_TRY - 1):
+            try:
+                return self._started()
+            except ServerError:  # the port was free a moment ago, and then somebody else's
+                if self._wanted_port or not names_a_taken_port(self._log):
+                    raise
+        return self._started()
+
+    def _started(self) -> Self:
+        self._port = free_port(self._wanted_port)
         self._process = self._launch(self._port)
         try:
             self._wait_until_ready()
         except BaseException:
-            self.stop()
+            self._process.stop()
             raise
         self._ready_at = self._log.stat().st_size
-        threading.Thread(target=self._watch_workers, name="sglang-watch", daemon=True).start()
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        workers = {child: child.name() for child in children if child.name().startswith("sglang")}
+        threading.Thread(target=self._watch, args=(workers,), name="sglang-watch", daemon=True).start()
         return self
 
     def __exit__(
@@ -122,16 +127,24 @@ class SGLangServer:
         return f"{what} ({how}): {reason} (log: {self._log})"
 
     def _launch(self, port: int) -> WatchedProcess:
-        import torch  # slow to import, and not needed to use servers that run elsewhere
+        import torch  # slow to import
 
         gpu = torch.cuda.is_available()
         scratch = Path(tempfile.mkdtemp(prefix="dagrpo-sglang-"))
         settings = scratch / "settings.yaml"
         write_settings(settings, self.api_key)
+        command = server_command(
+            self._model,
+            self._engine,
+            port,
+            settings,
+            dtype=self._dtype,
+            gpu=gpu,
+            deterministic=self._deterministic,
+            version=self._version,
+        )
         return WatchedProcess(
-            server_command(
-                self._model, self._engine, port, settings, dtype=self._dtype, gpu=gpu, deterministic=self._deterministic
-            ),
+            command,
             environment=server_environment(os.environ, scratch, gpu=gpu),
             log=self._log,
             scratch=scratch,
@@ -140,8 +153,8 @@ class SGLangServer:
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._engine.start_timeout
         headers = {"Authorization": f"Bearer {self.api_key}"}
-        with urllib3.PoolManager(headers=headers, retries=False, timeout=5.0) as http:
-            while not self._answers(http, "GET", "/health"):
+        with httpx.Client(base_url=self.address, headers=headers, timeout=5.0, trust_env=False) as http:
+            while not self._is_ready(http):
                 failure = self.diagnose()
                 if failure is not None:
                     raise ServerError(failure)
@@ -151,18 +164,17 @@ class SGLangServer:
                         f"runtime.engine.start_timeout; it last said: {last_line_of(self._log)} (log: {self._log})"
                     )
                 time.sleep(SECONDS_BETWEEN_CHECKS)
-            self._answers(http, "POST", "/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
+            http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
 
-    def _answers(self, http: urllib3.PoolManager, method: str, path: str) -> bool:
+    def _is_ready(self, http: httpx.Client) -> bool:
+        """Whether it answers, and not another server that has taken its port: only ours knows the api key."""
         try:
-            return http.request(method, self.address + path).status == 200
-        except urllib3.exceptions.HTTPError:
+            return http.get("/health").status_code == 200 and http.get("/model_info").status_code == 200
+        except httpx.HTTPError:
             return False
 
-    def _watch_workers(self) -> None:
+    def _watch(self, workers: Mapping[psutil.Process, str]) -> None:
         """SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        workers = {child: child.name() for child in children if child.name().startswith("sglang")}
         while not self._stopping.wait(SECONDS_BETWEEN_CHECKS):
             dead = [name for worker, name in workers.items() if not _is_alive(worker)]
             if dead:
@@ -189,22 +201,3 @@ def free_port(wanted: int | None) -> int:
             what = f"Port {wanted} of {HOST} is in use" if wanted else f"No port of {HOST} is free"
             raise ServerError(f"{what}: stop what holds it, then run again.") from None
         return int(probe.getsockname()[1])
-
-
-def require_servable(model: Path) -> None:
-    """Refuse, before a slow start, a folder that SGLang could not serve; ServerError names what is missing."""
-    missing = _missing_from(model)
-    if missing is not None:
-        raise ServerError(f"{model} cannot be served, it has no {missing}: run the stage that makes this model again.")
-
-
-def _missing_from(model: Path) -> str | None:
-    if not (model / "config.json").is_file():
-        return "config.json"
-    if not any((model / name).is_file() for name in TOKENIZER_FILES):
-        return "tokenizer (tokenizer.json)"
-    index = model / "model.safetensors.index.json"
-    if index.is_file():
-        shards = sorted(set(read_json(index)["weight_map"].values()))
-        return next((shard for shard in shards if not (model / shard).is_file()), None)
-    return None if any(model.glob("*.safetensors")) else "weights (*.safetensors)"

@@ -1,67 +1,125 @@
-"""How the trainer's weights reach the engine: safetensors in a folder that lives in memory (tmpfs)."""
+"""How weights reach a server: safetensors in a folder that this process writes and the server reads.
+
+For a server of our own that is a folder in memory. A server that runs elsewhere sees another /dev/shm, so for that one the
+folder is made in `runtime.engine.weights_folder`, which both must see under the same path.
+"""
 
 import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from filelock import FileLock, Timeout
 
-from dagrpo.checkpoints.folder import copy_auxiliary
+from dagrpo.checkpoints.folder import auxiliary_files, copy_files, unlisted_auxiliary_files
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
 from dagrpo.checkpoints.safetensors_file import write_safetensors
-from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.tensors import Tensors, total_bytes
+from dagrpo.console import say
+from dagrpo.errors import UserError
 
 WEIGHTS = "model.safetensors"
+LOCK = ".lock"
+MEMORY = Path("/dev/shm")
+HEADROOM = 1 << 24  # bytes beside the tensors: the header, and a tokenizer
 
 
-PREFIX, LOCK = "dagrpo-", ".lock"
+class WeightsFolder:
+    """A Hugging Face folder that holds the newest weights, as a context manager. It is made when it is first written to.
 
-
-def _memory_folder() -> Path:
-    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-
-
-class EngineFolder:
-    """A Hugging Face folder that always holds the newest weights, for the engine to load from."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, weights: Tensors) -> None:
-        """Replace the weights as one rename."""
-        temporary = self.path / f"{WEIGHTS}.part"
-        write_safetensors(temporary, weights, {"format": "pt"})
-        temporary.replace(self.path / WEIGHTS)
-
-
-@contextmanager
-def engine_folder(like: Path) -> Iterator[EngineFolder]:
-    """A folder with the configuration and tokenizer of the checkpoint `like`, removed at the end.
-
-    Those of trainers that were killed are removed at the beginning: they hold a model's worth of memory each.
+    Its lock says that it is in use. Folders of processes that were killed hold a model's worth of memory each: whoever
+    makes the next one removes them.
     """
-    remove_abandoned(_memory_folder())
-    descriptor, name = tempfile.mkstemp(prefix=PREFIX, suffix=LOCK, dir=_memory_folder())
-    os.close(descriptor)
-    path = Path(name.removesuffix(LOCK))
-    try:
-        with FileLock(name):  # before there is a folder that could be taken for an abandoned one
-            path.mkdir(mode=0o700)
-            copy_auxiliary(like, read_manifest(like / MANIFEST), path)
-            yield EngineFolder(path)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        Path(name).unlink(missing_ok=True)
+
+    def __init__(self, like: Path, parent: Path | None) -> None:
+        """Configuration and tokenizer are those of the model folder `like`.
+
+        `parent` None: memory if it has room, else the folder for temporary files.
+        """
+        self._like = like
+        self._parent = parent
+        self._path: Path | None = None
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._held.close()
+
+    def write(self, weights: Tensors) -> Path:
+        """Replace the weights; the folder that now holds them. UserError, before anything is written: there is no room.
+
+        The old ones are removed first, so that there is never more than one copy: a server has read them when it answers.
+        """
+        if self._path is None:
+            self._path = self._make(total_bytes(weights) + HEADROOM)
+        target = self._path / WEIGHTS
+        target.unlink(missing_ok=True)
+        _require_room(self._path, total_bytes(weights))
+        temporary = self._path / f"{WEIGHTS}.part"
+        write_safetensors(temporary, weights, {"format": "pt"})
+        return temporary.replace(target).parent
+
+    def _make(self, needed: int) -> Path:
+        parent = self._parent or _memory_or_disk(needed)
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(parent)
+        _require_room(parent, needed)
+        descriptor, name = tempfile.mkstemp(prefix=_prefix(), suffix=LOCK, dir=parent)
+        os.close(descriptor)
+        path = Path(name.removesuffix(LOCK))
+        self._held.callback(Path(name).unlink, missing_ok=True)
+        self._held.enter_context(FileLock(name))  # before there is a folder that could be taken for an abandoned one
+        self._held.callback(shutil.rmtree, path, ignore_errors=True)
+        path.mkdir(mode=0o700 if self._parent is None else 0o755)  # a server elsewhere may be another user's
+        copy_files({file: self._like / file for file in _auxiliary_files(self._like)}, path)
+        return path
+
+
+def _prefix() -> str:
+    """Of the folders of this machine: on a shared file system, a lock need not hold between machines."""
+    return f"dagrpo-weights-{socket.gethostname()}-"
+
+
+def _auxiliary_files(model: Path) -> list[str]:
+    listed = (model / MANIFEST).is_file()
+    return auxiliary_files(read_manifest(model / MANIFEST)) if listed else unlisted_auxiliary_files(model)
+
+
+def _memory_or_disk(needed: int) -> Path:
+    disk = Path(tempfile.gettempdir())
+    if not os.access(MEMORY, os.W_OK):
+        return disk
+    remove_abandoned(MEMORY)
+    free = shutil.disk_usage(MEMORY).free
+    if free >= needed:
+        return MEMORY
+    say(
+        f"{MEMORY} has {free:,} bytes free and the engine's weights take {needed:,}: they go through {disk}, which is "
+        "slower (runtime.engine.weights_folder chooses another folder)."
+    )
+    return disk
+
+
+def _require_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"{folder} has {free:,} bytes free, and the weights on their way to the engine take {needed:,}: make room, "
+            "or set runtime.engine.weights_folder to a folder that has it."
+        )
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove folders for an engine whose trainer is gone: nobody holds their lock."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        if folder.is_dir():
-            lock = Path(f"{folder}{LOCK}")
-            with suppress(Timeout, OSError), FileLock(lock, timeout=0):  # or it is another user's
+    """Remove folders of this module whose process is gone: nobody holds their lock. Touches nothing without such a lock."""
+    for lock in parent.glob(f"{_prefix()}*{LOCK}"):
+        with suppress(Timeout, OSError), FileLock(lock, timeout=0):  # or it is another user's
+            folder = Path(str(lock).removesuffix(LOCK))
+            if folder.is_dir():
                 shutil.rmtree(folder)
-                lock.unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)

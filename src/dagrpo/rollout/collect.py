@@ -1,0 +1,67 @@
+"""From problems to trajectories, and from trajectories to graded ones: the one road of training, difficulty and evaluation.
+
+Two orders of work give the same records. In lockstep the same seeds give the same tokens, to the bit. Free-running is
+faster, and repeatable up to the rounding of matrix products.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from dagrpo.params.reward import Reward
+from dagrpo.records import Attempt
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.score import grade_all
+from dagrpo.rollout.agent import Agent
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, in_lockstep
+from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
+
+
+def collect(
+    problems: Sequence[Problem],
+    sampling: Sampling,
+    seed_of: Callable[[int, int], int],
+    *,
+    engine: RolloutEngine,
+    agent: Agent,
+    on_batch: OnBatch | None = None,
+) -> list[Trajectory]:
+    """Every attempt at every problem; those at one problem side by side: the greedy one if asked for, then sample 0, 1, ...
+
+    `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the problem's place in
+    `problems`, where it may stand twice. `on_batch` is told of attempts as they finish. ServerError when the engine fails.
+    """
+    planned = [
+        PlannedAttempt(position=position, problem=problem, sample_index=sample, seed=seed_of(position, sample))
+        for position, problem in enumerate(problems)
+        for sample in sampling.sample_indices
+    ]
+    order_of_work = in_lockstep if sampling.lockstep else free_running
+    return asyncio.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
+
+
+def grade(
+    trajectories: Sequence[Trajectory], reward: Reward, max_new_tokens: int, grader: Grader
+) -> list[GradedTrajectory]:
+    """Each trajectory with its score, in order. UserError when a ground truth is none for its verifier."""
+    scores = grade_all([_attempt(trajectory) for trajectory in trajectories], reward, max_new_tokens, grader)
+    return [GradedTrajectory(trajectory=t, score=score) for t, score in zip(trajectories, scores, strict=True)]
+
+
+def _attempt(trajectory: Trajectory) -> Attempt:
+    """What a reward may see of a trajectory."""
+    example = trajectory.problem.example
+    return Attempt(
+        text=trajectory.text,
+        ground_truth=example.ground_truth,
+        verifier=example.verifier,
+        tokens=trajectory.tokens,
+        turns=trajectory.turns,
+        tool_calls=trajectory.tool_calls,
+        failed_tool_calls=trajectory.failed_tool_calls,
+    )
+
+
+def _ignore(trajectories: Sequence[Trajectory]) -> None:
+    """Nobody asked to be told."""

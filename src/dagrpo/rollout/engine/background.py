@@ -1,0 +1,53 @@
+"""An event loop in a thread of its own: callers with and without a loop share one set of connections."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+Result = TypeVar("Result")
+
+
+class BackgroundLoop:
+    """Runs coroutines, as a context manager. What is unfinished at its end is cancelled."""
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="rollout-engine", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, for a caller that waits for it."""
+        submitted = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return submitted.result()
+        finally:
+            submitted.cancel()  # the caller was interrupted; no effect on finished work
+
+    async def join(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, for a coroutine of another loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def _work(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is unfinished
+            runner.run(self._until_the_end())
+
+    async def _until_the_end(self) -> None:
+        await self._ended.wait()
+
+
+async def all_of(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """All results in order. The first failure ends the others at once, and is raised as it is."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,23 @@
+"""What the rest of the program asks of a rollout engine."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.records import Completion, SamplingRequest
+
+
+class RolloutEngine(Protocol):
+    """Servers that all hold the same weights, and complete tokens with them. Tests script one; `open_engine` opens one."""
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs."""
+        ...
+
+    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+        """One completion. Requests of one session go to one server, which has the tokens they share in its cache."""
+        ...
+
+    def load(self, weights: Tensors, version: str) -> None:
+        """Replace the weights; from now on every answer is checked to come from them."""
+        ...

@@ -1,0 +1,114 @@
+"""The one way to an engine, whether its servers are our own or run elsewhere."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+
+from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.tensors import CastTensors, Tensors
+from dagrpo.console import say
+from dagrpo.errors import UserError
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.rollout.engine.version import new_version
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
+
+
+@contextmanager
+def open_engine(
+    model: Path,
+    params: Engine,
+    log: Path,
+    *,
+    dtype: str,
+    deterministic: bool,
+    weights: Tensors | None = None,
+    version: str = "initial",
+) -> Iterator[ServerPool]:
+    """An engine that holds `weights`, else those of the folder `model`, whatever its servers held before.
+
+    `model` is a folder with configuration and tokenizer; without `weights`, also with weights in the Hugging Face layout.
+    Without `params.servers`, a server is started for it and stopped at the end; its output goes to `log`. Servers that run
+    elsewhere are this process's alone until the end. `weights` is read while the engine is opened, and not afterwards.
+    `version` is what completions call the weights. UserError and ServerError say in one sentence what cannot be used.
+    """
+    with ExitStack() as stack:
+        loop = stack.enter_context(BackgroundLoop())
+        if params.servers:
+            yield _elsewhere(stack, loop, model, params, dtype=dtype, weights=weights, version=version)
+        else:
+            folder = stack.enter_context(WeightsFolder(model, _weights_folder(params)))
+            served = model if weights is None else folder.write(weights)
+            name = new_version(version)
+            server = stack.enter_context(
+                SGLangServer(served, params, log, dtype=dtype, deterministic=deterministic, version=name.sent)
+            )
+            clients = _clients(stack, loop, [server.endpoint], params.request_timeout)
+            yield ServerPool(clients, loop, folder, name)
+
+
+def _elsewhere(
+    stack: ExitStack,
+    loop: BackgroundLoop,
+    model: Path,
+    params: Engine,
+    *,
+    dtype: str,
+    weights: Tensors | None,
+    version: str,
+) -> ServerPool:
+    parent = _weights_folder(params)
+    if parent is None:
+        raise UserError(
+            f"runtime.engine.servers names {', '.join(params.servers)}, which cannot see this machine's memory: set "
+            "runtime.engine.weights_folder to a folder that this machine and the servers see under the same path."
+        )
+    folder = stack.enter_context(WeightsFolder(model, parent))
+    _take_turns(stack, parent, params.servers)
+    key = os.environ.get(API_KEY_VARIABLE)
+    endpoints = [Endpoint(address=address, api_key=key) for address in params.servers]
+    clients = _clients(stack, loop, endpoints, params.request_timeout)
+    engine = ServerPool(clients, loop, folder, new_version(version))
+    engine.load(weights or CastTensors(HuggingFaceTensors(model), getattr(torch, dtype)), version)
+    return engine
+
+
+def _weights_folder(params: Engine) -> Path | None:
+    return None if params.weights_folder is None else Path(params.weights_folder).absolute()
+
+
+def _clients(
+    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], timeout: float
+) -> list[ServerClient]:
+    clients = [ServerClient(endpoint, timeout) for endpoint in endpoints]
+    for client in clients:
+        stack.callback(_close, loop, client)
+    return clients
+
+
+def _close(loop: BackgroundLoop, client: ServerClient) -> None:
+    loop.run(client.close())
+
+
+def _take_turns(stack: ExitStack, folder: Path, servers: Sequence[str]) -> None:
+    """Wait until no other stage uses one of these servers: they can hold the weights of one of them at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for address in sorted({address.rstrip("/") for address in servers}):  # one order for all: nobody waits in a circle
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        lock = FileLock(folder / f"dagrpo-server-{name}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"{address} is used by another stage: waiting for it.")
+            lock.acquire()
+        stack.callback(lock.release)

@@ -1,0 +1,84 @@
+"""Several servers with the same weights as one engine.
+
+Lockstep makes a batch repeatable to the bit. Each token depends on its request's seed, its position and the logits alone,
+but logits round differently when a matrix product has other rows. So a lockstep batch goes to an idle server with an empty
+cache, as one HTTP request: SGLang hands the requests of one HTTP request to its scheduler in one piece, and all that the
+scheduler then does follows from them. Nobody else may use the server meanwhile.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.background import BackgroundLoop, all_of
+from dagrpo.rollout.engine.client import ServerClient
+from dagrpo.rollout.engine.version import WeightVersion, new_version
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+SLICE = 64  # requests per HTTP request when not in lockstep
+SLICES_IN_FLIGHT = 8  # per server
+
+
+class ServerPool:
+    """The engine that `open_engine` opens. ServerError when a server dies, refuses, or does not answer in time."""
+
+    def __init__(
+        self, servers: Sequence[ServerClient], loop: BackgroundLoop, folder: WeightsFolder, version: WeightVersion
+    ) -> None:
+        """The servers hold the weights `version`, or are about to be told with `load`."""
+        assert servers, "no server"
+        self._servers = servers
+        self._loop = loop
+        self._folder = folder
+        self._version = version
+        self._cache_is_empty = False
+        self._server_of: dict[str, ServerClient] = {}  # by session
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs."""
+        return self._loop.run(self._generate(requests, lockstep=lockstep))
+
+    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+        """One completion. Requests of one session go to one server, which has the tokens they share in its cache."""
+        self._cache_is_empty = False
+        turn = len(self._server_of)
+        server = self._server_of.setdefault(session, self._servers[turn % len(self._servers)])
+        (completion,) = await self._loop.join(server.generate([request], self._version))
+        return completion
+
+    def load(self, weights: Tensors, version: str) -> None:
+        """Have every server load these weights, and expect them in all answers from now on."""
+        folder = self._folder.write(weights)
+        self._version = new_version(version)
+        self._loop.run(self._load_everywhere(folder))
+
+    async def _load_everywhere(self, folder: Path) -> None:
+        await all_of(server.load(folder, self._version) for server in self._servers)
+        self._cache_is_empty = True
+        self._server_of.clear()
+
+    async def _generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        if lockstep and not self._cache_is_empty:
+            await all_of(server.empty_cache() for server in self._servers)
+        self._cache_is_empty = False
+        limits = [asyncio.Semaphore(SLICES_IN_FLIGHT) for _ in self._servers]
+
+        async def part_of(server: int, part: range) -> list[Completion]:
+            async with limits[server]:
+                return await self._servers[server].generate([requests[i] for i in part], self._version)
+
+        parts = split(len(requests), len(self._servers), lockstep=lockstep)
+        completions: dict[int, Completion] = {}
+        for (_, part), answers in zip(parts, await all_of(part_of(*each) for each in parts), strict=True):
+            completions.update(zip(part, answers, strict=True))
+        return [completions[index] for index in range(len(requests))]
+
+
+def split(requests: int, servers: int, *, lockstep: bool) -> list[tuple[int, range]]:
+    """Which server gets which requests: one part each in lockstep, else slices in turn."""
+    if lockstep:
+        return [(server, range(server, requests, servers)) for server in range(min(servers, requests))]
+    starts = range(0, requests, SLICE)
+    return [(turn % servers, range(start, min(start + SLICE, requests))) for turn, start in enumerate(starts)]

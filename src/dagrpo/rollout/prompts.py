@@ -1,0 +1,115 @@
+"""From the rows of a split to problems that the engine can complete, and the order in which training takes them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.params.training import Training
+from dagrpo.records import Example
+from dagrpo.rendering import render
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.tasks.schema import from_table, require_single_turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLimit:
+    """The longest prompt that can be used, and what to tell whoever has a longer one."""
+
+    tokens: int
+    reason: str  # why, and the remedy, such as "training.max_prompt_tokens is 64: raise it"
+
+
+def read_split(path: Path) -> list[Example]:
+    """The rows of a split. UserError: it has none, or one that takes more than a single turn."""
+    examples = from_table(read_parquet(path), path)
+    require_single_turn(examples, path)
+    if not examples:
+        raise UserError(
+            f"{path} has no rows: choose tasks (experiment.train, experiment.evaluate) that have a {path.stem} split."
+        )
+    return examples
+
+
+def problems_of(
+    rows: Iterable[tuple[int, Example]], tokenizer: PreTrainedTokenizerBase, limit: PromptLimit, source: Path
+) -> list[Problem]:
+    """Rows of the split `source`, each with its index, rendered; UserError names one that is too long."""
+    problems = []
+    for index, example in rows:
+        text, token_ids = render(tokenizer, example.prompt)
+        if len(token_ids) > limit.tokens:
+            raise UserError(f"{source} row {index}: the prompt has {len(token_ids)} tokens, and {limit.reason}.")
+        problems.append(Problem(index=index, example=example, text=text, token_ids=token_ids))
+    return problems
+
+
+def training_problems(path: Path, tokenizer: PreTrainedTokenizerBase, training: Training) -> list[Problem]:
+    """The train split's problems within the range of pass rates.
+
+    UserError names a row that is too long or lacks the pass rate that the order needs, or says that too few are left.
+    """
+    examples = read_split(path)
+    chosen = [(index, example) for index, example in enumerate(examples) if _in_range(example, training)]
+    if training.order == "easy_first":
+        _require_pass_rates(chosen, path)
+    limit = PromptLimit(
+        tokens=training.max_prompt_tokens,
+        reason=f"training.max_prompt_tokens is {training.max_prompt_tokens}: raise it, "
+        "or set data.max_prompt_tokens to leave such rows out",
+    )
+    problems = problems_of(chosen, tokenizer, limit, path)
+    if len(problems) < training.prompts_per_step:
+        raise UserError(
+            f"{path} has {len(problems)} problems to train on ({len(examples)} rows, less those outside "
+            f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
+            f"({training.prompts_per_step}): lower the latter, or widen the range."
+        )
+    return problems
+
+
+def _in_range(example: Example, training: Training) -> bool:
+    return example.pass_rate is None or training.min_pass_rate <= example.pass_rate <= training.max_pass_rate
+
+
+def _require_pass_rates(rows: Iterable[tuple[int, Example]], source: Path) -> None:
+    for index, example in rows:
+        if example.pass_rate is None:
+            raise UserError(
+                f"{source} row {index}: training.order is easy_first, but the problem has no pass rate: set "
+                "difficulty.samples, give data.pass_rates, or set training.order to shuffled."
+            )
+
+
+def problems_of_step(problems: Sequence[Problem], step: int, training: Training, seed: int) -> list[Problem]:
+    """The problems of the step numbered from 0, in the order of `training.order`."""
+    rates = [problem.example.pass_rate for problem in problems] if training.order == "easy_first" else None
+    known = None if rates is None else [rate for rate in rates if rate is not None]
+    assert known is None or len(known) == len(problems), "checked when the problems were read"
+    indices = prompt_indices(seed, step, training.prompts_per_step, len(problems), known)
+    return [problems[index] for index in indices]
+
+
+def prompt_indices(
+    seed: int, step: int, count: int, total: int, pass_rates: Sequence[float] | None = None
+) -> list[int]:
+    """The prompts of a step: the next `count` of an endless row of shuffled epochs.
+
+    A function of its arguments alone, so a resumed run needs no saved position. An epoch's order depends on
+    (seed, epoch); a step may span two epochs. Each prompt appears once per epoch. With pass rates, [total], an epoch goes
+    from the highest to the lowest, and only prompts of equal pass rate are shuffled among each other.
+    """
+    first = step * count
+    indices: list[int] = []
+    for epoch in range(first // total, (first + count - 1) // total + 1):
+        order = np.random.default_rng([seed, epoch]).permutation(total)
+        if pass_rates is not None:
+            order = order[np.argsort(-np.asarray(pass_rates)[order], kind="stable")]
+        start = max(first - epoch * total, 0)
+        stop = min(first + count - epoch * total, total)
+        indices += [int(index) for index in order[start:stop]]
+    return indices

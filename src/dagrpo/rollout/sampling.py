@@ -1,0 +1,54 @@
+"""How often and how the policy attempts each problem."""
+
+from dataclasses import dataclass
+
+from dagrpo.params.rollout import Rollout
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.trajectory import GREEDY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How often and how the policy attempts each problem."""
+
+    section: str = "rollout"  # of params.yaml, where the values stand: for messages
+    samples: int  # attempts per problem, besides the greedy one
+    greedy: bool = False  # one more attempt, before the others, at temperature 0
+    temperature: float  # of the others
+    top_p: float
+    top_k: int  # -1: all tokens
+    max_new_tokens: int  # of one completion
+    lockstep: bool
+    batch_size: int | None = (
+        None  # attempts in a lockstep batch, or in flight; None: all. In lockstep, part of the result
+    )
+
+    @property
+    def sample_indices(self) -> range:
+        """The attempts at one problem, in order."""
+        return range(GREEDY if self.greedy else 0, self.samples)
+
+    def request(self, token_ids: tuple[int, ...], sample_index: int, seed: int) -> SamplingRequest:
+        """What the engine is asked for: a continuation of `token_ids`."""
+        greedy = sample_index == GREEDY
+        return SamplingRequest(
+            input_ids=token_ids,
+            seed=seed,
+            temperature=0.0 if greedy else self.temperature,
+            top_p=1.0 if greedy else self.top_p,
+            top_k=-1 if greedy else self.top_k,
+            max_new_tokens=self.max_new_tokens,
+        )
+
+
+def training_sampling(rollout: Rollout, samples: int, batch_size: int | None = None) -> Sampling:
+    """As training samples: what section `rollout` says, without a greedy attempt."""
+    return Sampling(
+        samples=samples,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_new_tokens=rollout.max_new_tokens,
+        lockstep=rollout.deterministic,
+        batch_size=batch_size,
+    )

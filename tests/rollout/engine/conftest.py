@@ -1,0 +1,40 @@
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dagrpo.rollout.engine.client import Endpoint
+from dagrpo.rollout.engine.pool import ServerPool
+from tests.rollout.engine.pools import pool_over
+from tests.rollout.engine.scripted import Echo, Script, ScriptedServer
+
+Serve = Callable[..., ScriptedServer]
+MakePool = Callable[..., ServerPool]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts scripted servers."""
+    servers: list[ScriptedServer] = []
+
+    def start(script: Script | None = None) -> ScriptedServer:
+        servers.append(ScriptedServer(script or Echo()))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+@pytest.fixture
+def pool_of(tmp_path: Path) -> Iterator[MakePool]:
+    """Makes engines over scripted servers."""
+    with ExitStack() as stack:
+        (tmp_path / "like").mkdir()
+
+        def make(*endpoints: Endpoint, timeout: float = 5) -> ServerPool:
+            return stack.enter_context(pool_over(endpoints, tmp_path / "like", tmp_path / "weights", timeout))
+
+        yield make

@@ -1,0 +1,27 @@
+"""Engines over servers that are there already, whoever started them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+STARTED_WITH = WeightVersion(name="default", sent="default")  # what a server calls weights that nobody named
+
+
+@contextmanager
+def pool_over(
+    endpoints: Sequence[Endpoint], like: Path, weights: Path | None = None, timeout: float = 120
+) -> Iterator[ServerPool]:
+    """`weights`: the folder in which weights travel; None: memory."""
+    with BackgroundLoop() as loop, WeightsFolder(like, weights) as folder:
+        clients = [ServerClient(endpoint, timeout) for endpoint in endpoints]
+        try:
+            yield ServerPool(clients, loop, folder, STARTED_WITH)
+        finally:
+            for client in clients:
+                loop.run(client.close())

@@ -1,0 +1,209 @@
+"""Opening an engine: whatever a server held before, it samples from the weights that were asked for."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.errors import UserError
+from dagrpo.params.runtime import Engine
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.server import free_port
+from tests.rollout.conftest import make_tiny_model
+from tests.rollout.engine.conftest import Serve
+from tests.rollout.engine.scripted import Echo
+
+REQUESTS = [
+    SamplingRequest(input_ids=(7, 8, 9, 10 + n), seed=n, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12)
+    for n in range(8)
+]
+
+
+def elsewhere(*addresses: str, weights: Path | None) -> Engine:
+    return Engine(
+        servers=list(addresses), weights_folder=None if weights is None else str(weights), request_timeout=120
+    )
+
+
+def sum_of_norm(folder: Path) -> float:
+    """A number that tells the weights of a folder."""
+    return float(load_file(folder / "model.safetensors")["model.norm.weight"].sum())
+
+
+def test_a_server_elsewhere_is_given_the_weights_of_whoever_samples_from_it(
+    serve: Serve, tiny_model: Path, tmp_path: Path
+) -> None:
+    seen: list[float] = []
+
+    def look(folder: Path) -> None:
+        seen.append(sum_of_norm(folder))
+
+    server = serve(Echo(look=look))
+    trained = make_tiny_model(tmp_path / "trained")
+    weights = load_file(trained / "model.safetensors")
+    save_file(weights | {"model.norm.weight": torch.full((128,), 2.0)}, trained / "model.safetensors")
+    params = elsewhere(server.address, weights=tmp_path / "shared")
+    versions = []
+    for model in (tiny_model, trained, tiny_model):
+        with open_engine(model, params, tmp_path / "log", dtype="float32", deterministic=False) as engine:
+            (completion,) = engine.generate(REQUESTS[:1], lockstep=False)
+            versions.append(completion.weight_version)
+    assert seen == [128.0, 256.0, 128.0]
+    assert versions == ["initial"] * 3
+    assert not (tmp_path / "log").exists(), "no server is started"
+    assert [path.suffix for path in (tmp_path / "shared").iterdir()] == [".lock"], "the weights are gone"
+
+
+def test_given_weights_come_before_those_of_the_folder(serve: Serve, tiny_model: Path, tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def look(folder: Path) -> None:
+        seen.append(sum_of_norm(folder))
+
+    params = elsewhere(serve(Echo(look=look)).address, weights=tmp_path / "shared")
+    first, second = (StateTensors({"model.norm.weight": torch.full((128,), value)}) for value in (3.0, 4.0))
+    with open_engine(
+        tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False, weights=first, version="step_0"
+    ) as engine:
+        assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_0"
+        engine.load(second, "step_1")
+        assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_1"
+    assert seen == [3 * 128.0, 4 * 128.0]
+
+
+def test_weights_for_a_server_elsewhere_have_the_type_that_the_engine_computes_in(
+    serve: Serve, tiny_model: Path, tmp_path: Path
+) -> None:
+    seen: list[torch.dtype] = []
+
+    def look(folder: Path) -> None:
+        seen.extend({tensor.dtype for tensor in load_file(folder / "model.safetensors").values()})
+
+    params = elsewhere(serve(Echo(look=look)).address, weights=tmp_path / "shared")
+    with open_engine(tiny_model, params, tmp_path / "log", dtype="bfloat16", deterministic=False):
+        assert seen == [torch.bfloat16]
+
+
+def test_a_server_elsewhere_without_a_folder_that_both_see_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    params = elsewhere("http://node7:30000", weights=None)
+    sentence = "http://node7:30000, which cannot see this machine's memory: set runtime.engine.weights_folder"
+    with (
+        pytest.raises(UserError, match=sentence),
+        open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False),
+    ):
+        pass
+
+
+def test_a_server_elsewhere_that_is_not_there_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    params = elsewhere("http://127.0.0.1:1/", weights=tmp_path / "shared")
+    with (
+        pytest.raises(ServerError, match=r"http://127\.0\.0\.1:1 cannot be reached"),
+        open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False),
+    ):
+        pass
+
+
+def test_two_stages_take_turns_on_a_server_elsewhere(serve: Serve, tiny_model: Path, tmp_path: Path) -> None:
+    server = serve()
+    params = elsewhere(server.address, weights=tmp_path / "shared")
+    events: list[str] = []
+
+    def other_stage() -> None:
+        with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False):
+            events.append("other opened")
+
+    with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False) as engine:
+        other = threading.Thread(target=other_stage)
+        other.start()
+        time.sleep(0.5)
+        engine.generate(REQUESTS[:2], lockstep=False)
+        events.append("first done")
+    other.join(20)
+    assert events == ["first done", "other opened"]
+
+
+@pytest.fixture
+def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
+    """A server started by hand: in a folder of its own, with a mount namespace in which /dev/shm is another one."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
+        pytest.skip("a mount namespace needs root")
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    write_settings(home / "settings.yaml", "by hand")
+    port = free_port(None)
+    command = server_command(
+        tiny_model,
+        Engine(),
+        port,
+        home / "settings.yaml",
+        dtype="float32",
+        gpu=False,
+        deterministic=True,
+        version="old",
+    )
+    script = 'mount -t tmpfs -o size=2g none /dev/shm && exec "$@"'
+    process = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", script, "sh", *command],
+        cwd=home,
+        env=server_environment(os.environ, home, gpu=False),
+        stdout=(home / "log").open("wb"),
+        stderr=subprocess.STDOUT,
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 240
+        while not _is_healthy(address):
+            assert process.poll() is None, (home / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, "not ready in time"
+            time.sleep(0.2)
+        yield address
+    finally:
+        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            each.kill()
+        process.wait()
+
+
+def _is_healthy(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health", trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.mark.server
+def test_a_real_server_that_sees_another_dev_shm_samples_from_what_it_is_told(
+    server_elsewhere: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation of two checkpoints, one after the other, and a trainer's hand-over, on one server."""
+    monkeypatch.setenv("SGLANG_API_KEY", "by hand")
+    trained = make_tiny_model(tmp_path / "trained")
+    base_weights = load_file(tiny_model / "model.safetensors")
+    trained_weights = {name: tensor * 1.05 for name, tensor in base_weights.items()}
+    save_file(trained_weights, trained / "model.safetensors")
+    params = elsewhere(server_elsewhere, weights=tmp_path / "shared")
+    tokens = []
+    for model in (tiny_model, trained):
+        with open_engine(model, params, tmp_path / "log", dtype="float32", deterministic=True) as engine:
+            tokens.append([c.logprobs for c in engine.generate(REQUESTS, lockstep=True)])
+    base, other = tokens
+    assert base != other
+    with open_engine(
+        tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True, weights=StateTensors(base_weights)
+    ) as engine:
+        assert [c.logprobs for c in engine.generate(REQUESTS, lockstep=True)] == base
+        engine.load(StateTensors(trained_weights), "step_1")
+        completions = engine.generate(REQUESTS, lockstep=True)
+    assert [c.logprobs for c in completions] == other
+    assert {c.weight_version for c in completions} == {"step_1"}

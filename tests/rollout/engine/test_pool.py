@@ -1,0 +1,191 @@
+"""The engine against scripted servers: what it sends, what it makes of the answers."""
+
+import asyncio
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.engine.client import Endpoint
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.pool import SLICE, split
+from tests.rollout.engine.conftest import MakePool, Serve
+from tests.rollout.engine.scripted import Echo, ScriptedServer, reply
+
+WEIGHTS = StateTensors({"w": torch.ones(2)})
+
+
+def at(server: ScriptedServer, **about: Any) -> Endpoint:
+    return Endpoint(address=server.address, **about)
+
+
+def request(*tokens: int, seed: int = 0) -> SamplingRequest:
+    return SamplingRequest(input_ids=tokens, seed=seed, temperature=0.7, top_p=0.9, top_k=-1, max_new_tokens=4)
+
+
+def test_a_lockstep_batch_goes_to_an_empty_server_as_one_http_request(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    completions = pool_of(at(server)).generate([request(1, 2, seed=5), request(3)], lockstep=True)
+    assert [completion.token_ids for completion in completions] == [(2,), (3,)]
+    assert completions[0].logprobs == (-0.2,)
+    assert completions[0].finish_reason == "length"
+    assert server.paths == ["/flush_cache?timeout=10.0", "/generate"]
+    body = server.asked[1][1]
+    assert body["input_ids"] == [[1, 2], [3]]
+    assert body["return_logprob"] is True
+    assert body["sampling_params"][0] == {
+        "temperature": 0.7, "top_p": 0.9, "top_k": -1, "max_new_tokens": 4, "sampling_seed": 5,
+    }  # fmt: skip
+
+
+def test_prompts_with_several_samples_are_read_once_before(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    batch = [request(1, 2, seed=seed) for seed in range(3)] + [request(9)]
+    pool_of(at(server)).generate(batch, lockstep=False)
+    assert server.asked[0] == ("/generate", {"input_ids": [[1, 2]], "sampling_params": {"max_new_tokens": 0}})
+    assert len(server.asked[1][1]["input_ids"]) == 4
+
+
+def test_new_weights_leave_an_empty_cache_and_are_named_in_what_they_wrote(serve: Serve, pool_of: MakePool) -> None:
+    servers = [serve(), serve()]
+    pool = pool_of(*map(at, servers))
+    pool.load(WEIGHTS, "step_1")
+    completions = pool.generate([request(1), request(2)], lockstep=True)
+    assert {completion.weight_version for completion in completions} == {"step_1"}
+    for server in servers:
+        assert server.paths == ["/update_weights_from_disk", "/generate"]
+        assert (Path(server.asked[0][1]["model_path"]) / "model.safetensors").is_file()
+        assert server.asked[0][1]["flush_cache"] is True
+
+
+def test_weights_of_the_same_name_that_somebody_else_loaded_are_noticed(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    ours, theirs = pool_of(at(server)), pool_of(at(server))
+    ours.load(WEIGHTS, "step_1")
+    theirs.load(WEIGHTS, "step_1")
+    with pytest.raises(ServerError, match=r"answered with weights \['step_1-\w+'\] instead of 'step_1-\w+'"):
+        ours.generate([request(1)], lockstep=True)
+    assert theirs.generate([request(1)], lockstep=True)[0].token_ids == (1,)
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 3 * SLICE + 5])
+def test_completions_come_back_in_order_whatever_server_made_them(
+    serve: Serve, pool_of: MakePool, lockstep: bool, number: int
+) -> None:
+    pool = pool_of(at(serve()), at(serve()), at(serve()))
+    completions = pool.generate([request(token) for token in range(number)], lockstep=lockstep)
+    assert [completion.token_ids for completion in completions] == [(token,) for token in range(number)]
+
+
+def test_lockstep_splits_a_batch_by_turns_and_other_batches_are_sliced() -> None:
+    assert split(5, 2, lockstep=True) == [(0, range(0, 5, 2)), (1, range(1, 5, 2))]
+    assert split(1, 2, lockstep=True) == [(0, range(0, 1, 2))]
+    assert split(SLICE + 1, 2, lockstep=False) == [(0, range(SLICE)), (1, range(SLICE, SLICE + 1))]
+
+
+def test_a_session_stays_on_its_server_and_sessions_are_spread(serve: Serve, pool_of: MakePool) -> None:
+    servers = [serve(), serve()]
+    pool = pool_of(*map(at, servers))
+
+    async def converse() -> None:
+        for turn in range(3):
+            works = [pool.complete(request(session, turn), session=str(session)) for session in range(4)]
+            completions = await asyncio.gather(*works)
+            assert [completion.token_ids for completion in completions] == [(turn,)] * 4
+
+    asyncio.run(converse())
+    sessions = [sorted(body["input_ids"][0][0] for _, body in server.asked) for server in servers]
+    assert sessions == [[0, 0, 0, 2, 2, 2], [1, 1, 1, 3, 3, 3]]
+
+
+def test_the_cache_is_emptied_before_a_lockstep_batch_that_follows_single_completions(
+    serve: Serve, pool_of: MakePool
+) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+    pool.load(WEIGHTS, "step_1")
+    asyncio.run(pool.complete(request(1), session="a"))
+    pool.generate([request(1)], lockstep=True)
+    assert server.paths == ["/update_weights_from_disk", "/generate", "/flush_cache?timeout=10.0", "/generate"]
+
+
+def test_the_api_key_goes_along(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    pool_of(at(server, api_key="secret")).generate([request(1)], lockstep=True)
+    assert server.authorizations == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ((400, {"error": {"message": "The input is longer than the context."}}), "The input is longer than the"),
+        ((400, {"success": False, "message": "no such file"}), "refused /generate: no such file"),
+        ((503, "Service unavailable"), "refused /generate: Service unavailable"),
+        ((200, [reply(1, reason={"type": "abort", "message": "out of memory"})]), "gave up a request: out of memory"),
+    ],
+)
+def test_a_refusal_is_passed_on(serve: Serve, pool_of: MakePool, answer: tuple[int, Any], sentence: str) -> None:
+    server = serve(lambda path, body: answer)
+    with pytest.raises(ServerError, match=sentence):
+        pool_of(at(server)).generate([request(1)], lockstep=False)
+
+
+def test_logprobs_that_are_no_numbers_are_an_error(serve: Serve, pool_of: MakePool) -> None:
+    broken = reply(1)
+    broken["meta_info"]["output_token_logprobs"] = [[None, 1, None]]
+    server = serve(lambda path, body: (200, [broken]))
+    with pytest.raises(ServerError, match="weights are not finite"):
+        pool_of(at(server)).generate([request(1)], lockstep=False)
+
+
+def test_a_server_that_does_not_answer_in_time_is_an_error(serve: Serve, pool_of: MakePool) -> None:
+    def sleep(body: dict[str, Any]) -> tuple[int, Any]:
+        time.sleep(0.3)
+        return 200, []
+
+    server = serve(Echo(sleep))
+    with pytest.raises(ServerError, match=r"did not answer within 0\.1 s \(runtime\.engine\.request_timeout\)"):
+        pool_of(at(server), timeout=0.1).generate([request(1)], lockstep=False)
+
+
+def test_a_server_that_fails_ends_the_wait_for_the_others_at_once(serve: Serve, pool_of: MakePool) -> None:
+    released = threading.Event()
+
+    def never(body: dict[str, Any]) -> tuple[int, Any]:
+        released.wait(20)
+        return 200, []
+
+    slow, broken = serve(Echo(never)), serve(Echo(lambda body: (400, {"message": "out of memory"})))
+    started = time.monotonic()
+    with pytest.raises(ServerError, match="refused /generate: out of memory"):
+        pool_of(at(slow), at(broken), timeout=20).generate([request(1), request(2)], lockstep=True)
+    assert time.monotonic() - started < 5
+    released.set()
+
+
+def test_a_connection_that_is_closed_before_an_answer_is_tried_once_more(serve: Serve, pool_of: MakePool) -> None:
+    server = serve(Echo(closes=1))
+    assert pool_of(at(server)).generate([request(1)], lockstep=True)[0].token_ids == (1,)
+    assert server.paths == ["/flush_cache?timeout=10.0", "/generate", "/generate"]
+    twice = serve(Echo(closes=2))
+    with pytest.raises(ServerError, match=f"{twice.address} cannot be reached: Server disconnected"):
+        pool_of(at(twice)).generate([request(1)], lockstep=True)
+
+
+def test_a_broken_connection_is_explained_by_who_watches_the_server(pool_of: MakePool) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"  # nobody listens
+    causes = iter([None, "The SGLang server died (killed by signal 9): log.txt"])
+    watched = Endpoint(address=address, diagnose=lambda: next(causes))
+    with pytest.raises(ServerError, match=r"^The SGLang server died \(killed by signal 9\): log.txt$"):
+        pool_of(watched).generate([request(1)], lockstep=False)
+    with pytest.raises(ServerError, match=f"{address} cannot be reached: .*[Cc]onnect"):
+        pool_of(Endpoint(address=address)).generate([request(1)], lockstep=False)

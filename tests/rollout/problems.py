@@ -1,0 +1,25 @@
+"""Problems that are made up."""
+
+from typing import Any
+
+from dagrpo.records import Example
+from dagrpo.rollout.trajectory import Problem
+
+
+def example(question: str = "1+2=?", **changes: Any) -> Example:
+    values: dict[str, Any] = {
+        "task": "arithmetic",
+        "split": "train",
+        "index": 0,
+        "prompt": ({"role": "user", "content": question},),
+        "question": question,
+        "answer": "1+2\n#### 3",
+        "ground_truth": "3",
+        "data_source": "test",
+    }
+    return Example(**(values | changes))
+
+
+def problem(index: int = 0, **changes: Any) -> Problem:
+    """Its prompt is two tokens, the last of which is 10 + index."""
+    return Problem(index=index, example=example(**changes), text=f"p{index}", token_ids=(5, 10 + index))

@@ -1,0 +1,41 @@
+"""An engine without servers: it completes tokens as a function of the request alone, and remembers how it was asked."""
+
+import asyncio
+from collections.abc import Sequence
+
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.records import Completion, SamplingRequest
+
+
+class ScriptedEngine:
+    """Answers each request with its own seed, so that a mix-up shows."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[SamplingRequest]] = []  # lockstep ones
+        self.sessions: list[str] = []  # of single completions
+        self.most_in_flight = 0
+        self._in_flight = 0
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        assert lockstep
+        self.batches.append(list(requests))
+        return [answer(request) for request in requests]
+
+    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+        self.sessions.append(session)
+        self._in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        await asyncio.sleep(0.001)
+        self._in_flight -= 1
+        return answer(request)
+
+    def load(self, weights: Tensors, version: str) -> None:
+        raise NotImplementedError("nothing here has weights")
+
+
+def answer(request: SamplingRequest) -> Completion:
+    """Two tokens: one that tells the seed, and the prompt's last."""
+    token_ids = (request.seed % 10, request.input_ids[-1])[: request.max_new_tokens]
+    return Completion(
+        token_ids=token_ids, logprobs=(-0.5, -0.25)[: len(token_ids)], finish_reason="length", weight_version="v"
+    )

@@ -1,0 +1,129 @@
+"""A split as problems: a row that cannot be used is named before the engine starts, and every seed has its order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.errors import UserError
+from dagrpo.files import write_parquet
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.training import Training
+from dagrpo.records import Example
+from dagrpo.rollout.prompts import problems_of_step, prompt_indices, read_split, training_problems
+from dagrpo.tasks.schema import to_table
+from tests.rollout.problems import example, problem
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return character_tokenizer(256)
+
+
+def split(folder: Path, *examples: Example) -> Path:
+    write_parquet(folder / "train.parquet", to_table(examples))
+    return folder / "train.parquet"
+
+
+def training(**values: Any) -> Training:
+    return Training.model_validate({"prompts_per_step": 1} | values)
+
+
+def test_a_prompt_ends_where_the_policy_is_to_begin(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    (only,) = training_problems(split(tmp_path, example()), tokenizer, training())
+    assert only.text == tokenizer.decode(list(only.token_ids))
+    assert only.text.endswith("<|assistant|>")
+    assert only.example.ground_truth == "3"
+
+
+def test_a_prompt_that_is_too_long_is_named_by_file_and_row(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    path = split(tmp_path, example(), example("9+" * 40 + "9=?"))
+    with pytest.raises(UserError, match=r"train.parquet row 1: the prompt has \d+ tokens, .* is 64: raise it"):
+        training_problems(path, tokenizer, training())
+
+
+def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train.parquet has no rows: choose tasks \(experiment.train"):
+        read_split(split(tmp_path))
+
+
+def test_only_problems_within_the_range_of_pass_rates_and_unrated_ones_are_trained_on(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    path = split(tmp_path, *(example(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
+    problems = training_problems(path, tokenizer, training(min_pass_rate=0.25, max_pass_rate=0.75))
+    assert [(each.index, each.example.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
+
+
+def test_too_few_problems_for_a_step_are_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    path = split(tmp_path, example(pass_rate=0.5), example(pass_rate=1.0))
+    sentence = r"has 1 problems to train on \(2 rows, .*fewer than training.prompts_per_step \(2\)"
+    with pytest.raises(UserError, match=sentence):
+        training_problems(path, tokenizer, training(prompts_per_step=2, max_pass_rate=0.75))
+
+
+def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    path = split(tmp_path, example(pass_rate=0.5), example())
+    with pytest.raises(UserError, match=r"row 1: training.order is easy_first, but .* has no pass rate: set diffic"):
+        training_problems(path, tokenizer, training(order="easy_first"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tools": ("code_interpreter",)}, "offers the tool code_interpreter, which a single-turn rollout never runs"),
+        ({"interaction": "gsm8k"}, "the simulated user gsm8k has no turn"),
+        ({"images": (b"png",)}, "it has images"),
+    ],
+)
+def test_a_row_that_takes_more_than_a_single_turn_of_text_is_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    path = split(tmp_path, example(), example(**changes))
+    with pytest.raises(UserError, match=rf"train.parquet, row 1: .*{words}.*: choose a task in a single-turn form"):
+        read_split(path)
+
+
+def indices(steps: Sequence[list[Any]]) -> list[list[int]]:
+    return [[each.index for each in step] for step in steps]
+
+
+def test_the_problems_of_a_step_follow_the_order_that_training_names() -> None:
+    problems = [problem(index, pass_rate=rate) for index, rate in enumerate((0.0, 1.0, 0.25, 0.5))]
+    easy = training(prompts_per_step=2, order="easy_first")
+    assert indices([problems_of_step(problems, step, easy, seed=3) for step in range(3)]) == [[1, 3], [2, 0], [1, 3]]
+    shuffled = training(prompts_per_step=2)
+    drawn = indices([problems_of_step(problems, step, shuffled, seed=3) for step in range(2)])
+    assert drawn == [prompt_indices(3, step, 2, 4) for step in range(2)]
+
+
+@given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8))
+def test_every_prompt_comes_once_per_epoch(seed: int, total: int, count: int) -> None:
+    drawn = [index for step in range(2 * total) for index in prompt_indices(seed, step, count, total)]
+    for epoch in range(len(drawn) // total):
+        assert sorted(drawn[epoch * total : (epoch + 1) * total]) == list(range(total))
+
+
+def test_another_seed_gives_another_order_and_the_same_seed_the_same() -> None:
+    first = prompt_indices(0, 3, 16, 1000)
+    assert first == prompt_indices(0, 3, 16, 1000)
+    assert first != prompt_indices(1, 3, 16, 1000)
+
+
+def test_a_curriculum_goes_from_easy_to_hard_in_every_epoch_and_shuffles_equals() -> None:
+    rates = [0.25, 1.0, 0.5, 1.0, 0.0, 0.5]
+    epochs = [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
+    assert all([rates[index] for index in epoch] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.0] for epoch in epochs)
+    assert {tuple(epoch[:2]) for epoch in epochs} == {(1, 3), (3, 1)}
+    assert epochs == [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
+
+
+def test_a_curriculum_spans_steps_as_an_epoch_does() -> None:
+    rates = [float(index) for index in range(10)]
+    assert [prompt_indices(0, step, 4, 10, rates) for step in range(3)] == [[9, 8, 7, 6], [5, 4, 3, 2], [1, 0, 9, 8]]

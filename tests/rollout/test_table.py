@@ -1,0 +1,109 @@
+"""One table of rollouts: the columns of evaluation, and those that training adds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet, write_parquet
+from dagrpo.records import Score
+from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, read_table, rollout_table, training_table
+from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
+from tests.rollout.problems import problem
+
+SAMPLE = TokenSample(
+    token_ids=(5, 13, 8, 9),
+    loss_mask=(False, False, True, True),
+    logprobs=(0.0, 0.0, -0.5, -0.25),
+    weight_version="step_2",
+)
+TRAJECTORY = Trajectory(
+    problem=problem(3), sample_index=1, sampling_seed=77, samples=(SAMPLE,), text="#### 3", finish_reason="stop"
+)
+ROW = {
+    "task": "arithmetic",
+    "problem_index": 3,
+    "sample_index": 1,
+    "prompt": "p3",
+    "completion": "#### 3",
+    "prompt_ids": [5, 13],
+    "completion_ids": [8, 9],
+    "rollout_logprobs": [-0.5, -0.25],
+    "weight_version": "step_2",
+    "finish_reason": "stop",
+    "ground_truth": "3",
+    "verifier": "gsm8k",
+    "question": "1+2=?",
+    "sampling_seed": 77,
+}
+SCORE = Score(
+    extracted=None, correct=None, reward=0.25, verdict="unverifiable", components={"format": 1.0, "accuracy": 0.0}
+)
+
+
+def test_a_row_tells_who_wrote_what_to_which_problem() -> None:
+    table = rollout_table([TRAJECTORY])
+    assert table.schema == ROLLOUTS
+    assert table.to_pylist() == [ROW]
+
+
+def test_training_adds_what_it_alone_knows() -> None:
+    table = training_table(
+        4,
+        [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)],
+        rewards=[0.75],
+        advantages=[-1.5],
+        trainer_logprobs=[[-0.5, -0.125]],
+    )
+    assert table.schema == TRAINING_ROLLOUTS
+    (row,) = table.to_pylist()
+    assert row == ROW | {
+        "step": 4,
+        "trainer_logprobs": [-0.5, -0.125],
+        "extracted": None,
+        "verdict": "unverifiable",
+        "correct": None,
+        "components": [("accuracy", 0.0), ("format", 1.0)],
+        "reward": 0.75,  # what the policy learns from, which a control experiment permutes
+        "advantage": -1.5,
+    }
+
+
+def test_what_training_wrote_can_be_read_as_rollouts(tmp_path: Path) -> None:
+    table = training_table(
+        1,
+        [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)],
+        rewards=[0.0],
+        advantages=[0.0],
+        trainer_logprobs=[[0.0, 0.0]],
+    )
+    write_parquet(tmp_path / "step.parquet", table)
+    assert read_table(tmp_path / "step.parquet", ROLLOUTS).to_pylist() == [ROW]
+
+
+def test_a_table_that_is_not_one_is_refused_by_file_column_and_row(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    table = rollout_table([TRAJECTORY, replace(TRAJECTORY, sample_index=2)])
+    loose = pa.schema([pa.field(field.name, field.type) for field in ROLLOUTS])
+    for wrong, sentence in (
+        (table.slice(0, 0), r"r\.parquet has no rows"),
+        (table.drop_columns("prompt_ids"), r"r\.parquet: column `prompt_ids` is missing"),
+        (table.set_column(2, "sample_index", pa.array([0.5, 1.5])), r"`sample_index` is double, not int32"),
+        (
+            pa.Table.from_pylist([ROW, ROW | {"completion": None}], schema=loose),
+            r"r\.parquet: row 1: `completion` is null",
+        ),
+    ):
+        write_parquet(path, wrong)
+        with pytest.raises(UserError, match=sentence):
+            read_table(path, ROLLOUTS)
+    assert read_parquet(path).num_rows == 2
+
+
+def test_a_sample_that_is_not_aligned_cannot_be_made() -> None:
+    with pytest.raises(AssertionError, match="differ in length"):
+        replace(SAMPLE, logprobs=(0.0,))
+    with pytest.raises(AssertionError):
+        replace(SAMPLE, logprobs=(0.0, -1.0, -0.5, -0.25))
