@@ -16,17 +16,20 @@ PARAMS = Path("params.yaml")
 
 
 @app.command()
-def use(preset: Annotated[Path, typer.Argument(help="a file of presets/")]) -> None:
-    """Write params.yaml from a preset and show what changes."""
-    from dagrpo.params.overlay import difference, preset_text
+def use(
+    presets: Annotated[list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo gspo h200; or a file")],
+) -> None:
+    """Write params.yaml from presets, each laid over the one before, and show what changes."""
+    from dagrpo.params.overlay import difference
+    from dagrpo.params.presets import preset_text
 
     old = PARAMS.read_text() if PARAMS.exists() else ""
-    new = preset_text(preset)
+    new = preset_text(presets)
     console = Console(highlight=False)
     for line in difference(old, new):
         console.print(line, style="green" if line.startswith("+") else "red", markup=False)
     write_text(PARAMS, new)
-    console.print(f"{PARAMS} is now {preset}.", markup=False)
+    console.print(f"{PARAMS} is now {' + '.join(presets)}.", markup=False)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.rollout.problems import example, problem
 
 from dagrpo.evaluation import difficulty
 from dagrpo.evaluation.difficulty import Rating, pass_through, rate, ratings_of
@@ -14,7 +15,6 @@ from dagrpo.params.runtime import Engine
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.trajectory import TokenSample, Trajectory
 from dagrpo.tasks.schema import from_table, to_table
-from tests.rollout.problems import example, problem
 
 REWARD = Reward()
 TEXTS = (("#### 8", "#### 8.0", "#### 7", "8"), ("no", "#### 1", "#### 2", ""), ("#### 8",) * 4)

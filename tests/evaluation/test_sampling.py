@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rollout.problems import example
+from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.errors import UserError
@@ -21,8 +23,6 @@ from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.tasks.schema import to_table
-from tests.rollout.problems import example
-from tests.rollout.scripted_engine import ScriptedEngine
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
 

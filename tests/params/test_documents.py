@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pytest
-import yaml
 
 from dagrpo.params import documents
 from dagrpo.params.base import Section
-from dagrpo.params.overlay import difference, preset_text, read_preset
+from dagrpo.params.overlay import difference
 from dagrpo.params.plugged import Choice, Chosen, Several, config_of
 from dagrpo.params.schema import Params, parse, read_params
 from dagrpo.plugins import Plugins
 from dagrpo.rewards.components import Weighted
 
 ROOT = Path(__file__).parents[2]
-PRESETS = sorted((ROOT / "presets").glob("*.yaml"))
 
 
 def test_the_shipped_params_yaml_is_what_the_schema_writes() -> None:
@@ -35,12 +33,6 @@ def test_params_yaml_reads_back_as_the_same_parameters(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(documents.params_yaml(params))
     assert read_params(path) == params
-
-
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_every_preset_is_valid_and_names_itself(preset: Path) -> None:
-    assert read_preset(preset).experiment.name == preset.stem
-    assert yaml.safe_load(preset_text(preset)) == read_preset(preset).model_dump()
 
 
 def test_every_plug_in_has_its_place_in_the_page_and_in_the_json_schema() -> None:

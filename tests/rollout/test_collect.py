@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.rollout.problems import problem
+from tests.rollout.scripted_engine import ScriptedEngine
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
@@ -18,8 +20,6 @@ from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.sampling import Sampling, training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GREEDY, Problem, TokenSample, Trajectory
-from tests.rollout.problems import problem
-from tests.rollout.scripted_engine import ScriptedEngine
 
 PROBLEMS = [problem(0), problem(1), problem(1)]  # a step that spans two epochs may draw a problem twice
 SAMPLING = Sampling(samples=2, greedy=True, temperature=0.7, top_p=0.9, top_k=8, max_new_tokens=4, lockstep=True)

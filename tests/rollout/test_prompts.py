@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rollout.problems import example, problem
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
@@ -16,7 +17,6 @@ from dagrpo.params.training import Training
 from dagrpo.records import Example
 from dagrpo.rollout.prompts import problems_of_step, prompt_indices, read_split, training_problems
 from dagrpo.tasks.schema import to_table
-from tests.rollout.problems import example, problem
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.rollout.problems import problem
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet, write_parquet
 from dagrpo.records import Score
 from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, read_table, rollout_table, training_table
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
-from tests.rollout.problems import problem
 
 SAMPLE = TokenSample(
     token_ids=(5, 13, 8, 9),

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from dagrpo.params.overlay import read_preset
+from dagrpo.params.presets import composed
 from dagrpo.params.schema import parse
 from dagrpo.tasks.registry import TASKS
 from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
 
-PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "presets/experiments").glob("*.yaml"))
 
 
 def _check(train: str, evaluate: str, **sections: Any) -> None:
@@ -58,11 +59,14 @@ def test_single_turn_tasks_are_not(task: str) -> None:
     require_single_turn(task)
 
 
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_the_tasks_of_every_preset_fit(preset: Path) -> None:
-    require_fitting_tasks(read_preset(preset))
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_tasks_of_every_shipped_experiment_fit_and_can_be_rolled_out(experiment: str) -> None:
+    params = composed([experiment], ROOT / "presets")
+    require_fitting_tasks(params)
+    for task in params.experiment.tasks:
+        require_single_turn(task)
 
 
-def test_every_task_is_used_by_a_preset() -> None:
-    used = {task for preset in PRESETS for task in read_preset(preset).experiment.tasks}
-    assert set(TASKS.own_names()) - used == set()
+def test_every_task_that_can_run_is_used_by_a_shipped_experiment() -> None:
+    used = {task for name in EXPERIMENTS for task in composed([name], ROOT / "presets").experiment.tasks}
+    assert {name for name in TASKS.own_names() if not TASKS.get(name).needs} - used == set()

@@ -9,9 +9,10 @@ from tests.workflow import clones
 from tests.workflow.clones import ROOT
 
 from dagrpo.params.documents import params_yaml
-from dagrpo.params.overlay import read_preset
+from dagrpo.params.presets import preset_text
 from dagrpo.params.schema import Params
 
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "presets/experiments").glob("*.yaml"))
 DRY_RUN = ("snakemake", "-n", "target")
 
 
@@ -69,7 +70,7 @@ def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
 
 def test_use_writes_a_preset_and_shows_what_changes(folder: Path) -> None:
     (folder / "params.yaml").write_text(params_yaml(Params()))
-    output = clones.run(folder, "python", "-m", "dagrpo", "use", "presets/arithmetic_tiny_control.yaml")
+    output = clones.run(folder, "dagrpo", "use", "arithmetic_tiny_control")
     assert "+  permuted: true" in output
     clones.run(folder, *DRY_RUN)
 
@@ -81,11 +82,18 @@ def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
 
 
 def test_a_task_of_many_turns_is_prepared_but_not_trained_on(folder: Path) -> None:
-    preset = ROOT / "presets/qwen2_5_3b_gsm8k_tool.yaml"
-    (folder / "params.yaml").write_text(params_yaml(read_preset(preset)))
+    experiment = "experiment: {name: tools, train: gsm8k_tool, evaluate: [gsm8k], tasks: [gsm8k, gsm8k_tool]}"
+    (folder / "params.yaml").write_text(experiment)
     assert "gsm8k_tool needs rollouts with tools, and train and sample make single turns of text" in _failed(folder)
     plan = clones.run(folder, "snakemake", "-n", "prepared")
     assert re.search(r"^prepare +2$", plan, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_shipped_experiment_is_planned(folder: Path, name: str) -> None:
+    (folder / "params.yaml").write_text(preset_text([name], ROOT / "presets"))
+    plan = clones.run(folder, *DRY_RUN)
+    assert re.search(r"^train +\d+$", plan, re.MULTILINE)
 
 
 def test_an_evaluation_that_hands_out_answers_is_refused(folder: Path) -> None:

@@ -73,7 +73,7 @@ def params_yaml(params: Params) -> str:
     """The text of params.yaml: every key, each with its description above it."""
     head = [
         "# yaml-language-server: $schema=./workflow/schemas/params.schema.json",
-        "# The experiment: every parameter that changes a result. `dagrpo use presets/X.yaml` writes another one.",
+        "# The experiment: every parameter that changes a result. `dagrpo use X` writes another one.",
     ]
     body: list[str] = []
     for name, field in Params.model_fields.items():

@@ -1,16 +1,14 @@
-"""Presets and overrides: small mappings laid over the defaults, and the difference they make."""
+"""Small mappings laid over larger ones: presets, overrides, and the difference that they make."""
 
 import difflib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dagrpo.params.base import Section
-from dagrpo.params.documents import params_yaml
 from dagrpo.params.plugged import Chosen
-from dagrpo.params.schema import Params, parse, read_yaml
+from dagrpo.params.schema import Params
 
 OVERRIDE = "__"
 
@@ -68,18 +66,8 @@ def _typed(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) else value
 
 
-def read_preset(path: Path) -> Params:
-    """A preset over the schema's defaults, checked."""
-    return parse(merged(Params().model_dump(), read_yaml(path)), str(path))
-
-
 def difference(old: str, new: str) -> list[str]:
     """The lines that differ between two params.yaml texts, each with - or +, comments left out."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
     changed = [line for line in lines if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
     return [line for line in changed if not line[1:].lstrip().startswith("#")]
-
-
-def preset_text(path: Path) -> str:
-    """The params.yaml that a preset stands for."""
-    return params_yaml(read_preset(path))

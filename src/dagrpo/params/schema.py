@@ -148,12 +148,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: `dagrpo use presets/arithmetic_tiny.yaml` writes one.") from None
+        raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"{path} is not valid YAML ({line}): correct it, or write it anew with `dagrpo use`.") from None
     if not isinstance(values, dict):
-        raise UserError(f"{path} does not hold sections: `dagrpo use presets/arithmetic_tiny.yaml` writes a new one.")
+        raise UserError(f"{path} does not hold sections: `dagrpo use arithmetic_tiny` writes a new one.")
     return values
 
 

@@ -3,11 +3,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.rollout.engine.pools import pool_over
+from tests.rollout.engine.scripted import Echo, Script, ScriptedServer
 
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.pool import ServerPool
-from tests.rollout.engine.pools import pool_over
-from tests.rollout.engine.scripted import Echo, Script, ScriptedServer
 
 Serve = Callable[..., ScriptedServer]
 MakePool = Callable[..., ServerPool]

@@ -12,6 +12,9 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.rollout.conftest import make_tiny_model
+from tests.rollout.engine.conftest import Serve
+from tests.rollout.engine.scripted import Echo
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.errors import UserError
@@ -21,9 +24,6 @@ from dagrpo.rollout.engine.command import server_command, server_environment, wr
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.server import free_port
-from tests.rollout.conftest import make_tiny_model
-from tests.rollout.engine.conftest import Serve
-from tests.rollout.engine.scripted import Echo
 
 REQUESTS = [
     SamplingRequest(input_ids=(7, 8, 9, 10 + n), seed=n, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12)

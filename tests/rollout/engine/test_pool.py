@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rollout.engine.conftest import MakePool, Serve
+from tests.rollout.engine.scripted import Echo, ScriptedServer, reply
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.pool import SLICE, split
-from tests.rollout.engine.conftest import MakePool, Serve
-from tests.rollout.engine.scripted import Echo, ScriptedServer, reply
 
 WEIGHTS = StateTensors({"w": torch.ones(2)})
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from dagrpo.checkpoints.hf import HuggingFaceTensors
 from safetensors.torch import load_file, save_file
+from tests.rollout.engine.pools import pool_over
 from transformers import AutoModelForCausalLM
 
-from dagrpo.checkpoints.hf import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.files import read_json, write_json
 from dagrpo.params.runtime import Engine
@@ -34,7 +35,6 @@ from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.servable import require_servable
 from dagrpo.rollout.engine.server import SGLangServer, free_port
 from dagrpo.rollout.engine.version import WeightVersion
-from tests.rollout.engine.pools import pool_over
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.errors import ServerError, ServerLost
 from dagrpo.rollout.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
@@ -88,7 +88,9 @@ class ServerClient:
                 "raise it, or ask for less at a time."
             ) from None
         except httpx.HTTPError as error:
-            raise ServerError(await self._diagnosis() or f"{self.address} cannot be reached: {_cause(error)}") from None
+            if (death := await self._diagnosis()) is not None:
+                raise ServerLost(death) from None
+            raise ServerError(f"{self.address} cannot be reached: {_cause(error)}") from None
         if response.status_code != 200:
             raise ServerError(f"{self.address} refused {path.partition('?')[0]}: {_message(response.content)}")
         return response.content

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dagrpo.errors import UserError
+from dagrpo.errors import TransientError, UserError
 
 TAIL_BYTES = 1 << 16
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
@@ -14,6 +14,10 @@ _TAKEN_PORT = re.compile(r"address already in use|port \d+.* in use", re.IGNOREC
 
 class ServerError(UserError):
     """The rollout server cannot be used. The message says why, where its log is, and what to do."""
+
+
+class ServerLost(ServerError, TransientError):
+    """A server of our own died at work: a new one may do better, so the stage is started again."""
 
 
 def reason_in(log: Path, start: int = 0) -> str | None:

@@ -1,0 +1,72 @@
+"""Presets: parts of an experiment (a model, a task, an algorithm, hardware), and experiments that combine them.
+
+A part is a small mapping in presets/<kind>/<name>.yaml; a file of presets/experiments names the parts it uses under
+`use`, and lays its own keys over them. Later parts win.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.params.documents import params_yaml
+from dagrpo.params.overlay import merged
+from dagrpo.params.schema import Params, parse, read_yaml
+
+FOLDER = Path("presets")
+KINDS = ("experiments", "models", "tasks", "algorithms", "hardware")
+USE = "use"
+
+
+def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
+    """The parameters that parts and experiments stand for, one laid over the other.
+
+    Parts that name no experiment give it their own names, joined, hardware left out. UserError when a name is unknown or does not fit.
+    """
+    values: dict[str, Any] = {}
+    for name in names:
+        values = merged(values, _resolved(name, folder, ()))
+    if "name" not in values.get("experiment", {}):
+        what = [name for name in names if _path(name, folder).parent.name != "hardware"]
+        values = merged(values, {"experiment": {"name": "-".join(Path(name).stem for name in what)}})
+    return parse(merged(Params().model_dump(), values), " + ".join(names))
+
+
+def preset_text(names: Sequence[str], folder: Path = FOLDER) -> str:
+    """The params.yaml that they stand for."""
+    return params_yaml(composed(names, folder))
+
+
+def known(folder: Path = FOLDER) -> dict[str, Path]:
+    """Every preset by its name; experiments first."""
+    return {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
+
+
+def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]:
+    """A preset with the parts that it uses below its own keys."""
+    if name in above:
+        raise UserError(f"the presets {' -> '.join([*above, name])} use each other: remove one `{USE}`.")
+    own = read_yaml(_path(name, folder))
+    values: dict[str, Any] = {}
+    for part in own.pop(USE, []):
+        values = merged(values, _without_a_name(_resolved(part, folder, (*above, name))))
+    return merged(values, own)
+
+
+def _without_a_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An experiment that is used by another one does not lend it its name."""
+    experiment = {key: value for key, value in values.get("experiment", {}).items() if key != "name"}
+    return {**values, "experiment": experiment}
+
+
+def _path(name: str, folder: Path) -> Path:
+    path = Path(name)
+    if path.suffix == ".yaml":
+        return path
+    names = known(folder)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"the nearest one is `{near[0]}`" if near else f"there are {', '.join(names)}"
+        raise UserError(f"there is no preset `{name}` in {folder}: {hint}.")
+    return names[name]

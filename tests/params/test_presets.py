@@ -1,0 +1,76 @@
+"""Presets combine: a model, a task, an algorithm, hardware, each laid over the one before."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dagrpo.errors import UserError
+from dagrpo.params.presets import composed, known, preset_text
+
+PRESETS = Path(__file__).parents[2] / "presets"
+EXPERIMENTS = sorted(path.stem for path in (PRESETS / "experiments").glob("*.yaml"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for kind in ("models", "tasks", "experiments", "hardware"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "models/small.yaml").write_text("model: {name: small}\nsft: {steps: 0}\n")
+    (tmp_path / "tasks/sums.yaml").write_text("training: {steps: 7}\n")
+    (tmp_path / "hardware/box.yaml").write_text("runtime: {training: {micro_batch_size: 2}}\n")
+    (tmp_path / "experiments/first.yaml").write_text("use: [small, sums]\nexperiment: {name: first}\nsft: {steps: 3}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_shipped_experiment_is_valid_and_names_itself(name: str) -> None:
+    params = composed([name], PRESETS)
+    assert params.experiment.name == name
+    assert yaml.safe_load(preset_text([name], PRESETS)) == params.model_dump()
+
+
+def test_every_part_is_used_by_an_experiment_or_fits_a_model_and_a_task() -> None:
+    for name, path in known(PRESETS).items():
+        if path.parent.name in {"algorithms", "hardware"}:
+            assert composed(["qwen2_5_0_5b", "gsm8k", name], PRESETS).model.name == "qwen2_5_0_5b_instruct"
+
+
+def test_a_later_preset_wins_and_what_none_says_is_the_default(folder: Path) -> None:
+    params = composed(["first"], folder)
+    assert (params.sft.steps, params.training.steps, params.model.name) == (3, 7, "small")
+    assert composed(["first", "small"], folder).sft.steps == 0
+
+
+def test_parts_without_an_experiment_give_it_their_names_without_the_hardware(folder: Path) -> None:
+    assert composed(["small", "sums", "box"], folder).experiment.name == "small-sums"
+
+
+def test_a_file_of_ones_own_is_a_preset(folder: Path) -> None:
+    own = folder / "own.yaml"
+    own.write_text("use: [first]\nexperiment: {name: own}\n")
+    assert composed([str(own)], folder).training.steps == 7
+
+
+def test_a_used_experiment_does_not_lend_its_name(folder: Path) -> None:
+    (folder / "experiments/second.yaml").write_text("use: [first]\n")
+    assert composed(["second"], folder).experiment.name == "second"
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest_one(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no preset `smal` in .*: the nearest one is `small`"):
+        composed(["smal"], folder)
+
+
+def test_presets_that_use_each_other_are_refused(folder: Path) -> None:
+    (folder / "tasks/sums.yaml").write_text("use: [first]\n")
+    with pytest.raises(UserError, match="first -> sums -> first use each other"):
+        composed(["first"], folder)
+
+
+def test_a_key_that_does_not_exist_is_told_with_the_names_of_the_presets(folder: Path) -> None:
+    (folder / "tasks/sums.yaml").write_text("training: {setps: 7}\n")
+    with pytest.raises(
+        UserError, match=r"first: unknown key `training\.setps`: the nearest known key is `training\.steps`"
+    ):
+        composed(["first"], folder)
