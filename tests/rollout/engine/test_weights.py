@@ -153,3 +153,10 @@ def test_a_folder_that_was_chosen_is_used_and_can_be_read_by_a_server_of_another
         assert path.parent == tmp_path / "shared"
         assert path.stat().st_mode & 0o777 == 0o755
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_chosen_folder_that_cannot_be_made_is_named_with_the_parameter(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    sentence = rf"{tmp_path}/file/folder cannot be made \(Not a directory\): correct runtime\.engine\.weights_folder"
+    with WeightsFolder(model, tmp_path / "file/folder") as folder, pytest.raises(UserError, match=sentence):
+        folder.write(WEIGHTS)

@@ -19,7 +19,7 @@ from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
 from dagrpo.rollout.engine.version import new_version
-from dagrpo.rollout.engine.weights import WeightsFolder
+from dagrpo.rollout.engine.weights import WeightsFolder, make_writable
 
 API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
 
@@ -79,7 +79,9 @@ def _elsewhere(
     endpoints = [Endpoint(address=address, api_key=key) for address in params.servers]
     clients = _clients(stack, loop, endpoints, params.request_timeout)
     engine = ServerPool(clients, loop, folder, new_version(version))
-    engine.load(weights or CastTensors(HuggingFaceTensors(model), getattr(torch, dtype)), version)
+    if weights is None:
+        weights = CastTensors(HuggingFaceTensors(model), getattr(torch, dtype))  # as a server that starts with it does
+    engine.load(weights, version)
     return engine
 
 
@@ -102,7 +104,7 @@ def _close(loop: BackgroundLoop, client: ServerClient) -> None:
 
 def _take_turns(stack: ExitStack, folder: Path, servers: Sequence[str]) -> None:
     """Wait until no other stage uses one of these servers: they can hold the weights of one of them at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_writable(folder)
     for address in sorted({address.rstrip("/") for address in servers}):  # one order for all: nobody waits in a circle
         name = hashlib.sha256(address.encode()).hexdigest()[:16]
         lock = FileLock(folder / f"dagrpo-server-{name}.lock")

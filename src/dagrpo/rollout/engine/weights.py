@@ -67,7 +67,7 @@ class WeightsFolder:
 
     def _make(self, needed: int) -> Path:
         parent = self._parent or _memory_or_disk(needed)
-        parent.mkdir(parents=True, exist_ok=True)
+        make_writable(parent)
         remove_abandoned(parent)
         _require_room(parent, needed)
         descriptor, name = tempfile.mkstemp(prefix=_prefix(), suffix=LOCK, dir=parent)
@@ -104,6 +104,18 @@ def _memory_or_disk(needed: int) -> Path:
         "slower (runtime.engine.weights_folder chooses another folder)."
     )
     return disk
+
+
+def make_writable(folder: Path) -> None:
+    """Make the folder if it is missing; UserError: it cannot be made, or not be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be made ({error.strerror}): correct runtime.engine.weights_folder."
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written to: correct runtime.engine.weights_folder or its permissions.")
 
 
 def _require_room(folder: Path, needed: int) -> None:
