@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from safetensors.torch import load_file, save_file
 from tests.rollout.engine.pools import pool_over
 from transformers import AutoModelForCausalLM

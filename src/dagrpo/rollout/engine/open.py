@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from dagrpo.checkpoints.hf import HuggingFaceTensors
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.console import say
 from dagrpo.errors import UserError
