@@ -1,43 +1,109 @@
+"""Losses and the divergence, computed by hand."""
+
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagrpo.algorithms.aggregation import weights
 from dagrpo.algorithms.divergence import k3
+from dagrpo.algorithms.losses import aggregation_of, loss_of
+from dagrpo.algorithms.losses.gspo import Config as Gspo
+from dagrpo.algorithms.losses.gspo import gspo
+from dagrpo.algorithms.losses.ppo_clip import Config as PpoClip
 from dagrpo.algorithms.losses.ppo_clip import ppo_clip
+from dagrpo.algorithms.tokens import TokenBatch
+
+PPO = PpoClip(name="ppo_clip", clip_low=0.2, clip_high=0.28)
+GSPO = Gspo(name="gspo", clip_low=0.1, clip_high=0.1)
 
 
-def _loss(ratio: float, advantage: float) -> tuple[float, bool]:
-    old = torch.tensor([-1.0], dtype=torch.float64)
-    result = ppo_clip(old + math.log(ratio), old, torch.tensor([advantage], dtype=torch.float64), 0.2, 0.28)
-    return float(result.per_token[0]), bool(result.clipped[0])
+def _batch(ratios: Sequence[Sequence[float]], advantages: Sequence[float]) -> TokenBatch:
+    """Sequences of tokens, each by its ratio; one advantage per sequence."""
+    flat = torch.tensor([ratio for sequence in ratios for ratio in sequence], dtype=torch.float64)
+    sequence = torch.tensor([row for row, tokens in enumerate(ratios) for _ in tokens])
+    old = torch.full_like(flat, -1.0)
+    return TokenBatch(
+        logprobs=(old + flat.log()).requires_grad_(),
+        old_logprobs=old,
+        rollout_logprobs=old,
+        reference_logprobs=None,
+        entropy=torch.zeros_like(flat),
+        advantages=torch.tensor(advantages, dtype=torch.float64)[sequence],
+        sequence=sequence,
+        sequences=len(ratios),
+    )
+
+
+def _gradient(batch: TokenBatch, loss: torch.Tensor) -> list[float]:
+    (gradient,) = torch.autograd.grad(loss, batch.logprobs)
+    return [round(value, 12) for value in gradient.tolist()]
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "clipped"),
     [
-        (1.0, 2.0, -2.0, False),
-        (1.5, 2.0, -2.56, True),  # a good token is pushed no further than 1 + clip_high
-        (0.5, 2.0, -1.0, False),
-        (0.5, -1.0, 0.8, True),  # a bad token is pushed no further than 1 - clip_low
-        (1.5, -1.0, 1.5, False),
+        (1.0, 2.0, -2.0, 0),
+        (1.5, 2.0, -2.56, 1),  # a good token is pushed no further than 1 + clip_high
+        (0.5, 2.0, -1.0, 0),
+        (0.5, -1.0, 0.8, 1),  # a bad token is pushed no further than 1 - clip_low
+        (1.5, -1.0, 1.5, 0),
     ],
 )
 def test_the_clipped_loss_has_the_hand_computed_value(
-    ratio: float, advantage: float, loss: float, clipped: bool
+    ratio: float, advantage: float, loss: float, clipped: int
 ) -> None:
-    value, was_clipped = _loss(ratio, advantage)
-    assert value == pytest.approx(loss)
-    assert was_clipped is clipped
+    result = ppo_clip(_batch([[ratio]], [advantage]), PPO)
+    assert float(result.per_token.detach()) == pytest.approx(loss)
+    assert int(result.metrics["clip_fraction"]) == clipped
 
 
 def test_a_clipped_token_has_no_gradient_and_an_unclipped_one_the_policy_gradient() -> None:
-    logprobs = torch.tensor([math.log(1.5), 0.0], requires_grad=True)
-    ppo_clip(logprobs, torch.zeros(2), torch.tensor([1.0, 1.0]), 0.2, 0.2).per_token.sum().backward()  # type: ignore[no-untyped-call]
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [0.0, -1.0]
+    batch = _batch([[1.5, 1.0]], [1.0])
+    assert _gradient(batch, ppo_clip(batch, PPO).per_token.sum()) == [0.0, -1.0]
+
+
+def test_the_ratio_of_gspo_is_the_geometric_mean_over_the_sequence() -> None:
+    # Ratios 1.21 and 1 of one sequence: sqrt(1.21) = 1.1 on both tokens. 1.5 of the other is clipped at 1.1.
+    result = gspo(_batch([[1.21, 1.0], [1.5]], [1.0, 1.0]), GSPO)
+    assert result.per_token.tolist() == pytest.approx([-1.1, -1.1, -1.1])
+    assert int(result.metrics["clip_fraction"]) == 1
+
+
+def test_the_gradient_of_gspo_is_the_hand_computed_one() -> None:
+    """1.1 * advantage 1, over 2 tokens and 2 sequences: -0.275 on each token; nothing where the sequence is clipped."""
+    batch = _batch([[1.21, 1.0], [1.5]], [1.0, 1.0])
+    token_weights, denominator = weights("seq-mean-token-mean", batch.sequence, [2, 1], max_new_tokens=9)
+    loss = (gspo(batch, GSPO).per_token * token_weights).sum() / denominator
+    assert _gradient(batch, loss) == pytest.approx([-0.275, -0.275, 0.0])
+
+
+def test_the_gradient_of_gspo_is_that_of_the_published_sequence_loss() -> None:
+    """Equation 5 written out: the mean over sequences of min(s A, clip(s) A), differentiated by torch."""
+    batch = _batch([[1.05, 0.98, 1.01], [0.9, 0.97], [1.3]], [0.7, -0.4, -1.0])
+    token_weights, denominator = weights("seq-mean-token-mean", batch.sequence, [3, 2, 1], max_new_tokens=9)
+    ours = (gspo(batch, GSPO).per_token * token_weights).sum() / denominator
+    log_ratio = batch.logprobs - batch.old_logprobs
+    s = torch.stack([log_ratio[batch.sequence == row].mean().exp() for row in range(3)])
+    advantages = torch.tensor([0.7, -0.4, -1.0], dtype=torch.float64)
+    published = -torch.minimum(s * advantages, s.clamp(0.9, 1.1) * advantages).mean()
+    assert float(ours.detach()) == pytest.approx(float(published.detach()))
+    assert _gradient(batch, ours) == pytest.approx(_gradient(batch, published))
+
+
+def test_each_loss_brings_the_aggregation_that_it_was_published_with() -> None:
+    assert aggregation_of("default", PPO) == "token-mean"
+    assert aggregation_of("default", GSPO) == "seq-mean-token-mean"
+    assert aggregation_of("constant", GSPO) == "constant"
+
+
+def test_a_loss_is_found_by_the_name_in_its_parameters() -> None:
+    batch = _batch([[1.21, 1.0]], [1.0])
+    assert loss_of(batch, GSPO).per_token.tolist() == gspo(batch, GSPO).per_token.tolist()
+    assert loss_of(batch, PPO).per_token.tolist() == ppo_clip(batch, PPO).per_token.tolist()
 
 
 def test_k3_has_the_hand_computed_value() -> None:

@@ -1,6 +1,8 @@
 """What is generated from the schema is what the schema says, and no key is dead."""
 
 import ast
+import importlib
+import json
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -10,7 +12,10 @@ import yaml
 from dagrpo.params import documents
 from dagrpo.params.base import Section
 from dagrpo.params.overlay import difference, preset_text, read_preset
+from dagrpo.params.plugged import Choice, Chosen, Several, config_of
 from dagrpo.params.schema import Params, parse, read_params
+from dagrpo.plugins import Plugins
+from dagrpo.rewards.components import Weighted
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "presets").glob("*.yaml"))
@@ -38,15 +43,36 @@ def test_every_preset_is_valid_and_names_itself(preset: Path) -> None:
     assert yaml.safe_load(preset_text(preset)) == read_preset(preset).model_dump()
 
 
+def test_every_plug_in_has_its_place_in_the_page_and_in_the_json_schema() -> None:
+    table, schema = documents.table(), json.loads(documents.json_schema())["$defs"]
+    assert "| `algorithm.loss.clip_low` | number > 0 | `0.0003` |" in table
+    assert "| `reward.components.overlong.buffer` | integer >= 1 | `4` |" in table
+    losses = schema["Algorithm"]["properties"]["loss"]["oneOf"]
+    assert [loss["properties"]["name"].get("const") for loss in losses] == ["gspo", "ppo_clip", None]
+    assert all(loss["additionalProperties"] is False for loss in losses[:2])
+    assert set(schema["Reward"]["properties"]["components"]["properties"]) >= {"accuracy", "overlong"}
+
+
 def test_the_difference_shows_values_and_leaves_comments_out() -> None:
     old, new = documents.params_yaml(Params()), documents.params_yaml(parse({"training": {"steps": 3}}))
     assert difference(old, new) == ["-  steps: 120", "+  steps: 3"]
 
 
 def _sections(section: type[Section]) -> list[type[Section]]:
-    kinds = [field.annotation for field in section.model_fields.values()]
-    nested = [kind for kind in kinds if _is_section(kind)]
-    return [section, *(inner for kind in nested for inner in _sections(kind))]
+    return [section, *(inner for kind in _nested(section).values() for inner in _sections(kind))]
+
+
+def _nested(section: type[Section]) -> dict[str, type[Section]]:
+    return {name: field.annotation for name, field in section.model_fields.items() if _is_section(field.annotation)}
+
+
+def _path(wanted: type[Section], section: type[Section] = Params, prefix: str = "") -> str:
+    """How the workflow reaches a section of Params: runtime.training."""
+    if section is wanted:
+        return prefix.removeprefix(".")
+    return next(
+        (path for name, kind in _nested(section).items() if (path := _path(wanted, kind, f"{prefix}.{name}"))), ""
+    )
 
 
 def _is_section(kind: Any) -> TypeGuard[type[Section]]:
@@ -82,5 +108,38 @@ def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(secti
         "".join(p.read_text() for p in (ROOT / "workflow/rules").glob("*.smk")) + (ROOT / "Snakefile").read_text()
     )
     leaves = [key for key, field in section.model_fields.items() if not _is_section(field.annotation)]
-    dead = [key for key in leaves if key not in read and f"{section.__name__.lower()}.{key}" not in workflow]
+    dead = [key for key in leaves if key not in read and f"{_path(section)}.{key}" not in workflow]
     assert dead == []
+
+
+PLUGGED: list[tuple[Plugins[Any], str]] = [
+    (marker.plugins, name)
+    for section in _sections(Params)
+    for field in section.model_fields.values()
+    for marker in field.metadata
+    if isinstance(marker, Chosen | Several)
+    for name in marker.plugins.own_names()
+]
+
+
+def _reads_outside_its_config(module: str) -> set[str]:
+    """The attributes that a plug-in's module reads anywhere but in its Config and in what checks it."""
+    source = Path(str(importlib.import_module(module).__file__)).read_text()
+    work = [
+        node
+        for node in ast.parse(source).body
+        if not isinstance(node, ast.ClassDef) and not (isinstance(node, ast.FunctionDef) and node.name == "check")
+    ]
+    return {node.attr for statement in work for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "name"), PLUGGED, ids=lambda value: value if isinstance(value, str) else value.what
+)
+def test_every_key_of_a_plug_in_is_read_by_its_own_code(plugins: Plugins[Any], name: str) -> None:
+    own = config_of(plugins, name).model_fields.keys() - Choice.model_fields.keys() - Weighted.model_fields.keys()
+    assert own - _reads_outside_its_config(plugins.module_of(name)) == set()
+
+
+def test_there_are_plug_ins_of_every_kind_with_keys_to_prove() -> None:
+    assert {plugins.what for plugins, _ in PLUGGED} == {"advantage", "loss", "component"}

@@ -50,11 +50,16 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
         ({"model": {"fresh": {"hidden_size": 130}}}, "not a multiple of num_attention_heads"),
         ({"model": {"fresh": {"num_key_value_heads": 3}}}, "does not divide num_attention_heads"),
         ({"training": {"mini_batches": 5}}, "does not divide prompts_per_step"),
-        ({"algorithm": {"clip_low": 0.3}}, "use clip_high >= clip_low"),
+        ({"algorithm": {"loss": {"name": "ppo_clip", "clip_low": 0.3}}}, "use clip_high >= clip_low"),
+        ({"algorithm": {"loss": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2}}}, "so delete them for 0.0003 and"),
+        ({"algorithm": {"advantage": "grpo"}}, "write algorithm.advantage: {name: ...} with one of grpo, rloo"),
+        ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
+        ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),
+        ({"reward": {"components": ["accuracy"]}}, "write a mapping from names to parameters"),
         ({"rollout": {"max_new_tokens": 1000}}, "max_position_embeddings is 256: raise the latter"),
         ({"rollout": {"top_k": 0}}, "give -1 to sample from all tokens"),
         ({"evaluation": {"sampling": {"top_k": 0}}}, "give -1 to sample from all tokens"),
-        ({"rollout": {"engine": {"servers": ["http://127.0.0.1:1"]}}}, "set one of them otherwise"),
+        ({"runtime": {"engine": {"servers": ["http://127.0.0.1:1"]}}}, "set one of them otherwise"),
         ({"data": {"mirror": ""}}, "give a folder, or null"),
     ],
 )
@@ -62,6 +67,40 @@ def test_a_combination_that_cannot_work_is_refused_with_the_remedy(values: dict[
     sentence = _refused(values)
     assert words in sentence
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"algorithm": {"loss": {"name": "gspo", "clip_lo": 0.001}}},
+            "unknown key `algorithm.loss.clip_lo`: the nearest known key is `algorithm.loss.clip_low`.",
+        ),
+        (
+            {"algorithm": {"advantage": {"name": "rloo", "normalize_by_std": True}}},
+            "unknown key `algorithm.advantage.normalize_by_std`: rloo has no such key, so delete it.",
+        ),
+        (
+            {"reward": {"components": {"overlong": {"bufer": 3}}}},
+            "unknown key `reward.components.overlong.bufer`: the nearest known key is `reward.components.overlong.buffer`.",
+        ),
+        (
+            {"algorithm": {"loss": {"name": "gsp"}}},
+            "`gsp` is not a loss: the nearest known one is `gspo`; correct algorithm.",
+        ),
+        ({"reward": {"components": {"acuracy": {}}}}, "the nearest known one is `accuracy`; correct reward.components"),
+        ({"reward": {"verifier": "math_dap"}}, "the nearest known one is `math_dapo`; correct reward.verifier"),
+        ({"reward": {"wrong": -1.0}}, "the nearest known key is `reward.components.accuracy.wrong`."),
+        ({"algorithm": {"clip_low": 0.1}}, "the nearest known key is `algorithm.loss.clip_low`."),
+    ],
+)
+def test_a_mistake_inside_a_plug_in_is_told_by_the_keys_of_that_plug_in(values: dict[str, Any], sentence: str) -> None:
+    assert sentence in _refused(values)
+
+
+def test_mistakes_in_several_components_are_several_sentences() -> None:
+    components = {"overlong": {"bufer": 3}, "accuracy": {"right": 1.0, "correct": "much"}}
+    assert len(_refused({"reward": {"components": components}}).splitlines()) == 3
 
 
 def test_two_mistakes_are_two_sentences() -> None:
@@ -100,6 +139,36 @@ def test_overrides_are_laid_over_their_section_wherever_they_stand() -> None:
     config = {"training__steps": 3, "experiment__seeds": ["1", "2"], "data__mirror": "null", "training": {"steps": 9}}
     expected = {"training": {"steps": 3}, "experiment": {"seeds": [1, 2]}, "data": {"mirror": None}}
     assert with_overrides(config) == expected
+
+
+@pytest.mark.parametrize("overrides", [("name", "clip_low"), ("clip_low", "name")])
+def test_another_loss_keeps_nothing_of_the_parameters_before_it(overrides: tuple[str, str]) -> None:
+    values = {"algorithm__loss__name": "gspo", "algorithm__loss__clip_low": 0.0002}
+    config = {**Params().model_dump(), **{key: values[key] for key in map("algorithm__loss__{}".format, overrides)}}
+    assert with_overrides(config)["algorithm"]["loss"] == {"name": "gspo", "clip_low": 0.0002}
+    assert parse(with_overrides(config)).algorithm.loss.model_dump() == {
+        "name": "gspo",
+        "clip_low": 0.0002,
+        "clip_high": 0.0004,
+    }
+
+
+def test_the_same_loss_keeps_its_other_parameters() -> None:
+    config = {**Params().model_dump(), "algorithm__loss__clip_high": 0.28, "algorithm__loss__name": "ppo_clip"}
+    loss = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28}
+    assert parse(with_overrides(config)).algorithm.loss.model_dump() == loss
+
+
+def test_a_component_is_added_beside_the_ones_there_are() -> None:
+    config = {**Params().model_dump(), "reward__components__format__weight": 0.1}
+    components = parse(with_overrides(config)).reward.components
+    assert {name: component.weight for name, component in components.items()} == {"accuracy": 1.0, "format": 0.1}
+
+
+def test_only_the_name_of_a_plug_in_drops_what_stood_beside_it() -> None:
+    values = merged(Params().model_dump(), {"experiment": {"name": "x"}, "model": {"name": "y"}})
+    assert parse(values).experiment.seeds == [0]
+    assert parse(values).model.name == "y"
 
 
 @given(st.sampled_from(all_keys()))

@@ -104,7 +104,10 @@ class _Maker:
         params = {
             "training": {"steps": self._steps, "prompts_per_step": 4, "samples_per_prompt": GROUP},
             "reward": {"extractor": "strict", "permuted": False},
-            "algorithm": {"advantage": "grpo", "clip_low": 0.2, "clip_high": 0.2},
+            "algorithm": {
+                "advantage": {"name": "grpo"},
+                "loss": {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.2},
+            },
         }
         self._provenance("train", seed, inputs, [policy, metrics, rollouts], params)
         self.files.metrics.append(metrics)

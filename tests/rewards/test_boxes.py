@@ -2,9 +2,10 @@ r"""Answers in `\boxed{...}`, and the normalisation of MATH."""
 
 import pytest
 
-from dagrpo.rewards import hendrycks_math, symbolic_math
 from dagrpo.rewards.boxes import extract, formatted
 from dagrpo.rewards.reading import last_boxed
+from dagrpo.rewards.verifiers import math as hendrycks_math
+from dagrpo.rewards.verifiers import math_verify as symbolic_math
 
 # text -> strict, flexible
 GOLDEN: list[tuple[str, str | None, str | None]] = [

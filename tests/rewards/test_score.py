@@ -2,13 +2,17 @@
 
 import pytest
 
-from dagrpo.params.reward import Reward, Weights
-from dagrpo.records import Attempt, Score, Turn
+from dagrpo.params.reward import Reward
+from dagrpo.records import Attempt, Score
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.policy_text import policy_text
 from dagrpo.rewards.score import grade_all
 
-PRICES = Reward(correct=2.0, wrong=-1.0, missing=-3.0)
+
+def rewarded(**components: dict[str, float]) -> Reward:
+    return Reward.model_validate({"components": components})
+
+
+PRICES = rewarded(accuracy={"correct": 2.0, "wrong": -1.0, "missing": -3.0})
 
 
 def attempt(text: str, *, ground_truth: str = "18", verifier: str = "gsm8k", tokens: int = 10) -> Attempt:
@@ -37,7 +41,7 @@ def test_right_wrong_and_missing_have_their_prices(
 
 
 def test_an_unverifiable_answer_is_neither_right_nor_wrong_and_has_its_own_price(grader: Grader) -> None:
-    reward = Reward(wrong=-1.0, unverifiable=-0.25)
+    reward = rewarded(accuracy={"wrong": -1.0, "unverifiable": -0.25})
     hopeless = attempt("\\boxed{" + "x" * 5000 + "}", verifier="math_verify")
     score = grade_all([hopeless], reward, 20, grader)[0]
     assert (score.correct, score.reward, score.verdict) == (None, -0.25, "unverifiable")
@@ -52,11 +56,17 @@ def test_the_default_rewards_are_one_and_zero(grader: Grader) -> None:
 
 
 def test_the_reward_is_the_sum_of_the_weighted_components_and_only_those_are_computed(grader: Grader) -> None:
-    weights = Weights(accuracy=0.8, format=0.2, overlong=0.5, tool_calls=0.1, tool_effort=1.0)
+    reward = rewarded(
+        tool_effort={},
+        tool_calls={"weight": 0.1},
+        overlong={"weight": 0.5, "buffer": 4},
+        format={"weight": 0.2},
+        accuracy={"weight": 0.8, "wrong": -1.0},
+    )
     tried = Attempt(
         text="#### 17", ground_truth="18", verifier="gsm8k", tokens=18, turns=3, tool_calls=4, failed_tool_calls=1
     )
-    score = grade_all([tried], Reward(wrong=-1.0, weights=weights, overlong_buffer=4), 20, grader)[0]
+    score = grade_all([tried], reward, 20, grader)[0]
     assert score.components == {
         "accuracy": -1.0,
         "format": 1.0,
@@ -64,18 +74,16 @@ def test_the_reward_is_the_sum_of_the_weighted_components_and_only_those_are_com
         "tool_calls": 0.75,
         "tool_effort": pytest.approx(0.2),
     }
-    assert score.reward == pytest.approx(-0.8 + 0.2 - 0.25 + 0.075 + 0.2)
-    assert grade_all([tried], Reward(weights=Weights(accuracy=0.0, format=2.0)), 20, grader)[0].components == {
-        "format": 1.0
-    }
+    assert score.reward == 0.8 * -1.0 + 0.2 * 1.0 + 0.5 * -0.5 + 0.1 * 0.75 + 0.1 * 2  # to the bit, in this order
+    form_alone = rewarded(accuracy={"weight": 0.0}, format={"weight": 2.0})
+    assert grade_all([tried], form_alone, 20, grader)[0].components == {"format": 1.0}
 
 
 def test_a_verifier_of_the_parameters_overrides_the_one_of_the_task(grader: Grader) -> None:
     attempts = [attempt("Answer: 18"), attempt("#### 18")]
     by_task = grade_all(attempts, Reward(), 20, grader)
-    overridden = grade_all(
-        attempts, Reward(verifier="math_dapo", weights=Weights(accuracy=1.0, format=1.0)), 20, grader
-    )
+    reward = Reward.model_validate({"verifier": "math_dapo", "components": {"accuracy": {}, "format": {}}})
+    overridden = grade_all(attempts, reward, 20, grader)
     assert [score.verdict for score in by_task] == ["missing", "right"]
     assert [score.verdict for score in overridden] == ["right", "missing"]
     assert [score.components["format"] for score in overridden] == [1.0, 0.0]
@@ -84,17 +92,6 @@ def test_a_verifier_of_the_parameters_overrides_the_one_of_the_task(grader: Grad
 def test_a_ground_truth_that_is_no_number_is_an_error_that_names_its_row(grader: Grader) -> None:
     with pytest.raises(ValueError, match=r"^row 1: 'x' is not a plain number .*\.$"):
         grade_all([attempt("#### 18"), attempt("#### 18", ground_truth="x")], PRICES, 20, grader)
-
-
-def test_a_tool_echo_that_contains_the_answer_is_not_graded(grader: Grader) -> None:
-    turns = [
-        Turn(role="assistant", text="<tool_call>5 + 13</tool_call>"),
-        Turn(role="tool", text="#### 18' reward=1.0"),
-        Turn(role="user", text="The right answer is #### 18."),
-        Turn(role="assistant", text="I do not know."),
-    ]
-    assert policy_text(turns) == "<tool_call>5 + 13</tool_call>\nI do not know."
-    assert grade(policy_text(turns), Reward(), grader).verdict == "missing"
 
 
 def test_no_attempts_have_no_scores(grader: Grader) -> None:

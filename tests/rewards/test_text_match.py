@@ -2,7 +2,10 @@
 
 import pytest
 
-from dagrpo.rewards.text_match import EXACT_MATCH, equal, extract, holds, normalise
+from dagrpo.rewards.text_match import extract, normalise
+from dagrpo.rewards.verifiers.exact_match import VERIFIER as EXACT_MATCH
+from dagrpo.rewards.verifiers.exact_match import equal
+from dagrpo.rewards.verifiers.substring_match import equal as holds
 
 # text -> strict, flexible, exact
 GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [

@@ -43,6 +43,7 @@ def _updated(kl_coefficient: float = 0.0, micro_batch_size: int = 256, **trainin
         micro_batch_size=micro_batch_size,
         temperature=1.0,
         pad_token_id=0,
+        max_new_tokens=16,
         world=single_process(),
     )
     return policy, update.run(0, SEQUENCES, ADVANTAGES)
@@ -99,6 +100,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
         policy=policy, reference=None, optimizer=adamw(policy.parameters(), 1e-2, 0.0), algorithm=Algorithm.model_validate({}),
         training=Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 4}), micro_batch_size=8, temperature=1.0,
         pad_token_id=0,
+        max_new_tokens=16,
         world=single_process(),
     )  # fmt: skip
     with pytest.raises(ValueError, match="the gradient's norm is nan"):

@@ -34,7 +34,9 @@ TRAINING = Training.model_validate(
     }
 )
 MICRO_BATCH_SIZE = 3
-ALGORITHM = Algorithm.model_validate({"kl_coefficient": 0.1, "clip_low": 0.01, "clip_high": 0.01})
+ALGORITHM = Algorithm.model_validate(
+    {"kl_coefficient": 0.1, "loss": {"name": "ppo_clip", "clip_low": 0.01, "clip_high": 0.01}}
+)
 
 
 def sequences(step: int) -> TokenSequences:
@@ -63,6 +65,7 @@ def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
         micro_batch_size=MICRO_BATCH_SIZE,
         temperature=0.9,
         pad_token_id=0,
+        max_new_tokens=16,
         world=world,
     )
     seen: list[dict[str, Any]] = []

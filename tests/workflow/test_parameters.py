@@ -46,7 +46,7 @@ def _failed(folder: Path, *arguments: str) -> str:
         ("", "params.yaml does not hold sections"),
         ("training: {setps: 3}", "unknown key `training.setps`: the nearest known key is `training.steps`."),
         ("training: {steps: many}", "`training.steps` is 'many': input should be a valid integer"),
-        ("algorithm: {clip_low: 0.5}", "use clip_high >= clip_low"),
+        ("algorithm: {loss: {name: ppo_clip, clip_low: 0.5}}", "use clip_high >= clip_low"),
     ],
 )
 def test_a_bad_file_is_refused_in_a_sentence(folder: Path, text: str, sentence: str) -> None:

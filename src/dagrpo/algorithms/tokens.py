@@ -1,9 +1,16 @@
-"""What every loss sees, and what it returns: flat tokens, whatever sequences, ranks or micro-batches they come from."""
+"""What every loss sees, and what it returns: flat tokens, whatever sequences, ranks or micro-batches they come from.
+
+Nothing here or in a loss imports torch when it is imported: params.yaml is checked on every `snakemake -n`.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +25,11 @@ class TokenBatch:
     advantages: torch.Tensor  # [tokens], each sequence's advantage on all of its tokens
     sequence: torch.Tensor  # [tokens] int64, from 0, rising: which sequence of the batch a token belongs to
     sequences: int  # how many there are
+
+    def mean_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
+        """On each token the mean of the values of its sequence. [tokens] -> [tokens]"""
+        sums = values.new_zeros(self.sequences).index_add(0, self.sequence, values)
+        return (sums / self.sequence.bincount(minlength=self.sequences).clamp(min=1))[self.sequence]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,33 +1,30 @@
-"""Section `algorithm`: the GRPO objective."""
+"""Section `algorithm`: the objective, made of plug-ins with parameters of their own."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from dagrpo.errors import UserError
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.losses import LOSSES
 from dagrpo.params.base import Section
+from dagrpo.params.plugged import Choice, Chosen
+
+_GRPO: Any = {"name": "grpo"}
+_PPO_CLIP: Any = {"name": "ppo_clip"}
 
 
 class Algorithm(Section):
-    advantage: Literal["grpo"] = Field("grpo", description="grpo: reward minus the mean of the prompt's group.")
-    normalize_by_std: bool = Field(
-        True, description="Divide by the group's standard deviation (GRPO); off is Dr. GRPO."
+    advantage: Annotated[Choice, Chosen(ADVANTAGES)] = Field(
+        _GRPO, description="How much better a completion is than expected."
     )
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.2, description="The ratio is clipped below at 1 - clip_low."
+    loss: Annotated[Choice, Chosen(LOSSES)] = Field(_PPO_CLIP, description="What the policy minimises on each token.")
+    aggregation: Literal["default", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "constant"] = Field(
+        "default",
+        description=(
+            "How tokens are added up: the mean over the tokens of a mini-batch; the mean over its sequences of their token "
+            "mean or sum; constant: that sum divided by rollout.max_new_tokens; default: what the loss was published with."
+        ),
     )
-    clip_high: Annotated[float, Field(gt=0)] = Field(0.2, description="The ratio is clipped above at 1 + clip_high.")
     kl_coefficient: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Weight of the k3 KL divergence to the initial policy; at 0 no reference model is loaded."
     )
-    aggregation: Literal["token-mean"] = Field(
-        "token-mean", description="token-mean: sum over tokens / number of tokens in the mini-batch."
-    )
-
-    @model_validator(mode="after")
-    def _clip_is_ordered(self) -> Self:
-        if self.clip_high < self.clip_low:
-            raise UserError(
-                f"algorithm.clip_high ({self.clip_high}) is below clip_low ({self.clip_low}): use clip_high >= clip_low (DAPO: 0.28, 0.2)"
-            )
-        return self

@@ -4,15 +4,19 @@ A test fails when one of them is not what the schema says; `make params` writes 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from dagrpo.params.base import Section
+from dagrpo.params.plugged import Choice, Chosen, Several, config_of
 from dagrpo.params.schema import Params
 
 SCHEMA_PATH = "workflow/schemas/params.schema.json"
 TABLE_PATH = "docs/parameters.md"
+HEAD = ("| key | allowed | default | meaning |", "|---|---|---|---|")
 
 
 def yaml_value(value: Any) -> str:
@@ -34,15 +38,35 @@ def _is_plain(text: str) -> bool:
     )
 
 
-def _lines(section: Section, indent: str) -> Iterator[str]:
+def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
+    """names: what the key `name` of a plug-in's parameters may hold."""
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        yield f"{indent}# {field.description}"
+        value, others = getattr(section, name), _names(_marker(field))
+        if isinstance(section, Choice) and name == "name":
+            yield f"{indent}# {_meaning(type(section))} One of {names}; each has keys of its own."
+        else:
+            yield f"{indent}# {field.description}"
         if isinstance(value, Section):
             yield f"{indent}{name}:"
-            yield from _lines(value, indent + "  ")
+            yield from _lines(value, indent + "  ", others)
+        elif isinstance(value, Mapping):
+            yield f"{indent}# Any of {others}; each has keys of its own."
+            yield f"{indent}{name}:"
+            yield from _part_lines(value, indent + "  ")
         else:
             yield f"{indent}{name}: {yaml_value(value)}"
+
+
+def _part_lines(parts: Mapping[str, Section], indent: str) -> Iterator[str]:
+    for name, part in parts.items():
+        yield f"{indent}# {_meaning(type(part))}"
+        yield f"{indent}{yaml_value(name)}:"
+        yield from _lines(part, indent + "  ")
+
+
+def _meaning(config: type[Section]) -> str:
+    """What a plug-in's Config says of it."""
+    return (config.__doc__ or "Not described.").strip().partition("\n")[0]
 
 
 def params_yaml(params: Params) -> str:
@@ -91,34 +115,69 @@ def _one_allowed(option: dict[str, Any]) -> str:
 
 def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
     for name, field in type(section).model_fields.items():
-        value, property_schema = getattr(section, name), schema["properties"][name]
-        if isinstance(value, Section):
-            reference = property_schema.get("$ref") or property_schema["allOf"][0]["$ref"]
-            yield from _rows(value, definitions[reference.rsplit("/", 1)[1]], definitions, f"{prefix}{name}.")
+        key, value, property_schema = prefix + name, getattr(section, name), schema["properties"][name]
+        marker = _marker(field)
+        if isinstance(marker, Chosen):
+            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {field.description} Its keys: below. |"
+        elif isinstance(marker, Several):
+            names = ", ".join(f"`{each}`" for each in value)
+            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {field.description} Their keys: below. |"
+        elif isinstance(value, Section):
+            yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
         else:
-            yield f"| `{prefix}{name}` | {_allowed(property_schema)} | `{yaml_value(value)}` | {field.description} |"
+            yield _row(key, property_schema, value, field)
+
+
+def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
+    return f"| `{key}` | {_allowed(property_schema)} | `{yaml_value(value)}` | {field.description} |"
+
+
+def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    reference: str = property_schema.get("$ref") or property_schema["allOf"][0]["$ref"]
+    return definitions[reference.rsplit("/", 1)[1]]  # type: ignore[no-any-return]
+
+
+def _marker(field: FieldInfo) -> Chosen | Several | None:
+    return next((each for each in field.metadata if isinstance(each, Chosen | Several)), None)
+
+
+def _names(marker: Chosen | Several | None, quote: str = "") -> str:
+    names = [] if marker is None else marker.plugins.own_names()
+    return ", ".join(f"{quote}{name}{quote}" for name in names) + ", or an import path"
+
+
+def _variants(section: type[Section], prefix: str) -> Iterator[str]:
+    """A table for each plug-in that a section may name."""
+    for name, field in section.model_fields.items():
+        marker = _marker(field)
+        if marker is None:
+            continue
+        for plugin in marker.plugins.own_names():
+            config = config_of(marker.plugins, plugin)
+            chosen = isinstance(marker, Chosen)
+            key = f"{prefix}{name}" if chosen else f"{prefix}{name}.{plugin}"
+            rows = [
+                _row(f"{key}.{own}", marker.variant(plugin)["properties"][own], info.default, info)
+                for own, info in config.model_fields.items()
+                if own not in Choice.model_fields
+            ]
+            yield from ["", f"### {key}: {plugin}" if chosen else f"### {key}", "", _meaning(config)]
+            yield from ["", *HEAD, *rows] if rows else []
 
 
 def table() -> str:
-    """The page docs/parameters.md: one table per section."""
+    """The page docs/parameters.md: one table per section, and one for each plug-in of the package."""
     schema = Params.model_json_schema()
     parts = [
         "# Parameters",
         "",
-        "Generated from `src/dagrpo/params/` by `make params`. A key that is not here is refused.",
+        "Generated from `src/dagrpo/params/` and the plug-ins by `make params`. A key that is not here is refused.",
+        "An import path, `module:attribute`, names a plug-in of your own, with keys of its own: docs/algorithms.md, docs/rewards.md.",
     ]
     defaults = Params()
     for name, field in Params.model_fields.items():
         section = getattr(defaults, name)
-        head = [
-            "",
-            f"## {name}",
-            "",
-            f"{field.description}",
-            "",
-            "| key | allowed | default | meaning |",
-            "|---|---|---|---|",
-        ]
-        reference = schema["properties"][name]["$ref"].rsplit("/", 1)[1]
-        parts += head + list(_rows(section, schema["$defs"][reference], schema["$defs"], f"{name}."))
+        definition = _definition(schema["properties"][name], schema["$defs"])
+        parts += ["", f"## {name}", "", f"{field.description}", "", *HEAD]
+        parts += [*_rows(section, definition, schema["$defs"], f"{name}."), *_variants(type(section), f"{name}.")]
     return "\n".join(parts) + "\n"

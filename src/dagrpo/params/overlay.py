@@ -1,24 +1,46 @@
 """Presets and overrides: small mappings laid over the defaults, and the difference they make."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dagrpo.params.base import Section
 from dagrpo.params.documents import params_yaml
+from dagrpo.params.plugged import Chosen
 from dagrpo.params.schema import Params, parse, read_yaml
 
 OVERRIDE = "__"
 
 
-def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`overlay` over `base`: mappings are merged key by key, everything else is replaced."""
+def _chosen(section: type[Section], prefix: str = "") -> Iterator[str]:
+    """The dotted keys whose parameters belong to the plug-in that they name."""
+    for name, field in section.model_fields.items():
+        if any(isinstance(marker, Chosen) for marker in field.metadata):
+            yield prefix + name
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _chosen(field.annotation, f"{prefix}{name}.")
+
+
+CHOSEN = frozenset(_chosen(Params))  # algorithm.loss, algorithm.advantage
+
+
+def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`overlay` over `base`: mappings are merged key by key, everything else is replaced.
+
+    Where the overlay names another loss or advantage, nothing is left of the parameters of the one before.
+    """
+    if prefix in CHOSEN and "name" in base and overlay.get("name", base["name"]) != base["name"]:
+        return dict(overlay)
     result = dict(base)
     for key, value in overlay.items():
         inner = result.get(key)
-        result[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(inner, value, f"{prefix}.{key}".lstrip("."))
+        else:
+            result[key] = value
     return result
 
 
@@ -27,14 +49,16 @@ def with_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Two underscores stand for the dot, which Snakemake refuses in a key.
     """
-    result: dict[str, Any] = {}
-    for key, value in sorted(config.items(), key=lambda item: OVERRIDE in item[0]):
-        *sections, last = key.split(OVERRIDE)
-        nested: dict[str, Any] = {last: _typed(value) if sections else value}
-        for section in reversed(sections):
-            nested = {section: nested}
-        result = merged(result, nested)
-    return result
+    overrides: dict[str, Any] = {}
+    for key, value in config.items():
+        if OVERRIDE in key:
+            overrides = merged(overrides, _nested(key.split(OVERRIDE), _typed(value)))
+    return merged({key: value for key, value in config.items() if OVERRIDE not in key}, overrides)
+
+
+def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+    first, *rest = keys
+    return {first: _nested(rest, value) if rest else value}
 
 
 def _typed(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The whole of params.yaml, and how it is read: every error is one sentence that says what to do."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +17,14 @@ from dagrpo.params.difficulty import Difficulty
 from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.model import Model
+from dagrpo.params.plugged import InvalidPart
 from dagrpo.params.report import Report
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Runtime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
+from dagrpo.rewards.components import COMPONENTS
 
 
 class Params(Section):
@@ -69,12 +71,9 @@ class Params(Section):
                 f"data.pass_rates is {self.data.pass_rates}, which this experiment makes out of the data itself: give "
                 "another experiment's file, or choose with training.min_pass_rate and max_pass_rate"
             )
-        buffer = self.reward.overlong_buffer
-        if self.reward.weights.overlong and buffer >= self.rollout.max_new_tokens:
-            raise UserError(
-                f"reward.overlong_buffer is {buffer}, which leaves no length without a penalty: lower it below "
-                f"rollout.max_new_tokens ({self.rollout.max_new_tokens})"
-            )
+        for name, config in self.reward.components.items():
+            if config.weight:
+                COMPONENTS.get(name).check(config, self.rollout.max_new_tokens)
         if self.data.max_prompt_tokens is not None and self.data.max_prompt_tokens > self.training.max_prompt_tokens:
             raise UserError(
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
@@ -91,30 +90,49 @@ class Params(Section):
         return self
 
 
-def _keys(section: type[Section], prefix: str = "") -> list[str]:
-    """Every dotted key of a section, sub-sections included."""
-    found = []
-    for name, field in section.model_fields.items():
-        found.append(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            found += _keys(field.annotation, f"{prefix}{name}.")
-    return found
+def _keys(section: Section, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of a section, those of its parts included."""
+    for name in type(section).model_fields:
+        yield prefix + name
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _keys(value, f"{prefix}{name}.")
+        if isinstance(value, Mapping):
+            for each, part in value.items():
+                yield from _keys(part, f"{prefix}{name}.{each}.")
 
 
 def all_keys() -> list[str]:
-    """Every dotted key of params.yaml, in the schema's order."""
-    return _keys(Params)
+    """Every dotted key of params.yaml with its defaults, in the schema's order."""
+    return list(_keys(Params()))
 
 
-def _sentence(error: Mapping[str, Any], source: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, all_keys(), n=1, cutoff=0.5)
-        hint = f"the nearest known key is `{near[0]}`" if near else "docs/parameters.md lists the known keys"
-        return f"{source}: unknown key `{key}`: {hint}."
-    if error["type"] == "value_error":
-        return f"{source}: {error['ctx']['error']}."
-    return f"{source}: `{key}` is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+def _sentences(
+    errors: Iterable[Mapping[str, Any]], source: str, prefix: str = "", part: InvalidPart | None = None
+) -> Iterator[str]:
+    """One sentence per mistake. part: what the prefix leads to, where that has keys of its own."""
+    for error in errors:
+        inside = ".".join(str(each) for each in error["loc"])
+        key, mistake = prefix + inside, error.get("ctx", {}).get("error")
+        if isinstance(mistake, InvalidPart):
+            yield from _sentences(mistake.errors, source, f"{key}.", mistake)
+        elif error["type"] == "extra_forbidden":
+            yield f"{source}: unknown key `{key}`: {_hint(inside, prefix, part)}."
+        elif error["type"] == "value_error":
+            yield f"{source}: {str(mistake).removesuffix('.')}."
+        else:
+            yield f"{source}: `{key}` is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def _hint(key: str, prefix: str, part: InvalidPart | None) -> str:
+    """A key that ends alike in its section is the nearest: a key may have moved deeper."""
+    known = part.known if part else all_keys()
+    section, _, last = key.rpartition(".")
+    moved = [each for each in known if section and each.startswith(f"{section}.") and each.endswith(f".{last}")]
+    near = moved or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if near:
+        return f"the nearest known key is `{prefix}{near[0]}`"
+    return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"
 
 
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
@@ -122,7 +140,7 @@ def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise UserError("\n".join(_sentence(item, source) for item in error.errors())) from None
+        raise UserError("\n".join(_sentences(error.errors(), source))) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""exact_match and substring_match: short answers in words, in `<answer>...</answer>`, as search-R1 grades them.
+"""What exact_match and substring_match share: short answers in words, in `<answer>...</answer>`, as search-R1 grades them.
 
 Case, punctuation, articles and extra space do not count (the normalisation of SQuAD, arXiv:1606.05250), save the sign and the
 decimal point of a number: -5 is not 5, and 3.5 is not 35.
@@ -13,7 +13,6 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.numbers import to_ascii
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
-from dagrpo.rewards.verifier import Verifier
 
 LONGEST_COMPOSED = 1000  # characters of an answer in which accents are one with their letters
 
@@ -46,8 +45,8 @@ def _without_unicode_punctuation(text: str) -> str:
 
 
 @lru_cache(maxsize=1 << 14)
-def _accepted(ground_truth: str) -> tuple[str, ...]:
-    """The normalised texts that a ground truth accepts."""
+def accepted_texts(ground_truth: str) -> tuple[str, ...]:
+    """The normalised texts that a ground truth accepts. UserError when it is not a JSON list of texts."""
     try:
         texts = json.loads(ground_truth)
     except (ValueError, RecursionError):
@@ -64,38 +63,4 @@ def _accepted(ground_truth: str) -> tuple[str, ...]:
 
 def check(ground_truth: str) -> None:
     """UserError when a ground truth is not a JSON list of texts, each of which says something."""
-    _accepted(ground_truth)
-
-
-def equal(answer: str, ground_truth: str) -> bool:
-    """Whether the answer is one of the accepted texts."""
-    return normalise(answer) in _accepted(ground_truth)
-
-
-def holds(answer: str, ground_truth: str) -> bool:
-    """Whether one of the accepted texts stands in the answer, as whole words."""
-    normalised = normalise(answer)
-    return any(_stands_in(normalised, accepted) for accepted in _accepted(ground_truth))
-
-
-def _stands_in(text: str, part: str) -> bool:
-    start = text.find(part)
-    while start >= 0:
-        end = start + len(part)
-        if not (_joined(text[start - 1 : start], part[0]) or _joined(part[-1], text[end : end + 1])):
-            return True
-        start = text.find(part, start + 1)
-    return False
-
-
-def _joined(left: str, right: str) -> bool:
-    """Whether two neighbours are inside one word or number; scripts without spaces have no such inside."""
-    return _of_a_word(left) and _of_a_word(right)
-
-
-def _of_a_word(character: str) -> bool:
-    return character.isascii() and (character.isalnum() or character in ("-", "."))
-
-
-EXACT_MATCH = Verifier(name="exact_match", extract=extract, equal=equal, formatted=formatted, check=check)
-SUBSTRING_MATCH = Verifier(name="substring_match", extract=extract, equal=holds, formatted=formatted, check=check)
+    accepted_texts(ground_truth)

@@ -1,31 +1,40 @@
-"""Every task by its name: whatever the modules of data_sets/ offer as TASKS. A new task is one file there."""
+"""Every task by its name: whatever the modules of data_sets/ offer as TASKS, entry points, and import paths.
 
-import difflib
-import importlib
-import pkgutil
+A task's name is the name of its folder in data/, so that an import path is written with dots: `my_lab.tasks.capitals`.
+"""
 
-from dagrpo.errors import UserError
-from dagrpo.tasks import data_sets
-from dagrpo.tasks.task import Task
+from dataclasses import replace
 
+from dagrpo.params.data import Data
+from dagrpo.plugins import Plugins
+from dagrpo.tasks.task import Problems, Task
 
-def discover() -> dict[str, Task]:
-    """The tasks of all modules of data_sets/, by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(data_sets.__path__))
-    modules = [importlib.import_module(f"{data_sets.__name__}.{name}") for name in names]
-    tasks: list[Task] = [task for module in modules for task in module.TASKS]
-    found = {task.name: task for task in tasks}
-    assert len(found) == len(tasks), f"two tasks of one name: {sorted(task.name for task in tasks)}"
-    return found
-
-
-TASKS = discover()
+TASKS: Plugins[Task] = Plugins(
+    what="task",
+    package="dagrpo.tasks.data_sets",
+    attribute="TASKS",
+    group="dagrpo.tasks",
+    key="experiment.tasks",
+    kind=Task,
+    several=True,
+    separator=".",
+)
 
 
 def get_task(name: str) -> Task:
-    """The task of that name. UserError gives the nearest known one."""
-    if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
-        hint = f"the nearest known one is `{near[0]}`" if near else f"the known ones are {', '.join(TASKS)}"
-        raise UserError(f"`{name}` is not a task: {hint}; correct experiment.tasks.")
-    return TASKS[name]
+    """The task of that name, and called so, whatever it calls itself. UserError gives the nearest known one."""
+    task = TASKS.get(name)
+    return task if task.name == name else _called(name, task)
+
+
+def _called(name: str, task: Task) -> Task:
+    """The task with another name, which its problems have, too."""
+
+    def load(params: Data) -> Problems:
+        problems = task.load(params)
+        splits = {
+            split: [replace(example, task=name) for example in examples] for split, examples in problems.splits.items()
+        }
+        return replace(problems, splits=splits)
+
+    return replace(task, name=name, load=load)

@@ -47,11 +47,6 @@ class Task:
     images: bool = False  # the prompts have pictures
 
     @property
-    def multi_turn(self) -> bool:
-        """Whether a rollout is more than one turn of the policy."""
-        return bool(self.tools or self.interaction)
-
-    @property
     def oracle(self) -> bool:
         """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
         return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)

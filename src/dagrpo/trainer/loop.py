@@ -94,6 +94,7 @@ def _update(
         micro_batch_size=run.runtime.training.micro_batch_size,
         temperature=run.rollout.temperature,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        max_new_tokens=run.rollout.max_new_tokens,
         world=world,
     )
 

@@ -103,7 +103,7 @@ class Sampler:
         self._rollouts = self._source.collect(step)
         self._clock.lap("seconds_rollout")
         rewards = self._rollouts.rewards
-        self._advantages = advantages_of(rewards, self._rollouts.samples_per_prompt, self._algorithm)
+        self._advantages = advantages_of(rewards, self._rollouts.samples_per_prompt, self._algorithm.advantage)
         return {
             "prompts": [prompt.token_ids for prompt in self._rollouts.prompts],
             "completions": [completion.token_ids for completion in self._rollouts.completions],

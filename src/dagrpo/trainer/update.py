@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from dagrpo.algorithms.aggregation import denominator
+from dagrpo.algorithms.aggregation import weights
 from dagrpo.algorithms.divergence import k3
-from dagrpo.algorithms.losses.ppo_clip import ppo_clip
+from dagrpo.algorithms.losses import aggregation_of, loss_of
+from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.distributed import World
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
@@ -60,6 +61,7 @@ class PolicyUpdate:
         micro_batch_size: int,
         temperature: float,
         pad_token_id: int,
+        max_new_tokens: int,
         world: World,
     ) -> None:
         assert (reference is not None) == (algorithm.kl_coefficient > 0)
@@ -71,6 +73,7 @@ class PolicyUpdate:
         self._micro_batch_size = micro_batch_size
         self._temperature = temperature
         self._pad_token_id = pad_token_id
+        self._max_new_tokens = max_new_tokens
         self._world = world
 
     def run(self, step: int, sequences: TokenSequences, advantages: torch.Tensor) -> Updated:
@@ -118,31 +121,49 @@ class PolicyUpdate:
         self, sequences: TokenSequences, advantages: torch.Tensor, span: slice, seen: "_Seen", sums: _Sums
     ) -> None:
         """Add the gradient of this process's part of one mini-batch."""
-        weight = 1 / denominator(self._algorithm.aggregation, sequences.lengths[span])
+        aggregation = aggregation_of(self._algorithm.aggregation, self._algorithm.loss)
         for rows in self._own_rows(span):
             batch = self._batch(sequences, rows)
             outputs = token_logprobs(self._policy, batch, self._temperature)
             if self._training.mini_batches == 1:
                 seen.note(rows, outputs)
-            token_advantages = advantages[rows].to(outputs.logprobs.device)[batch.rows]
-            before = seen.logprobs_of(rows).to(outputs.logprobs.device)
-            loss = self._loss(batch, outputs.logprobs, before, token_advantages, sums) * weight
+            tokens = self._token_batch(batch, outputs, advantages[rows], seen.logprobs_of(rows))
+            token_weights, denominator = weights(
+                aggregation, batch.rows, sequences.lengths[span], max_new_tokens=self._max_new_tokens
+            )
+            loss = self._loss(tokens, token_weights, sums) * (1 / denominator)
             loss.backward()  # type: ignore[no-untyped-call]
             sums.loss += float(loss.detach())
 
-    def _loss(
-        self, batch: Batch, logprobs: torch.Tensor, before: torch.Tensor, advantages: torch.Tensor, sums: _Sums
-    ) -> torch.Tensor:
-        """The summed loss of a micro-batch; all arguments but the batch are [tokens]."""
-        clipped = ppo_clip(logprobs, before, advantages, self._algorithm.clip_low, self._algorithm.clip_high)
-        sums.clipped += float(clipped.clipped.sum())
-        loss = clipped.per_token.sum()
+    def _token_batch(
+        self, batch: Batch, outputs: TokenLogprobs, advantages: torch.Tensor, before: torch.Tensor
+    ) -> TokenBatch:
+        reference = None
         if self._reference is not None:
             with torch.no_grad():
                 reference = token_logprobs(self._reference, batch, self._temperature).logprobs
-            divergence = k3(logprobs, reference)
+        old_logprobs = before.to(outputs.logprobs.device)
+        return TokenBatch(
+            logprobs=outputs.logprobs,
+            old_logprobs=old_logprobs,
+            rollout_logprobs=old_logprobs,
+            reference_logprobs=reference,
+            entropy=outputs.entropy,
+            advantages=advantages.to(outputs.logprobs.device)[batch.rows],
+            sequence=batch.rows,
+            sequences=len(advantages),
+        )
+
+    def _loss(self, batch: TokenBatch, token_weights: torch.Tensor, sums: _Sums) -> torch.Tensor:
+        """The weighted sum of the losses of a micro-batch."""
+        result = loss_of(batch, self._algorithm.loss)
+        if "clip_fraction" in result.metrics:
+            sums.clipped += float(result.metrics["clip_fraction"])
+        loss = (result.per_token * token_weights).sum()
+        if batch.reference_logprobs is not None:
+            divergence = k3(batch.logprobs, batch.reference_logprobs)
             sums.kl += float(divergence.detach().sum())
-            loss = loss + self._algorithm.kl_coefficient * divergence.sum()
+            loss = loss + self._algorithm.kl_coefficient * (divergence * token_weights).sum()
         return loss
 
     def _batch(self, sequences: TokenSequences, rows: slice) -> Batch:

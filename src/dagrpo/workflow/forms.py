@@ -2,6 +2,7 @@
 
 from dagrpo.errors import UserError
 from dagrpo.params.schema import Params
+from dagrpo.rewards.components import COMPONENTS
 from dagrpo.tasks.registry import get_task
 
 
@@ -19,12 +20,12 @@ def require_fitting_tasks(params: Params) -> None:
 
 
 def _require_tools(params: Params) -> None:
-    weights, task = params.reward.weights, get_task(params.experiment.train)
-    for component in ("tool_calls", "tool_effort"):
-        if getattr(weights, component) and not task.tools:
+    task = get_task(params.experiment.train)
+    for name, config in params.reward.components.items():
+        if COMPONENTS.get(name).needs_tools and config.weight and not task.tools:
             raise UserError(
-                f"reward.weights.{component} is {getattr(weights, component)}, but {task.name} offers no tool to call: set "
-                "it to 0.0, or train on a task with tools."
+                f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
+                "or train on a task with tools."
             )
 
 

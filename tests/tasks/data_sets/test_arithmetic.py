@@ -7,7 +7,7 @@ import pytest
 
 from dagrpo.params.data import Arithmetic, Data, Level
 from dagrpo.records import Example
-from dagrpo.rewards.gsm8k import extract
+from dagrpo.rewards.verifiers.gsm8k import extract
 from dagrpo.tasks.data_sets.arithmetic import KINDS, load
 from dagrpo.tasks.task import Problems
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.params.data import Data
-from dagrpo.rewards.countdown import check, equal
+from dagrpo.rewards.verifiers.countdown import check, equal
 from dagrpo.tasks.data_sets.countdown import to_problem
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.row import Row

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.params.data import Data
-from dagrpo.rewards.gsm8k import equal, extract
+from dagrpo.rewards.verifiers.gsm8k import equal, extract
 from dagrpo.tasks.data_sets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.row import Row

@@ -1,13 +1,38 @@
-"""Advantage estimators, one small file each, by the name that algorithm.advantage gives them."""
+"""Advantage estimators, one small file each: its Config, its formula, and both as ADVANTAGE."""
 
-import torch
+from __future__ import annotations
 
-from dagrpo.algorithms.advantages.grpo import grpo_advantages
-from dagrpo.params.algorithm import Algorithm
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-_ESTIMATORS = {"grpo": grpo_advantages}
+from dagrpo.params.plugged import Choice
+from dagrpo.plugins import Plugins
+
+if TYPE_CHECKING:
+    import torch
+
+ConfigType = TypeVar("ConfigType", bound=Choice)
 
 
-def advantages_of(rewards: torch.Tensor, group_size: int, algorithm: Algorithm) -> torch.Tensor:
-    """One advantage per completion. rewards: [completions], the samples of one prompt next to each other."""
-    return _ESTIMATORS[algorithm.advantage](rewards, group_size, algorithm.normalize_by_std)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantage(Generic[ConfigType]):
+    """How much better each completion is than expected, from rewards alone."""
+
+    config: type[ConfigType]  # its keys in algorithm.advantage
+    function: Callable[[torch.Tensor, int, ConfigType], torch.Tensor]  # rewards [completions], group size -> the same
+
+
+ADVANTAGES: Plugins[Advantage[Any]] = Plugins(
+    what="advantage",
+    package=__name__,
+    attribute="ADVANTAGE",
+    group="dagrpo.advantages",
+    key="algorithm.advantage.name",
+    kind=Advantage,
+)
+
+
+def advantages_of(rewards: torch.Tensor, group_size: int, config: Choice) -> torch.Tensor:
+    """One advantage per completion. rewards: [completions] float32, the samples of one prompt next to each other."""
+    return ADVANTAGES.get(config.name).function(rewards, group_size, config)

@@ -1,1 +1,37 @@
-"""Policy losses and divergences per token, one small file each."""
+"""Policy losses, one small file each: its Config, its formula, and both as LOSS. Nothing else knows a loss by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from dagrpo.algorithms.aggregation import Aggregation
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.params.plugged import Choice
+from dagrpo.plugins import Plugins
+
+ConfigType = TypeVar("ConfigType", bound=Choice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(Generic[ConfigType]):
+    """A policy loss per token, to be minimised. How tokens are added up is algorithm.aggregation's, not the loss's."""
+
+    config: type[ConfigType]  # its keys in algorithm.loss
+    function: Callable[[TokenBatch, ConfigType], TokenLoss]
+    aggregation: Aggregation = "token-mean"  # what it was published with
+
+
+LOSSES: Plugins[Loss[Any]] = Plugins(
+    what="loss", package=__name__, attribute="LOSS", group="dagrpo.losses", key="algorithm.loss.name", kind=Loss
+)
+
+
+def loss_of(batch: TokenBatch, config: Choice) -> TokenLoss:
+    """The loss that algorithm.loss names, of whole sequences."""
+    return LOSSES.get(config.name).function(batch, config)
+
+
+def aggregation_of(aggregation: str, config: Choice) -> Aggregation:
+    """algorithm.aggregation by its own name: `default` is what the loss was published with."""
+    named: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
+    return named  # type: ignore[no-any-return]

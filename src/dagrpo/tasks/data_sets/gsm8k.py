@@ -6,7 +6,7 @@ supervised fine-tuning on the worked solutions.
 
 from functools import partial
 
-from dagrpo.rewards.gsm8k import extract
+from dagrpo.rewards.verifiers.gsm8k import extract
 from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source
 from dagrpo.tasks.sourced import sourced_task

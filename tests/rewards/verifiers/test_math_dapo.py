@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rewards.math_dapo import VERIFIER, equal, extract, formatted
+from dagrpo.rewards.verifiers.math_dapo import VERIFIER, equal, extract, formatted
 
 # text -> strict, flexible, exact
 GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [

@@ -2,30 +2,42 @@
 
 import pytest
 
-from dagrpo.params.reward import Reward
+from dagrpo.errors import UserError
 from dagrpo.records import Attempt, Verdict
-from dagrpo.rewards import components
-
-PRICES = Reward(correct=2.0, wrong=-1.0, missing=-3.0, unverifiable=-0.5)
+from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 
 
-def attempt(*, turns: int = 1, tool_calls: int = 0, failed: int = 0) -> Attempt:
-    return Attempt(
-        text="",
+def judged(
+    verdict: Verdict = "wrong",
+    *,
+    text: str = "",
+    verifier: str = "gsm8k",
+    tokens: int = 1,
+    turns: int = 1,
+    tool_calls: int = 0,
+    failed: int = 0,
+) -> Judged:
+    attempt = Attempt(
+        text=text,
         ground_truth="",
         verifier="gsm8k",
-        tokens=1,
+        tokens=tokens,
         turns=turns,
         tool_calls=tool_calls,
         failed_tool_calls=failed,
     )
+    return Judged(attempt=attempt, verdict=verdict, extracted=None, verifier=verifier, max_new_tokens=20480)
+
+
+def value(name: str, found: Judged, **parameters: float) -> float:
+    return value_of(name, found, COMPONENTS.get(name).config.model_validate(parameters))
 
 
 @pytest.mark.parametrize(
     ("verdict", "price"), [("right", 2.0), ("wrong", -1.0), ("missing", -3.0), ("unverifiable", -0.5)]
 )
 def test_every_verdict_has_its_price(verdict: Verdict, price: float) -> None:
-    assert components.accuracy(verdict, PRICES) == price
+    assert value("accuracy", judged(verdict), correct=2.0, wrong=-1.0, missing=-3.0, unverifiable=-0.5) == price
 
 
 @pytest.mark.parametrize(
@@ -33,12 +45,12 @@ def test_every_verdict_has_its_price(verdict: Verdict, price: float) -> None:
 )
 def test_the_overlong_penalty_is_the_one_of_dapo(tokens: int, penalty: float) -> None:
     """A maximum of 20,480 tokens with a buffer of 4,096, the numbers of the paper."""
-    assert components.overlong(tokens, 20480, 4096) == pytest.approx(penalty)
+    assert value("overlong", judged(tokens=tokens), buffer=4096) == pytest.approx(penalty)
 
 
 @pytest.mark.parametrize(("calls", "failed", "share"), [(0, 0, 0.0), (1, 0, 1.0), (4, 1, 0.75), (2, 2, 0.0)])
 def test_tool_calls_are_worth_the_share_that_worked(calls: int, failed: int, share: float) -> None:
-    assert components.tool_calls(attempt(turns=9, tool_calls=calls, failed=failed)) == share
+    assert value("tool_calls", judged(turns=9, tool_calls=calls, failed=failed)) == share
 
 
 @pytest.mark.parametrize(
@@ -49,11 +61,11 @@ def test_tool_calls_are_worth_the_share_that_worked(calls: int, failed: int, sha
 def test_every_tool_turn_with_an_answer_after_it_is_an_effort(
     turns: int, calls: int, effort: float, verdict: Verdict
 ) -> None:
-    assert components.tool_effort(attempt(turns=turns, tool_calls=calls), verdict) == pytest.approx(effort)
+    assert value("tool_effort", judged(verdict, turns=turns, tool_calls=calls)) == pytest.approx(effort)
 
 
 def test_a_right_answer_needs_no_effort() -> None:
-    assert components.tool_effort(attempt(turns=5, tool_calls=4), "right") == 0.0
+    assert value("tool_effort", judged("right", turns=5, tool_calls=4)) == 0.0
 
 
 @pytest.mark.parametrize(("turns", "reward"), [(1, -1.0), (2, -0.9), (3, -0.8), (5, -0.6), (7, -0.6)])
@@ -61,10 +73,17 @@ def test_effort_with_a_weight_of_one_is_the_published_shaping_of_retool(turns: i
     """min(-0.6, -1 + (num_turns - 2) / 2 * 0.1), where num_turns counts two for every tool turn and answer, and two more."""
     num_turns = 2 * turns
     assert reward == pytest.approx(min(-0.6, -1 + (num_turns - 2) / 2 * 0.1))
-    effort = components.tool_effort(attempt(turns=turns, tool_calls=turns - 1), "wrong")
+    effort = value("tool_effort", judged("wrong", turns=turns, tool_calls=turns - 1))
     assert -1 + effort == pytest.approx(reward)
 
 
 def test_the_form_is_the_one_of_the_verifier() -> None:
-    assert components.format("#### 18", "gsm8k") == 1.0
-    assert components.format("#### 18", "math_dapo") == 0.0
+    assert value("format", judged(text="#### 18", verifier="gsm8k")) == 1.0
+    assert value("format", judged(text="#### 18", verifier="math_dapo")) == 0.0
+
+
+def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
+    overlong = COMPONENTS.get("overlong")
+    overlong.check(overlong.config(buffer=19), 20)
+    with pytest.raises(UserError, match=r"overlong.buffer is 20, .* lower it below rollout.max_new_tokens \(20\)"):
+        overlong.check(overlong.config(buffer=20), 20)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.rewards import arithmetic
-from dagrpo.rewards.countdown import check, equal, extract, formatted
+from dagrpo.rewards.verifiers.countdown import check, equal, extract, formatted
 
 PUZZLE = '{"numbers": [3, 4, 6], "target": 24}'
 

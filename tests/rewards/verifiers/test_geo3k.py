@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagrpo.params.reward import Reward, Weights
+from dagrpo.params.reward import Reward
 from dagrpo.records import Attempt
-from dagrpo.rewards.geo3k import formatted
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
+from dagrpo.rewards.verifiers.geo3k import formatted
 
 FORM = re.compile(r"<think>.*</think>.*\\boxed\{.*\}.*", re.DOTALL)
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "\\boxed{", "}", "{", "1", "\n", " "]), max_size=10)
@@ -35,5 +35,5 @@ def test_the_published_reward_is_nine_tenths_accuracy_and_one_tenth_form(
     text: str, reward: float, grader: Grader
 ) -> None:
     attempt = Attempt(text=text, ground_truth="34", verifier="geo3k", tokens=9)
-    weighted = Reward(weights=Weights(accuracy=0.9, format=0.1))
+    weighted = Reward.model_validate({"components": {"accuracy": {"weight": 0.9}, "format": {"weight": 0.1}}})
     assert grade_all([attempt], weighted, 100, grader)[0].reward == pytest.approx(reward)

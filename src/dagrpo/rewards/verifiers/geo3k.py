@@ -1,12 +1,12 @@
 r"""Geometry3K: thoughts in `<think>...</think>`, then the answer in `\boxed{...}`.
 
-The published reward (mathruler) is reward.weights accuracy 0.9 and format 0.1.
+The published reward (mathruler) is reward.components accuracy with weight 0.9 and format with 0.1.
 """
 
 from dagrpo.rewards.boxes import extract
-from dagrpo.rewards.hendrycks_math import equal
 from dagrpo.rewards.latex import check
 from dagrpo.rewards.verifier import Verifier
+from dagrpo.rewards.verifiers.math import equal
 
 _THINK, _END_OF_THINK, _BOX, _END_OF_BOX = "<think>", "</think>", "\\boxed{", "}"
 

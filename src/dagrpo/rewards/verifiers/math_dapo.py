@@ -4,11 +4,11 @@ All of the text is read; the published reward looks at its last 300 characters. 
 """
 
 from dagrpo.params.base import Extractor
-from dagrpo.rewards.gsm8k import extract as extract_after_the_mark
 from dagrpo.rewards.latex import check, compare
 from dagrpo.rewards.minerva import normalise, normalise_truth
 from dagrpo.rewards.reading import answer_line, last_boxed, tidied
 from dagrpo.rewards.verifier import Verifier
+from dagrpo.rewards.verifiers.gsm8k import extract as extract_after_the_mark
 
 
 def extract(text: str, extractor: Extractor) -> str | None:

@@ -1,0 +1,50 @@
+"""Group sequence policy optimisation (Zheng et al. 2025, arXiv 2507.18071): one importance ratio per sequence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.errors import UserError
+from dagrpo.params.plugged import Choice
+
+LOG_RATIO_LIMIT = 20.0  # exp() of more says nothing and overflows
+WIDEST = 0.1  # the ratio is a geometric mean over hundreds of tokens: nothing is as far from 1 as this
+
+
+class Config(Choice):
+    """GSPO: the ratio of each sequence, the geometric mean of its tokens' ratios, is clipped."""
+
+    clip_low: Annotated[float, Field(gt=0)] = Field(3e-4, description="The ratio is clipped below at 1 - clip_low.")
+    clip_high: Annotated[float, Field(gt=0)] = Field(4e-4, description="The ratio is clipped above at 1 + clip_high.")
+
+    @model_validator(mode="after")
+    def _clip_is_for_a_sequence(self) -> Self:
+        if max(self.clip_low, self.clip_high) > WIDEST:
+            raise UserError(
+                f"algorithm.loss.clip_low and clip_high are {self.clip_low} and {self.clip_high}, bounds for the ratio of a "
+                "token: the ratio of gspo is a mean over a sequence, so delete them for 0.0003 and 0.0004, or set both to at "
+                f"most {WIDEST}"
+            )
+        return self
+
+
+def gspo(batch: TokenBatch, config: Config) -> TokenLoss:
+    """max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)) on each token, with the sequence's ratio s (equations 5 and 7).
+
+    s = exp(mean over the sequence's tokens of logprob - old logprob). The value of s on a token is that of its sequence
+    and its gradient is s times that of the token's own logprob (the stop-gradient form of equation 14), so that the mean
+    over tokens has the gradient of the sequence.
+    """
+    log_ratio = batch.mean_of_sequence((batch.logprobs - batch.old_logprobs).detach())
+    own = batch.logprobs - batch.logprobs.detach()  # 0, with the gradient of the token's logprob
+    ratio = (log_ratio + own).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    plain = -batch.advantages * ratio
+    bounded = -batch.advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return TokenLoss(per_token=plain.maximum(bounded), metrics={"clip_fraction": (bounded > plain).sum()})
+
+
+LOSS = Loss(config=Config, function=gspo, aggregation="seq-mean-token-mean")

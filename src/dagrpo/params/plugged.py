@@ -1,0 +1,143 @@
+"""Sections of params.yaml whose keys belong to the plug-in that they name: unions over whatever is found.
+
+Two forms. `Chosen`: one plug-in, `{name: gspo, clip_low: 0.0003}`. `Several`: a mapping from names to parameters,
+`{accuracy: {weight: 1.0}}`. The Config of the plug-in that is named checks the keys, and no other plug-in is imported.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from dagrpo.errors import UserError
+from dagrpo.params.base import Section
+from dagrpo.plugins import Plugins
+
+
+class Choice(Section):
+    """Parameters of one plug-in, and its name. The Config of a plug-in adds keys of its own."""
+
+    name: str = Field(description="Which one.")
+
+
+class Configured(Protocol):
+    """A plug-in with parameters."""
+
+    @property
+    def config(self) -> type[Section]:
+        """The section that checks them."""
+
+
+class InvalidPart(ValueError):
+    """What is wrong with the keys of plug-ins: pydantic's own records, whose keys they are, and which are known there."""
+
+    def __init__(self, errors: Sequence[Mapping[str, Any]], owner: str, known: Sequence[str]) -> None:
+        super().__init__("; ".join(f"{error['loc']}: {error['msg']}" for error in errors))
+        self.errors = errors
+        self.owner = owner
+        self.known = known
+
+
+class Chosen:
+    """Marks a field of type Choice: a mapping with `name`, checked by the Config of the plug-in of that name."""
+
+    def __init__(self, plugins: Plugins[Any]) -> None:
+        self.plugins = plugins
+
+    def check(self, values: Any) -> Section:
+        """The plug-in's Config. UserError when none is named, InvalidPart when the Config refuses a key."""
+        if isinstance(values, Choice):
+            return values
+        if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
+            section = self.plugins.key.rpartition(".")[0]
+            names = ", ".join(self.plugins.own_names())
+            raise UserError(f"{section} is {values!r}: write {section}: {{name: ...}} with one of {names}")
+        return _checked(self.plugins, values["name"], values)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        own = self.plugins.own_names()
+        variants = [self.variant(name) for name in own]
+        name_of_another = {"type": "string", "not": {"enum": own}, "description": "installed, or an import path"}
+        other = {"type": "object", "properties": {"name": name_of_another}, "required": ["name"]}
+        return {"oneOf": [*variants, other]}
+
+    def variant(self, name: str) -> dict[str, Any]:
+        """The JSON schema of one plug-in's parameters."""
+        schema = config_of(self.plugins, name).model_json_schema()
+        return {**schema, "properties": {**schema["properties"], "name": {"const": name}}, "title": name}
+
+
+class Several:
+    """Marks a field of type dict[str, Section]: names of plug-ins, each with its own parameters."""
+
+    def __init__(self, plugins: Plugins[Any]) -> None:
+        self.plugins = plugins
+
+    def check(self, values: Any) -> dict[str, Section]:
+        """Each plug-in's Config, in the order of the names: the order of the file changes no sum."""
+        if not isinstance(values, Mapping):
+            raise UserError(f"{self.plugins.key} is {values!r}: write a mapping from names to parameters")
+        checked: dict[str, Section] = {}
+        errors: list[Mapping[str, Any]] = []
+        known: list[str] = []
+        for name in sorted(values):
+            try:
+                given = values[name]
+                checked[name] = given if isinstance(given, Section) else _checked(self.plugins, name, given)
+            except InvalidPart as error:
+                errors += [{**each, "loc": (name, *each["loc"])} for each in error.errors]
+                known += [f"{name}.{key}" for key in error.known]
+        if errors:
+            raise InvalidPart(errors, "it", known)
+        return checked
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        variants = {name: self.variant(name) for name in self.plugins.own_names()}
+        return {"type": "object", "properties": variants, "additionalProperties": {"type": "object"}}
+
+    def variant(self, name: str) -> dict[str, Any]:
+        """The JSON schema of one plug-in's parameters."""
+        return {**config_of(self.plugins, name).model_json_schema(), "title": name}
+
+
+class NameOf:
+    """Marks a field of type str: the name or import path of a plug-in without parameters, or one of `also`."""
+
+    def __init__(self, plugins: Plugins[Any], also: Sequence[str] = ()) -> None:
+        self.plugins = plugins
+        self.also = also
+
+    def check(self, name: Any) -> str:
+        """UserError when there is no such plug-in."""
+        if not isinstance(name, str):
+            raise UserError(f"{self.plugins.key} is {name!r}: write the name of a {self.plugins.what}")
+        if name not in self.also:
+            self.plugins.get(name)
+        return name
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": [*self.also, *self.plugins.own_names()]}, {"type": "string"}]}
+
+
+def config_of(plugins: Plugins[Any], name: str) -> type[Section]:
+    """The section that checks the parameters of a plug-in."""
+    plugin: Configured = plugins.get(name)
+    return plugin.config
+
+
+def _checked(plugins: Plugins[Any], name: str, values: Any) -> Section:
+    config = config_of(plugins, name)
+    try:
+        return config.model_validate(values)
+    except ValidationError as error:
+        raise InvalidPart(error.errors(), name, list(config.model_fields)) from None

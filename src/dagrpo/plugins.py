@@ -1,0 +1,186 @@
+"""One mechanism for everything that plugs in: tasks, verifiers, reward components, advantages, losses, ...
+
+A plug-in is one object. It is found by name in the package's own folder (one module each), by name among the entry
+points of installed distributions, or by an import path such as `my_lab.losses:tilted`. Listing names imports no plug-in
+unless a module may offer several; getting one imports its module alone. Deliberately not here: what a plug-in does, and
+its parameters.
+"""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, distributions
+from types import ModuleType
+from typing import Generic, Protocol, TypeVar, cast
+
+from dagrpo.errors import UserError
+
+T = TypeVar("T")
+
+
+class Named(Protocol):
+    """What a module that offers several plug-ins holds."""
+
+    @property
+    def name(self) -> str:
+        """By which params.yaml knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a plug-in is defined."""
+
+    module: str
+    attribute: str
+    member: str = ""  # its name, where the attribute is a tuple of several
+
+
+class Plugins(Generic[T]):
+    """The plug-ins of one kind.
+
+    what: the kind, in a sentence ("loss"). package: the folder of our own; a module there offers one plug-in as
+    `attribute`, known by the module's name, or with `several` a tuple of plug-ins, each known by its own `name`.
+    group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: what stands before
+    the attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
+    `capitals` of the module `my_lab.tasks`.
+    """
+
+    def __init__(
+        self,
+        *,
+        what: str,
+        package: str,
+        attribute: str,
+        group: str,
+        key: str,
+        kind: type[object] = object,
+        several: bool = False,
+        separator: str = ":",
+    ) -> None:
+        self.what = what
+        self.package = package
+        self.group = group
+        self.key = key
+        self.separator = separator
+        self._attribute = attribute
+        self._kind = kind
+        self._several = several
+        self._places: Mapping[str, _Place] = {}
+        self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
+
+    def own_names(self) -> list[str]:
+        """The names in the package's folder, sorted: the same on every machine."""
+        return sorted(self._own())
+
+    def names(self) -> list[str]:
+        """The package's own names, then those of entry points. UserError when two plug-ins have one name."""
+        own = self.own_names()
+        return [*own, *sorted(self._known().keys() - set(own))]
+
+    def get(self, name: str) -> T:
+        """The plug-in of that name or import path. UserError gives the nearest name, or says what cannot be imported."""
+        place = self._place(name)
+        value = self._attribute_of(place, name)
+        if not place.member:
+            if not isinstance(value, self._kind):
+                raise UserError(
+                    f"`{name}` is not a {self.what} but a {type(value).__name__}: correct {self.key}, or make it a "
+                    f"{self._kind.__name__} of {self._kind.__module__}."
+                )
+            return cast(T, value)
+        members = cast(Iterable[Named], value)
+        return cast(T, next(member for member in members if member.name == place.member))
+
+    def module_of(self, name: str) -> str:
+        """The dotted module that the plug-in is taken from: where the import closure of its code starts."""
+        return self._place(name).module
+
+    def label(self, name: str) -> str:
+        """What a plug-in is called in columns and metrics: its name, or the attribute of its import path."""
+        return name.rpartition(self.separator)[2]
+
+    def _place(self, name: str) -> _Place:
+        known = self._known()
+        if name in known:
+            return known[name]
+        module, _, attribute = name.rpartition(self.separator)
+        if not module or not attribute:
+            raise UserError(
+                f"`{name}` is not a {self.what}: {self._nearest(name, list(known))}; correct {self.key}, or give an import "
+                f"path, `module{self.separator}attribute`."
+            )
+        return _Place(module=module, attribute=attribute)
+
+    def _nearest(self, name: str, known: list[str]) -> str:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        return f"the nearest known one is `{near[0]}`" if near else f"the known ones are {', '.join(sorted(known))}"
+
+    def _own(self) -> dict[str, _Place]:
+        modules = sorted(module.name for module in pkgutil.iter_modules(self._folders()))
+        if not self._several:
+            return {name: _Place(module=f"{self.package}.{name}", attribute=self._attribute) for name in modules}
+        own: dict[str, _Place] = {}
+        for module in (f"{self.package}.{name}" for name in modules):
+            for member in cast(Iterable[Named], getattr(importlib.import_module(module), self._attribute)):
+                place = _Place(module=module, attribute=self._attribute, member=member.name)
+                self._refuse_two(member.name, own.get(member.name), place)
+                own[member.name] = place
+        return own
+
+    def _folders(self) -> tuple[str, ...]:
+        return tuple(importlib.import_module(self.package).__path__)
+
+    def _known(self) -> Mapping[str, _Place]:
+        """Every plug-in with a name. Looked for once, unless folders or entry points are others than then."""
+        looked_in = (self._folders(), _entry_points())
+        if self._looked_in != looked_in:
+            self._places, self._looked_in = self._look(), looked_in
+        return self._places
+
+    def _look(self) -> dict[str, _Place]:
+        known = self._own()
+        for point in _entry_points():
+            if point.group == self.group:
+                place = _Place(module=point.module, attribute=point.attr)
+                self._refuse_two(point.name, known.get(point.name), place)
+                known[point.name] = place
+        return known
+
+    def _refuse_two(self, name: str, first: _Place | None, second: _Place) -> None:
+        if first is not None and first != second:
+            raise UserError(
+                f"two plug-ins offer the {self.what} `{name}`, {first.module} and {second.module}: rename one of them, or "
+                "uninstall the package it is from."
+            )
+
+    def _attribute_of(self, place: _Place, name: str) -> object:
+        module = self._imported(place.module, name)
+        if not hasattr(module, place.attribute):
+            raise UserError(
+                f"`{name}` is not a {self.what}: {place.module} has no `{place.attribute}`; correct {self.key}."
+            )
+        return getattr(module, place.attribute)
+
+    def _imported(self, module: str, name: str) -> ModuleType:
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"`{name}` is not a {self.what} that can be imported ({error}): correct {self.key}, or install what it "
+                "needs; a folder of your own has to be on PYTHONPATH."
+            ) from error
+
+
+@lru_cache(maxsize=1)
+def _entry_points() -> tuple[EntryPoint, ...]:
+    """Those of dagrpo's groups. Only files that name one are parsed: importlib.metadata's own search takes 5 times as long."""
+    return tuple(
+        point
+        for distribution in distributions()
+        if "dagrpo." in (distribution.read_text("entry_points.txt") or "")
+        for point in distribution.entry_points
+        if point.group.startswith("dagrpo.")
+    )

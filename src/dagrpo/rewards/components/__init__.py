@@ -1,0 +1,65 @@
+"""Components of a reward, one small file each: its Config with a weight, its formula, and both as COMPONENT.
+
+A component reads what the policy wrote and what was found about it. Not here: what is read and compared (verifiers/).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import Field
+
+from dagrpo.params.base import Section
+from dagrpo.plugins import Plugins
+from dagrpo.records import Attempt, Verdict
+
+
+class Weighted(Section):
+    """Parameters of one component. Its Config adds keys of its own."""
+
+    weight: float = Field(1.0, description="Factor of the component in the reward; at 0 it is not computed.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """An attempt, and what its verifier found: all that a component may look at."""
+
+    attempt: Attempt
+    verdict: Verdict
+    extracted: str | None  # the answer as read, None when there is none to read
+    verifier: str  # the one that judged: reward.verifier, or the attempt's own
+    max_new_tokens: int  # of a completion
+
+
+ConfigType = TypeVar("ConfigType", bound=Weighted)
+
+
+def _fits(config: Any, max_new_tokens: int) -> None:
+    """Nothing to refuse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component(Generic[ConfigType]):
+    """One summand of the reward, before its weight."""
+
+    config: type[ConfigType]  # its keys in reward.components.<name>
+    function: Callable[[Judged, ConfigType], float]
+    check: Callable[[ConfigType, int], None] = (
+        _fits  # config, rollout.max_new_tokens -> UserError where they do not fit
+    )
+    needs_tools: bool = False  # worth nothing on a task without tools, which is refused
+
+
+COMPONENTS: Plugins[Component[Any]] = Plugins(
+    what="component",
+    package=__name__,
+    attribute="COMPONENT",
+    group="dagrpo.components",
+    key="reward.components",
+    kind=Component,
+)
+
+
+def value_of(name: str, judged: Judged, config: Weighted) -> float:
+    """One component, unweighted."""
+    return COMPONENTS.get(name).function(judged, config)

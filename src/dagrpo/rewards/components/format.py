@@ -1,0 +1,16 @@
+"""format: whether the text has the form that its verifier asks for."""
+
+from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.verifiers import get_verifier
+
+
+class Config(Weighted):
+    """1 when the completion has the form its verifier asks for, else 0."""
+
+
+def format(judged: Judged, config: Config) -> float:
+    """1 or 0, by the verifier that judged."""
+    return float(get_verifier(judged.verifier).formatted(judged.attempt.text))
+
+
+COMPONENT = Component(config=Config, function=format)

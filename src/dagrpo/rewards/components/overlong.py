@@ -1,0 +1,34 @@
+"""overlong: DAPO's soft overlong punishment (arXiv:2503.14476, equation 13)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.errors import UserError
+from dagrpo.rewards.components import Component, Judged, Weighted
+
+
+class Config(Weighted):
+    """0 to -1 over the last tokens before rollout.max_new_tokens (DAPO)."""
+
+    buffer: Annotated[int, Field(ge=1)] = Field(
+        4, description="Tokens before rollout.max_new_tokens over which the penalty grows from 0 to 1."
+    )
+
+
+def overlong(judged: Judged, config: Config) -> float:
+    """0 up to max_new_tokens - buffer, -1 at the maximum and beyond, linear in between."""
+    allowed = judged.max_new_tokens - config.buffer
+    return max(-1.0, min(0.0, (allowed - judged.attempt.tokens) / config.buffer))
+
+
+def check(config: Config, max_new_tokens: int) -> None:
+    """UserError when the penalty begins with the first token."""
+    if config.buffer >= max_new_tokens:
+        raise UserError(
+            f"reward.components.overlong.buffer is {config.buffer}, which leaves no length without a penalty: lower it below "
+            f"rollout.max_new_tokens ({max_new_tokens})"
+        )
+
+
+COMPONENT = Component(config=Config, function=overlong, check=check)

@@ -1,0 +1,16 @@
+"""tool_calls: the share of tool calls that worked."""
+
+from dagrpo.rewards.components import Component, Judged, Weighted
+
+
+class Config(Weighted):
+    """Share of tool calls that worked; 0 without a call."""
+
+
+def tool_calls(judged: Judged, config: Config) -> float:
+    """Calls that worked / calls; 0 without a call."""
+    calls = judged.attempt.tool_calls
+    return (calls - judged.attempt.failed_tool_calls) / calls if calls else 0.0
+
+
+COMPONENT = Component(config=Config, function=tool_calls, needs_tools=True)

@@ -1,0 +1,25 @@
+"""tool_effort: ReTool's credit for trying (arXiv:2504.11536)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.rewards.components import Component, Judged, Weighted
+
+
+class Config(Weighted):
+    """A credit for every tool turn and the answer after it, unless the answer is right (ReTool)."""
+
+    per_turn: Annotated[float, Field(gt=0)] = Field(0.1, description="Credit for each such turn.")
+    most: Annotated[float, Field(gt=0)] = Field(0.4, description="Most credit for an attempt.")
+
+
+def tool_effort(judged: Judged, config: Config) -> float:
+    """min(most, per_turn * tool turns); 0 when the answer is right, and nothing for turns that answered no tool."""
+    attempt = judged.attempt
+    if judged.verdict == "right":
+        return 0.0
+    return min(config.most, config.per_turn * min(attempt.turns - 1, attempt.tool_calls))
+
+
+COMPONENT = Component(config=Config, function=tool_effort, needs_tools=True)

@@ -1,0 +1,18 @@
+"""Verifiers, one small file each, known by the file's name: how an answer is read, and compared with the ground truth."""
+
+from dagrpo.plugins import Plugins
+from dagrpo.rewards.verifier import Verifier
+
+VERIFIERS: Plugins[Verifier] = Plugins(
+    what="verifier",
+    package=__name__,
+    attribute="VERIFIER",
+    group="dagrpo.verifiers",
+    key="reward.verifier",
+    kind=Verifier,
+)
+
+
+def get_verifier(name: str) -> Verifier:
+    """A verifier by its name or import path. UserError gives the nearest name."""
+    return VERIFIERS.get(name)

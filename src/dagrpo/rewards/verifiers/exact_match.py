@@ -1,0 +1,12 @@
+"""exact_match: a short answer in words is one of the accepted texts, in `<answer>...</answer>`."""
+
+from dagrpo.rewards.text_match import accepted_texts, check, extract, formatted, normalise
+from dagrpo.rewards.verifier import Verifier
+
+
+def equal(answer: str, ground_truth: str) -> bool:
+    """Whether the answer is one of the accepted texts."""
+    return normalise(answer) in accepted_texts(ground_truth)
+
+
+VERIFIER = Verifier(name="exact_match", extract=extract, equal=equal, formatted=formatted, check=check)

@@ -1,0 +1,28 @@
+"""Which plug-ins an experiment selects: where the import closure of each stage's own code starts.
+
+Not here: the closure itself, and which kinds of plug-in a stage runs.
+"""
+
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.losses import LOSSES
+from dagrpo.params.schema import Params
+from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.tasks.registry import TASKS, get_task
+
+
+def selected_modules(params: Params) -> dict[str, list[str]]:
+    """The dotted modules by kind (task, verifier, component, advantage, loss), each sorted and without repeats.
+
+    Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and not here.
+    """
+    tasks = params.experiment.tasks
+    verifiers = {get_task(name).verifier for name in tasks} | {params.reward.verifier} - {"task"}
+    components = [name for name, config in params.reward.components.items() if config.weight]
+    return {
+        "task": sorted({TASKS.module_of(name) for name in tasks}),
+        "verifier": sorted({VERIFIERS.module_of(name) for name in verifiers}),
+        "component": sorted({COMPONENTS.module_of(name) for name in components}),
+        "advantage": [ADVANTAGES.module_of(params.algorithm.advantage.name)],
+        "loss": [LOSSES.module_of(params.algorithm.loss.name)],
+    }

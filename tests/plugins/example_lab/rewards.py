@@ -1,0 +1,21 @@
+"""A reward component of our own: a prize for short texts."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.rewards.components import Component, Judged, Weighted
+
+
+class Config(Weighted):
+    """1 for a text within a limit, else 0."""
+
+    limit: Annotated[int, Field(ge=1)] = Field(100, description="Most characters.")
+
+
+def is_short(judged: Judged, config: Config) -> float:
+    """1 or 0."""
+    return float(len(judged.attempt.text) <= config.limit)
+
+
+shortness = Component(config=Config, function=is_short)

@@ -1,0 +1,40 @@
+"""A task of our own: whether a number is even, with a verifier of our own."""
+
+from dagrpo.params.data import Data
+from dagrpo.records import Example
+from dagrpo.tasks.task import Problems, Task, chat
+
+VERIFIER = "example_lab.verifiers:yes_or_no"
+
+
+def _example(split: str, index: int, number: int) -> Example:
+    question = f"Is {number} even?"
+    truth = "no" if number % 2 else "yes"
+    return Example(
+        task="parity",
+        split=split,
+        index=index,
+        prompt=chat(f"{question} Answer yes or no."),
+        question=question,
+        answer=truth,
+        ground_truth=truth,
+        data_source="example_lab",
+        verifier=VERIFIER,
+    )
+
+
+def load(params: Data) -> Problems:
+    """The numbers from 0, the last ten of them held out for the test split."""
+    splits = {"train": range(40), "test": range(40, 50)}
+    return Problems(
+        splits={split: [_example(split, i, n) for i, n in enumerate(numbers)] for split, numbers in splits.items()},
+        source="example_lab",
+        origin="generator",
+        revision=None,
+        files={},
+        expected={split: len(numbers) for split, numbers in splits.items()},
+        read={split: len(numbers) for split, numbers in splits.items()},
+    )
+
+
+parity = Task(name="parity", load=load, verifier=VERIFIER)

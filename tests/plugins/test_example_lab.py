@@ -1,0 +1,116 @@
+"""An experiment made of somebody else's plug-ins, each named by its import path."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dagrpo.algorithms.advantages import advantages_of
+from dagrpo.algorithms.losses import aggregation_of, loss_of
+from dagrpo.algorithms.tokens import TokenBatch
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.models.folder import save_tokenizer
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params import documents
+from dagrpo.params.data import Data
+from dagrpo.params.schema import parse, read_params
+from dagrpo.records import Attempt
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.score import grade_all
+from dagrpo.selection import selected_modules
+from dagrpo.tasks.prepare import prepare
+from dagrpo.tasks.schema import from_table
+from dagrpo.workflow.forms import require_fitting_tasks
+
+pytestmark = pytest.mark.usefixtures("_lab")
+
+TASK = "example_lab.tasks.parity"
+SHORTNESS = "example_lab.rewards:shortness"
+VALUES: dict[str, Any] = {
+    "experiment": {"train": TASK, "evaluate": [TASK], "tasks": [TASK]},
+    "reward": {"components": {"accuracy": {}, SHORTNESS: {"weight": 0.5, "limit": 10}}},
+    "algorithm": {
+        "loss": {"name": "example_lab.losses:tilted", "power": 2.0},
+        "advantage": {"name": "example_lab.advantages:best"},
+    },
+}
+
+
+def test_the_parameters_are_checked_and_written_like_our_own(tmp_path: Path) -> None:
+    params = parse(VALUES)
+    require_fitting_tasks(params)
+    path = tmp_path / "params.yaml"
+    path.write_text(documents.params_yaml(params))
+    assert read_params(path) == params
+    assert "    # Power of the advantage; its sign stays.\n    power: 2.0\n" in path.read_text()
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one_of_that_plug_in() -> None:
+    with pytest.raises(UserError, match=r"`algorithm.loss.pwer`: the nearest known key is `algorithm.loss.power`"):
+        parse({"algorithm": {"loss": {"name": "example_lab.losses:tilted", "pwer": 2.0}}})
+    with pytest.raises(UserError, match=r"`reward.components.example_lab.rewards:shortness.limit` is 0: input should"):
+        parse({"reward": {"components": {SHORTNESS: {"limit": 0}}}})
+
+
+def test_code_identity_starts_at_what_is_selected() -> None:
+    assert selected_modules(parse(VALUES)) == {
+        "task": ["example_lab.tasks"],
+        "verifier": ["example_lab.verifiers"],
+        "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],
+        "advantage": ["example_lab.advantages"],
+        "loss": ["example_lab.losses"],
+    }
+
+
+def test_the_task_is_prepared_under_the_name_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    save_tokenizer(tmp_path / "model", character_tokenizer(512))
+    folder = tmp_path / "data" / TASK
+    card = prepare(TASK, folder, Data(), model=tmp_path / "model", evaluate=[TASK])
+    examples = from_table(read_parquet(folder / "test.parquet"), folder / "test.parquet")
+    assert (card.task, card.counts) == (TASK, {"train": 40, "test": 10})
+    assert {example.task for example in examples} == {TASK}
+
+
+def test_the_verifier_and_the_component_grade() -> None:
+    texts = ["It is, yes.", "yes", "I cannot tell"]
+    attempts = [
+        Attempt(text=t, ground_truth="yes", verifier="example_lab.verifiers:yes_or_no", tokens=3) for t in texts
+    ]
+    with Grader(verify_seconds=2.0, processes=1) as grader:
+        scores = grade_all(attempts, parse(VALUES).reward, 20, grader)
+    assert [score.verdict for score in scores] == ["right", "right", "missing"]
+    assert [score.components for score in scores] == [
+        {"accuracy": 1.0, "shortness": 0.0},
+        {"accuracy": 1.0, "shortness": 1.0},
+        {"accuracy": 0.0, "shortness": 0.0},
+    ]
+    assert [score.reward for score in scores] == [1.0, 1.5, 0.0]
+
+
+def test_the_advantage_and_the_loss_are_computed_with_their_parameters() -> None:
+    algorithm = parse(VALUES).algorithm
+    advantages = advantages_of(torch.tensor([1.0, 0.5, 3.0, 0.0]), 2, algorithm.advantage)
+    assert advantages.tolist() == [0.0, -0.5, 0.0, -3.0]
+    logprobs = torch.tensor([-1.0, -2.0])
+    batch = TokenBatch(
+        logprobs=logprobs,
+        old_logprobs=logprobs,
+        rollout_logprobs=logprobs,
+        reference_logprobs=None,
+        entropy=torch.zeros(2),
+        advantages=torch.tensor([-3.0, 0.5]),
+        sequence=torch.tensor([0, 1]),
+        sequences=2,
+    )
+    result = loss_of(batch, algorithm.loss)
+    assert result.per_token.tolist() == [-9.0, 0.5]
+    assert float(result.metrics["scaled_advantage"]) == -8.75
+    assert aggregation_of(algorithm.aggregation, algorithm.loss) == "seq-mean-token-sum"
+
+
+def test_two_components_of_one_label_are_refused() -> None:
+    with pytest.raises(UserError, match=r"two reward\.components are called shortness in metrics"):
+        parse({"reward": {"components": {SHORTNESS: {}, "example_lab.other_rewards:shortness": {}}}})

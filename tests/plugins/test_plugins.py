@@ -1,0 +1,83 @@
+"""Plug-ins by name, by entry point and by import path, and what is said where there is none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.losses import LOSSES
+from dagrpo.errors import UserError
+from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.tasks.registry import TASKS, get_task
+
+
+def test_names_are_the_modules_of_the_folder() -> None:
+    assert LOSSES.own_names() == ["gspo", "ppo_clip"]
+    assert ADVANTAGES.own_names() == ["grpo", "rloo"]
+
+
+def test_the_module_of_a_plug_in_is_where_its_code_starts() -> None:
+    assert LOSSES.module_of("gspo") == "dagrpo.algorithms.losses.gspo"
+    assert TASKS.module_of("gsm8k_tool") == "dagrpo.tasks.data_sets.gsm8k"
+    assert LOSSES.module_of("my_lab.losses:tilted") == "my_lab.losses"
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UserError, match=r"`gsp` is not a loss: the nearest known one is `gspo`; correct algorithm"):
+        LOSSES.get("gsp")
+
+
+@pytest.mark.usefixtures("_lab")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_lab.losses:tilted", r"cannot be imported|that can be imported \(No module named 'no_such_lab'\)"),
+        ("example_lab.losses:tiltd", r"example_lab.losses has no `tiltd`"),
+        ("example_lab.losses:policy_gradient", r"not a loss but a function: .* make it a Loss of dagrpo.algorithms"),
+        ("example_lab.advantages:best", r"not a loss but a Advantage"),
+    ],
+)
+def test_an_import_path_that_leads_to_no_plug_in_is_one_sentence(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        LOSSES.get(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_entry_point_is_a_name_like_any_other(installed_lab: Path) -> None:
+    installed_lab.write_text(
+        "[dagrpo.losses]\ntilted = example_lab.losses:tilted\n[dagrpo.tasks]\neven = example_lab.tasks:parity\n"
+    )
+    assert LOSSES.names() == ["gspo", "ppo_clip", "tilted"]
+    assert LOSSES.get("tilted").aggregation == "seq-mean-token-sum"
+    assert LOSSES.module_of("tilted") == "example_lab.losses"
+    assert get_task("even").name == "even"
+
+
+def test_two_plug_ins_of_one_name_are_refused(installed_lab: Path) -> None:
+    installed_lab.write_text("[dagrpo.losses]\ngspo = example_lab.losses:tilted\n")
+    with pytest.raises(
+        UserError, match=r"two plug-ins offer the loss `gspo`, dagrpo\.algorithms\.losses\.gspo and exa"
+    ):
+        LOSSES.get("gspo")
+
+
+def test_getting_one_plug_in_imports_no_other() -> None:
+    program = (
+        "import sys; from dagrpo.rewards.verifiers import VERIFIERS; VERIFIERS.get('exact_match');"
+        "print('dagrpo.rewards.verifiers.countdown' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert "countdown" in VERIFIERS.own_names()
+
+
+def test_checking_parameters_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from dagrpo.params.schema import parse;"
+        "parse({'algorithm': {'loss': {'name': 'gspo'}, 'advantage': {'name': 'rloo'}}, 'reward': {'verifier': 'math'}});"
+        "print([name for name in ('torch', 'numpy', 'sympy', 'math_verify', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
