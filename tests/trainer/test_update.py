@@ -9,7 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dagrpo.distributed import single_process
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.batches import TokenSequences, pad
+from dagrpo.trainer.packing import TokenSequences, pad
 from dagrpo.trainer.optimizer import adamw, warmed_up
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.update import PolicyUpdate

@@ -20,7 +20,7 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.rollout.engine.weights import EngineFolder
 from dagrpo.trainer import state
-from dagrpo.trainer.batches import TokenSequences
+from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.update import PolicyUpdate

@@ -14,8 +14,8 @@ from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.trainer import state
-from dagrpo.trainer.batches import TokenSequences
-from dagrpo.trainer.history import History
+from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.record import History
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.prompts import prompts_of, read_examples

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from dagrpo.trainer.batches import Batch
+from dagrpo.trainer.packing import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

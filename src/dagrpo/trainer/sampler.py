@@ -16,7 +16,7 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.engine.client import RolloutClient
 from dagrpo.rollout.engine.server import serving
 from dagrpo.rollout.engine.weights import EngineFolder, engine_folder
-from dagrpo.trainer.history import History
+from dagrpo.trainer.record import History
 from dagrpo.trainer.metrics import step_metrics
 from dagrpo.trainer.rollouts import Prompt, Rollouts, to_table
 from dagrpo.trainer.run import TrainingRun

@@ -15,7 +15,7 @@ from dagrpo.checkpoints import hf, manifest
 from dagrpo.console import progress
 from dagrpo.files import atomic_folder
 from dagrpo.params.sft import Sft
-from dagrpo.trainer.batches import Batch, pad, prompt_indices
+from dagrpo.trainer.packing import Batch, pad, prompt_indices
 from dagrpo.trainer.optimizer import adamw, apply_gradients, warmed_up
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.prompts import read_examples, supervised_pairs

@@ -15,7 +15,7 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
 from dagrpo.rollout.engine.client import RolloutClient
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.batches import prompt_indices
+from dagrpo.trainer.packing import prompt_indices
 from dagrpo.trainer.rollouts import Prompt, Rollouts
 
 

@@ -13,7 +13,7 @@ from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.distributed import World
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.batches import Batch, TokenSequences, slices
+from dagrpo.trainer.packing import Batch, TokenSequences, slices
 from dagrpo.trainer.optimizer import apply_gradients, warmed_up
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.trainer.batches import pad, prompt_indices, slices
+from dagrpo.trainer.packing import pad, prompt_indices, slices
 
 tokens = st.lists(st.integers(1, 90), min_size=1, max_size=9)
 
