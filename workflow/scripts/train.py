@@ -53,12 +53,10 @@ def work(stage: Stage) -> None:
 
 
 def _rows(run: TrainingRun, seen: list[Mapping[str, float]]) -> list[tuple[str, str]]:
-    if not seen:
-        return [("steps", f"{run.training.steps}, all finished by an earlier, interrupted execution")]
     last = seen[-min(10, len(seen)) :]
     seconds = sum(value for metrics in seen for name, value in metrics.items() if name.startswith("seconds_"))
     return [
-        ("steps executed here", f"{len(seen)} of {run.training.steps}"),
+        ("steps", str(len(seen))),
         ("reward, last 10 steps", f"{sum(m['reward_mean'] for m in last) / len(last):.3f}"),
         ("largest logprob difference, engine against trainer", f"{max(m['logprob_difference_max'] for m in seen):.1e}"),
         ("seconds per step", f"{seconds / len(seen):.2f}"),
