@@ -5,7 +5,7 @@ What they tell each other is JSON and tensors, never a pickle. Not a launcher: s
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,21 +14,29 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from dagrpo.errors import UserError
 
-# The other ranks wait while rank 0 samples, which may take hours; when one dies, torchrun ends them all.
-LONGEST_WAIT = timedelta(days=7)
+# The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, torchrun ends all.
+LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
+# A collective among devices that takes longer than this hangs: an error must free the node.
+LONGEST_COLLECTIVE = timedelta(minutes=30)
+_DTYPES = {str(dtype): dtype for dtype in (torch.int64, torch.float32, torch.bool)}  # of tensors that are broadcast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process among those that train together. `broadcast`, `all_reduce`, `barrier` and `shared_folder` are
-    collectives: every rank calls them, in the same order. With one process they cost nothing."""
+    """This process among those that train together.
+
+    The methods that communicate are collectives: every rank calls them, in the same order. With one process they cost
+    nothing.
+    """
 
     rank: int
     size: int
     device: torch.device
+    patient: dist.ProcessGroup | None = None  # of gloo, for whatever may wait for rank 0; None with one process
 
     @property
     def is_rank_zero(self) -> bool:
@@ -41,16 +49,29 @@ class World:
             return value
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor([content.numel()])
-        dist.broadcast(length, src=0)
+        dist.broadcast(length, src=0, group=self.patient)
         if not self.is_rank_zero:
             content = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(content, src=0)
+        dist.broadcast(content, src=0, group=self.patient)
         return json.loads(content.numpy().tobytes())
 
-    def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, in every rank; `values` is overwritten."""
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """Rank 0's tensors, on the CPU, in every rank; the other ranks give None."""
+        assert (tensors is not None) == self.is_rank_zero
+        own = dict(tensors or {})
+        if self.size == 1:
+            return own
+        described = self.broadcast([[name, str(t.dtype), list(t.shape)] for name, t in own.items()])
+        for name, dtype, shape in described:
+            tensor = own[name].contiguous() if self.is_rank_zero else torch.empty(shape, dtype=_DTYPES[dtype])
+            dist.broadcast(tensor, src=0, group=self.patient)
+            own[name] = tensor
+        return own
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """The sum over all ranks, in every rank; `values` is overwritten. On the CPU, or on this rank's device."""
         if self.size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.patient if values.device.type == "cpu" else None)
         return values
 
     def barrier(self) -> None:
@@ -88,8 +109,9 @@ def process_group() -> Iterator[World]:
     device = _device()
     torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=LONGEST_WAIT)
-    yield World(rank=dist.get_rank(), size=size, device=device)
+    dist.init_process_group(backend, timeout=LONGEST_COLLECTIVE)
+    patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
+    yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)
     dist.destroy_process_group()  # not after an error: the others may never come, and torchrun ends them
 
 

@@ -32,10 +32,8 @@ def _experts() -> PreTrainedModel:
 @pytest.mark.parametrize("model", [_dense(), _experts()], ids=["dense", "experts"])
 def test_the_weights_are_those_that_would_be_saved(model: PreTrainedModel) -> None:
     expected = StateTensors({name: tensor.bfloat16() for name, tensor in state_of(model).items()})
-    differences: list[str | None] = []
-    weights = GatheredWeights(model, torch.bfloat16, single_process())
-    weights.hand_to(lambda tensors: differences.append(first_difference(expected, tensors)))
-    assert differences == [None]
+    with GatheredWeights(model, torch.bfloat16, single_process()).reading() as tensors:
+        assert first_difference(expected, tensors) is None
     assert is_in_checkpoint_form(model) is (model.config.model_type == "qwen2")
 
 
@@ -46,7 +44,8 @@ def test_they_are_read_as_they_are_at_that_moment(model: PreTrainedModel) -> Non
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(value)
-        weights.hand_to(lambda tensors, value=value: _assert_all(tensors, value))  # type: ignore[misc]
+        with weights.reading() as tensors:
+            _assert_all(tensors, value)
 
 
 def _assert_all(tensors: Tensors, value: float) -> None:
@@ -65,14 +64,13 @@ def test_what_cannot_be_converted_one_by_one_is_converted_at_once(monkeypatch: p
     monkeypatch.setattr(gathered, "in_checkpoint_form", _joining)
     model = _dense()
     expected = StateTensors(_joining(model, own_state(model)))
-    differences: list[str | None] = []
-    GatheredWeights(model, torch.float32, single_process()).hand_to(
-        lambda tensors: differences.append(first_difference(expected, tensors))
-    )
-    assert differences == [None]
+    with GatheredWeights(model, torch.float32, single_process()).reading() as tensors:
+        assert first_difference(expected, tensors) is None
 
 
 def test_what_cannot_be_gathered_one_by_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathered, "in_checkpoint_form", _joining)
-    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM joins tensors of its checkpoint: set training\.processes"):
+    with pytest.raises(
+        ValueError, match=r"Qwen2ForCausalLM joins tensors of its checkpoint: set runtime\.training\.processes"
+    ):
         GatheredWeights(_dense(), torch.float32, World(rank=0, size=2, device=torch.device("cpu")))

@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from tests.rollout.engine.pools import pool_over
 from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer

@@ -198,6 +198,6 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_made_up_rollouts_take_every_path_of_the_update() -> None:
-    lengths = updates.sequences(0).lengths
+    lengths = updates.rollouts(0).sequences.trained
     assert len(set(lengths)) == 7
     assert len(lengths) // updates.TRAINING.mini_batches // 3 > updates.MICRO_BATCH_SIZE

@@ -4,17 +4,23 @@ from typing import Any
 
 import pytest
 import torch
+from tests.trainer.updates import batch_of
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.batches import TokenSequences, pad
 from dagrpo.trainer.optimizer import adamw, warmed_up
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
-COMPLETIONS = [(3, 4, 5), (6,), (7, 8), (9, 3, 3, 1), (4,), (5, 6), (7, 7, 7), (8, 1)]
+COMPLETIONS = [[3, 4, 5], [6], [7, 8], [9, 3, 3, 1], [4], [5, 6], [7, 7, 7], [8, 1]]
+PROMPTS = [([1, 2], [2, 3, 4])[n // 4] for n in range(8)]
+ADVANTAGES = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, 0.0, -1.0, -1.0])
+BATCH = batch_of(PROMPTS, COMPLETIONS, ADVANTAGES)
+CPU = torch.device("cpu")
 
 
 def _policy() -> Policy:
@@ -26,37 +32,63 @@ def _policy() -> Policy:
     return Policy(Qwen2ForCausalLM(config).eval())
 
 
-SEQUENCES = TokenSequences(prompts=[((1, 2), (2, 3, 4))[n // 4] for n in range(8)], completions=COMPLETIONS)
-ADVANTAGES = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, 0.0, -1.0, -1.0])
-
-
-def _updated(kl_coefficient: float = 0.0, micro_batch_size: int = 256, **training: Any) -> tuple[Policy, Any]:
-    policy, reference = _policy(), _policy().requires_grad_(False)
+def _update(policy: Policy, micro_batch_size: int, algorithm: dict[str, Any], training: dict[str, Any]) -> PolicyUpdate:
     values = {"steps": 1, "prompts_per_step": 2, "samples_per_prompt": 4, "learning_rate": 1e-2, **training}
-    settings = Training.model_validate(values)
-    update = PolicyUpdate(
+    settings = Algorithm.model_validate(algorithm)
+    return PolicyUpdate(
         policy=policy,
-        reference=reference if kl_coefficient else None,
-        optimizer=adamw(policy.parameters(), 1e-2, 0.0),
-        algorithm=Algorithm.model_validate({"kl_coefficient": kl_coefficient}),
-        training=settings,
+        reference=_policy().requires_grad_(False) if settings.kl_coefficient else None,
+        optimizer=adamw(policy.parameters(), 0.0),
+        algorithm=settings,
+        training=Training.model_validate(values),
         micro_batch_size=micro_batch_size,
         temperature=1.0,
+        max_new_tokens=4,
         pad_token_id=0,
-        max_new_tokens=16,
         world=single_process(),
     )
-    return policy, update.run(0, SEQUENCES, ADVANTAGES)
+
+
+def _updated(
+    kl_coefficient: float = 0.0, micro_batch_size: int = 256, loss: str = "ppo_clip", **training: Any
+) -> tuple[Policy, UpdateStats]:
+    policy = _policy()
+    algorithm = {"kl_coefficient": kl_coefficient, "loss": {"name": loss}}
+    return policy, _update(policy, micro_batch_size, algorithm, training).run(0, BATCH)
 
 
 def test_the_first_update_is_the_policy_gradient_with_the_mean_over_tokens() -> None:
     policy = _policy()
-    batch = pad(SEQUENCES.prompts, COMPLETIONS, 0)
+    batch = BATCH.sequences.padded(slice(0, 8), 0, CPU)
     loss = -(token_logprobs(policy, batch, 1.0).logprobs * ADVANTAGES[batch.rows]).sum() / sum(map(len, COMPLETIONS))
     loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
     _, updated = _updated()
     assert updated.grad_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_the_first_update_of_gspo_is_the_policy_gradient_with_the_mean_over_sequences() -> None:
+    policy = _policy()
+    batch = BATCH.sequences.padded(slice(0, 8), 0, CPU)
+    per_token = -token_logprobs(policy, batch, 1.0).logprobs * ADVANTAGES[batch.rows]
+    means = torch.stack([part.mean() for part in torch.split(per_token, [len(c) for c in COMPLETIONS])])
+    means.mean().backward()  # type: ignore[no-untyped-call]
+    norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
+    _, whole = _updated(loss="gspo")
+    _, cut = _updated(loss="gspo", micro_batch_size=3)
+    assert whole.grad_norm == pytest.approx(float(norm), rel=1e-4)
+    assert cut.grad_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
+    """The hole's tokens change what follows, and have no gradient of their own."""
+    policy = _policy()
+    ids, mask = [[1, 2, 5, 9, 9, 6]], [[False, False, True, False, False, True]]
+    sequences = TokenSequences.of(ids, mask)
+    batch = RolloutBatch(sequences=sequences, rollout_logprobs=torch.zeros(2), advantages=torch.ones(1))
+    logits = torch.log_softmax(policy.model(input_ids=torch.tensor(ids)).logits[0], dim=-1)
+    stats = _update(policy, 8, {}, {}).run(0, batch)
+    torch.testing.assert_close(stats.logprobs, torch.stack([logits[1, 5], logits[4, 6]]).detach())
 
 
 def test_micro_batches_change_memory_but_not_the_result() -> None:
@@ -70,16 +102,7 @@ def test_logprobs_are_those_of_the_policy_that_sampled_also_with_several_mini_ba
     _, one = _updated(mini_batches=1)
     _, two = _updated(mini_batches=2)
     torch.testing.assert_close(one.logprobs, two.logprobs)
-    assert one.clip_fraction == 0.0
-
-
-def test_logprobs_agree_with_the_whole_softmax_of_transformers() -> None:
-    policy = _policy()
-    batch = pad([(1, 2)], [(3, 4)], 0)
-    expected = torch.log_softmax(policy.model(input_ids=batch.input_ids).logits[0] / 0.7, dim=-1)
-    torch.testing.assert_close(
-        token_logprobs(policy, batch, 0.7).logprobs, torch.stack([expected[1, 3], expected[2, 4]])
-    )
+    assert one.metrics["clip_fraction"] == 0.0
 
 
 def test_the_divergence_is_measured_against_the_reference_and_zero_at_the_start() -> None:
@@ -95,13 +118,29 @@ def test_the_learning_rate_rises_linearly_and_stays() -> None:
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
-    policy = _policy()
-    update = PolicyUpdate(
-        policy=policy, reference=None, optimizer=adamw(policy.parameters(), 1e-2, 0.0), algorithm=Algorithm.model_validate({}),
-        training=Training.model_validate({"prompts_per_step": 2, "samples_per_prompt": 4}), micro_batch_size=8, temperature=1.0,
-        pad_token_id=0,
-        max_new_tokens=16,
-        world=single_process(),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="the gradient's norm is nan"):
-        update.run(0, SEQUENCES, ADVANTAGES * float("nan"))
+    batch = batch_of(PROMPTS, COMPLETIONS, ADVANTAGES * float("nan"))
+    with pytest.raises(UserError, match="the gradient's norm is nan"):
+        _update(_policy(), 8, {}, {}).run(0, batch)
+
+
+class _TooLarge(Policy):
+    """A policy that no device has room for."""
+
+    def forward(self, *inputs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.27 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "advice"),
+    [
+        (
+            64,
+            "ran out of memory: lower runtime.training.micro_batch_size .it is 64., .* goes on from the last saved step",
+        ),
+        (1, r"ran out of memory: use a device with more memory, more processes .runtime.training.processes."),
+    ],
+)
+def test_running_out_of_memory_is_told_with_the_advice_that_helps(micro_batch_size: int, advice: str) -> None:
+    with pytest.raises(UserError, match=advice) as caught:
+        _update(_TooLarge(_policy().model), micro_batch_size, {}, {}).run(0, BATCH)
+    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)

@@ -6,22 +6,20 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World, process_group
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.rollout.engine.weights import EngineFolder
 from dagrpo.trainer import state
-from dagrpo.trainer.batches import TokenSequences
 from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.update import PolicyUpdate
 
@@ -39,21 +37,30 @@ ALGORITHM = Algorithm.model_validate(
 )
 
 
-def sequences(step: int) -> TokenSequences:
+def rollouts(step: int) -> RolloutBatch:
     """24 completions of one to seven tokens."""
     drawn = torch.Generator().manual_seed(step)
     prompts = [torch.randint(3, 60, (2 + row // 4,), generator=drawn).tolist() for row in range(24)]
     completions = [torch.randint(3, 60, (1 + (row * 5) % 7,), generator=drawn).tolist() for row in range(24)]
-    return TokenSequences(prompts=prompts, completions=completions)
+    return batch_of(prompts, completions, torch.linspace(-1.5, 1.5, 24).roll(step))
 
 
-def advantages(step: int) -> torch.Tensor:
-    return torch.linspace(-1.5, 1.5, 24).roll(step)
+def batch_of(prompts: list[list[int]], completions: list[list[int]], advantages: torch.Tensor) -> RolloutBatch:
+    """Prompts and completions as the update reads them; the engine's logprobs are all -1."""
+    pairs = list(zip(prompts, completions, strict=True))
+    return RolloutBatch(
+        sequences=TokenSequences.of(
+            [[*prompt, *completion] for prompt, completion in pairs],
+            [[False] * len(prompt) + [True] * len(completion) for prompt, completion in pairs],
+        ),
+        rollout_logprobs=torch.full((sum(map(len, completions)),), -1.0),
+        advantages=advantages,
+    )
 
 
 def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
     policy = load_policy(initial, world)
-    optimizer = adamw(policy.parameters(), 1e-2, 0.01)
+    optimizer = adamw(policy.parameters(), 0.01)
     if first:
         state.load(state.at(out / "states", first), policy.model, optimizer)
     update = PolicyUpdate(
@@ -64,25 +71,29 @@ def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
         training=TRAINING,
         micro_batch_size=MICRO_BATCH_SIZE,
         temperature=0.9,
+        max_new_tokens=7,
         pad_token_id=0,
-        max_new_tokens=16,
         world=world,
     )
     seen: list[dict[str, Any]] = []
     for step in range(first, steps):
-        updated = update.run(step, sequences(step), advantages(step))
-        seen.append({"loss": updated.loss, "kl": updated.kl, "entropy": updated.entropy, "norm": updated.grad_norm})
-        seen[-1] |= {"clipped": updated.clip_fraction, "logprobs": updated.logprobs.tolist()}
+        stats = update.run(step, rollouts(step))
+        seen.append({"loss": stats.loss, "kl": stats.kl, "entropy": stats.entropy, "norm": stats.grad_norm})
+        seen[-1] |= {"clipped": stats.metrics["clip_fraction"], "logprobs": stats.logprobs.tolist()}
         state.save(out / "states", step + 1, policy.model, optimizer, world)
-    GatheredWeights(policy.model, torch.bfloat16, world).hand_to(partial(_write, out))
+    _write_for_the_engine(out / "engine", GatheredWeights(policy.model, torch.bfloat16, world), world)
     save_sharded(policy.model, initial, out / "policy", world)
     if world.is_rank_zero:
         (out / "seen.json").write_text(json.dumps(seen))
 
 
-def _write(out: Path, weights: Tensors) -> None:
-    (out / "engine").mkdir(parents=True, exist_ok=True)
-    EngineFolder(out / "engine").write(weights)
+def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) -> None:
+    if not world.is_rank_zero:
+        weights.give_parts()
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with weights.reading() as tensors:
+        write_safetensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
 
 if __name__ == "__main__":

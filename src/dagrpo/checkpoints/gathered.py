@@ -1,6 +1,7 @@
-"""The weights of a model under their names in a checkpoint, gathered one by one from the processes that hold its parts."""
+"""The weights of a model under their names in a checkpoint, gathered one by one from the ranks that hold its parts."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -32,9 +33,16 @@ def _unchanged(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
 
 
 class GatheredWeights:
-    """The weights of a model in `dtype`, under their names in a checkpoint, for the first process to read one by one.
+    """The weights of a model in `dtype`, under their names in a checkpoint. Rank 0 reads them; every rank takes part:
 
-    UserError: the model, spread over processes, holds them in a form that cannot be undone one by one.
+        if world.is_rank_zero:
+            with weights.reading() as tensors:  # any order; each tensor is gathered when it is read
+                write(tensors)
+        else:
+            weights.give_parts()  # until rank 0 has read all that it wants
+
+    No rank ever holds more than a few whole tensors. UserError: the model, spread over several ranks, holds its weights
+    in a form that cannot be undone tensor by tensor.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, world: World) -> None:
@@ -45,44 +53,42 @@ class GatheredWeights:
         self._owners, self._converted, self.specs = self._described()
         self._kept: dict[str, dict[str, Tensor]] = {}
 
-    def hand_to(self, work: Callable[[Tensors], None]) -> None:
-        """Call `work` in the first process with the weights as they are; the others give their parts meanwhile.
-
-        It may read them in any order; each is gathered when it is read.
-        """
+    @contextmanager
+    def reading(self) -> Iterator[Tensors]:
+        """On rank 0: the weights as they are now, to be read inside the block. The other ranks are in `give_parts`."""
+        assert self._world.is_rank_zero
         self._state = own_state(self._model)
-        if not self._world.is_rank_zero:
-            self._give()
-            return
         try:
-            work(self if self._owners else StateTensors(self._converted_whole()))
+            yield self if self._owners else StateTensors(self._converted_whole())
         finally:
             self._kept.clear()
             self._world.broadcast(None)
 
+    def give_parts(self) -> None:
+        """On every other rank: this rank's parts, one tensor after the other, as rank 0 asks for them."""
+        assert not self._world.is_rank_zero
+        self._state = own_state(self._model)
+        while (owner := self._world.broadcast()) is not None:
+            self._whole(owner)
+
     def read(self, name: str) -> Tensor:
-        """The tensor, in the first process while `hand_to` runs."""
+        """The whole tensor, on rank 0, inside `reading`."""
         owner = self._owners[name]
         if owner not in self._converted:
-            return self._asked_for(owner)
+            return self._requested(owner)
         if owner not in self._kept:
             while len(self._kept) >= _OWNERS_KEPT:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[owner] = in_checkpoint_form(self._model, {owner: self._asked_for(owner)})
+            self._kept[owner] = in_checkpoint_form(self._model, {owner: self._requested(owner)})
         return self._kept[owner][name]
 
     def _converted_whole(self) -> dict[str, Tensor]:
         """All at once, where they cannot be converted one by one."""
         return in_checkpoint_form(self._model, {name: self._whole(name) for name in self._state})
 
-    def _asked_for(self, owner: str) -> Tensor:
+    def _requested(self, owner: str) -> Tensor:
         self._world.broadcast(owner)
         return self._whole(owner)
-
-    def _give(self) -> None:
-        """The part of the other processes: one tensor after the other, as the first one asks."""
-        while (owner := self._world.broadcast()) is not None:
-            self._whole(owner)
 
     def _whole(self, owner: str) -> Tensor:
         tensor = self._in_type(self._state[owner].detach())

@@ -1,14 +1,12 @@
-"""Checkpoints of models that several processes hold parts of: each reads and writes its own.
+"""Checkpoints of models that several ranks hold parts of: each rank reads and writes its own.
 
-No process ever holds the whole model, except where transformers keeps tensors in another form than the checkpoint does
-(a mixture of experts): those are built whole in every process before they are spread.
+No rank ever holds the whole model, except where transformers keeps tensors in another form than the checkpoint does
+(a mixture of experts): every rank builds those whole before they are sharded.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
@@ -23,12 +21,11 @@ from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.distributed import World
 
 
-def load_sharded(
-    folder: Path, dtype: torch.dtype, world: World, shard: Callable[[PreTrainedModel], None]
-) -> PreTrainedModel:
-    """The model of a checkpoint in any format; `shard` spreads the model it is given over the processes, in place.
+def model_to_shard(folder: Path, dtype: torch.dtype, world: World) -> tuple[PreTrainedModel, Tensors | None]:
+    """The model of a checkpoint in any format, and its weights where they can be read after it is sharded.
 
-    UserError, in the first process and before the others read anything: the folder is not what its manifest says.
+    With weights: the model is empty; shard it, then `read_weights`. Without (None): it holds them already; shard it.
+    UserError, on rank 0 and before the other ranks read anything: the folder is not what its manifest says.
     """
     if world.is_rank_zero:
         verify(folder)
@@ -36,46 +33,46 @@ def load_sharded(
     world.barrier()
     tensors = open_tensors(folder)
     model = empty_model(folder, dtype)
-    if not _holds_as_they_are(model, tensors):
-        model = build_model(folder, {name: tensors.read(name) for name in tensors.specs}, dtype)
-        shard(model)
-        return model
-    shard(model)
-    _read_into(own_state(model), tensors)
-    return model
+    if _are_the_models_own(model, tensors):
+        return model, tensors
+    return build_model(folder, {name: tensors.read(name) for name in tensors.specs}, dtype), None
 
 
-def _holds_as_they_are(model: PreTrainedModel, tensors: Tensors) -> bool:
-    """Whether a model's tensors are those of the checkpoint: names, shapes and, for all that transformers does, values."""
+def _are_the_models_own(model: PreTrainedModel, tensors: Tensors) -> bool:
+    """Whether a model holds the checkpoint's tensors unconverted: same names, same shapes, nothing fused or renamed."""
     shapes = {name: tuple(tensor.shape) for name, tensor in own_state(model).items()}
     return shapes == {name: spec.shape for name, spec in tensors.specs.items()} and is_in_checkpoint_form(model)
 
 
-def _read_into(state: dict[str, Tensor], tensors: Tensors) -> None:
+def read_weights(model: PreTrainedModel, tensors: Tensors) -> None:
+    """Fill a model, sharded or not, from the weights of `model_to_shard`. Every rank reads what it holds."""
+    state = own_state(model)
     if isinstance(tensors, DcpTensors):
         tensors.read_into(state)
         return
     for name, target in state.items():
         value = tensors.read(name).to(target.device, target.dtype)
-        if isinstance(target, DTensor):  # every process reads the whole tensor and keeps its part
+        if isinstance(target, DTensor):  # every rank reads the whole tensor and keeps its part
             value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
         target.copy_(value)
 
 
 def save_sharded(model: PreTrainedModel, like: Path, destination: Path, world: World) -> None:
-    """Write a model in the format of the checkpoint `like`, with its auxiliary files.
+    """Write a model in the format of the checkpoint `like`, with its auxiliary files. Every rank calls this.
 
-    In the format dcp every process writes its own parts; in the others the first one writes tensor after tensor.
+    In the format dcp every rank writes its own parts; in the others rank 0 writes tensor after tensor.
     """
     dtype = dtype_of_model(model)
     if world.size > 1 and is_in_checkpoint_form(model) and format_of(like) == "dcp":
         _save_parts(model, dtype, like, destination, world)
         return
 
-    def save(tensors: Tensors) -> None:
-        save_weights(tensors, dtype, like, destination)
-
-    GatheredWeights(model, dtype, world).hand_to(save)
+    weights = GatheredWeights(model, dtype, world)
+    if world.is_rank_zero:
+        with weights.reading() as tensors:
+            save_weights(tensors, dtype, like, destination)
+    else:
+        weights.give_parts()
 
 
 def _save_parts(model: PreTrainedModel, dtype: torch.dtype, like: Path, destination: Path, world: World) -> None:

@@ -32,7 +32,12 @@ class Engine(Section):
 
 
 class SftRuntime(Section):
-    micro_batch_size: Annotated[int, Field(ge=1)] = Field(256, description="Examples per forward pass of a process.")
+    micro_batch_size: Annotated[int, Field(ge=1)] = Field(
+        256, description="Examples per forward pass of a process: lower it when the memory of the device runs out."
+    )
+    processes: Annotated[int, Field(ge=1)] = Field(
+        1, description="Processes that share the model (FSDP), one per GPU; divides sft.batch_size."
+    )
     save_every: Annotated[int, Field(ge=1)] = Field(500, description="Steps between resumable states.")
 
 

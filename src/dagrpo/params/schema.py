@@ -79,6 +79,11 @@ class Params(Section):
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
                 f"({self.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
             )
+        if self.sft.batch_size % self.runtime.sft.processes:
+            raise UserError(
+                f"runtime.sft.processes ({self.runtime.sft.processes}) does not divide sft.batch_size "
+                f"({self.sft.batch_size}): change one of them"
+            )
         completions = self.training.prompts_per_step // self.training.mini_batches * self.training.samples_per_prompt
         if completions % self.runtime.training.processes:
             raise UserError(

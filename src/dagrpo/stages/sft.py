@@ -9,24 +9,49 @@ from dagrpo.params.runtime import Runtime
 def work(job: Job) -> None:
     """Fine-tune the model; with 0 steps it passes through unchanged."""
     from dagrpo.console import summary
+    from dagrpo.distributed import process_group
     from dagrpo.params.sft import Sft
+    from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
 
-    params = job.section(Sft, "sft")
+    run = SftRun(
+        model=job.input("model").parent,
+        train_split=job.input("train"),
+        seed=job.own_seed,
+        sft=job.section(Sft, "sft"),
+        runtime=job.runtime.sft,
+        state=job.state,
+        tuned=job.output("manifest").parent,
+    )
     last: dict[str, float] = {}
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
         last.update(metrics)
         job.run.log_metrics(metrics, step)
 
-    source, destination = job.input("model").parent, job.output("manifest").parent
-    fine_tune(source, job.input("train"), destination, params, job.own_seed, report)
+    with process_group() as world:
+        fine_tune(run, report, world)
+    if not world.is_rank_zero:
+        return
     loss = f"{last['loss']:.4f}" if last else "none: sft.steps is 0, the model passes through"
-    summary(f"sft, seed {job.seed}", [("steps", str(params.steps)), ("last loss", loss)])
+    summary(f"sft, seed {job.seed}", [("steps", str(run.sft.steps)), ("last loss", loss)])
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(threads=2, gpus=1, memory_mb=4000, memory_per_byte=10, minutes=1440)
+    count = runtime.sft.processes
+    return Needs(threads=max(2, count), gpus=count, memory_mb=4000, memory_per_byte=10, minutes=1440)
 
 
-STAGE = Stage(name="sft", work=work, reads=("sft",), extends=("sft.steps",), needs=needs, restarts=3)
+def processes(runtime: Runtime) -> int:
+    return runtime.sft.processes
+
+
+STAGE = Stage(
+    name="sft",
+    work=work,
+    reads=("sft",),
+    extends=("sft.steps",),
+    needs=needs,
+    processes=processes,
+    restarts=3,
+)

@@ -1,111 +1,212 @@
-"""The GRPO loop: sample, grade, update, hand over the weights; resumable after any step that was saved.
+"""The GRPO loop: sample, grade, update, load the new weights into the engine, record; resumable after any saved step.
 
-Every process that trains the policy runs it. The first one also samples (see sampler.py), and tells the others what.
+Every rank runs it. Rank 0 also samples, grades and records; the other ranks get what the update reads.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.trainer import state
-from dagrpo.trainer.batches import TokenSequences
-from dagrpo.trainer.history import History
+from dagrpo.params.runtime import Engine
+from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.agent import SingleTurn
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.prompts import training_problems
+from dagrpo.trainer import gates, state
+from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.policy import Policy
-from dagrpo.trainer.prompts import prompts_of, read_examples
-from dagrpo.trainer.rollouts import Prompt
+from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sampler import Report, Turns, following, sampling
 from dagrpo.trainer.sharding import load_policy
-from dagrpo.trainer.update import PolicyUpdate
+from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+
+Report = Callable[[int, Mapping[str, float]], None]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # that rollout.dtype names
 
 
-def train(run: TrainingRun, report: Report, world: World) -> None:
+class EngineOpener(Protocol):
+    """`open_engine`, or what stands in for it."""
+
+    def __call__(
+        self,
+        model: Path,
+        params: Engine,
+        log: Path,
+        *,
+        dtype: str,
+        deterministic: bool,
+        weights: Tensors | None = None,
+        version: str = "initial",
+    ) -> AbstractContextManager[RolloutEngine]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankZero:
+    """What only rank 0 has while steps are taken."""
+
+    engine: RolloutEngine
+    buffer: Buffer
+    bar: Advance
+
+
+def train(run: TrainingRun, report: Report, world: World, opener: EngineOpener = open_engine) -> None:
     """Train to the last step, from the newest state if there is one, and write the outputs.
 
-    `report(step, metrics)` is called in the first process, once per step executed here, timings included. UserError
-    when the data, the checkpoint, the engine or a saved state cannot be used.
+    `report(step, metrics)` is called on rank 0 for every step of the run, seconds included: first for those that an
+    earlier execution finished. UserError when the data, the checkpoint, the engine or a saved state cannot be used.
     """
-    with state.exclusive(run.state) if world.is_rank_zero else nullcontext():
-        _train(run, report, world)
-
-
-def _train(run: TrainingRun, report: Report, world: World) -> None:
     torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
-    tokenizer = load_tokenizer(run.initial)
-    prompts = _prompts(run, tokenizer) if world.is_rank_zero else []  # a bad row is an error before anything starts
-    policy = load_policy(run.initial, world)
-    optimizer = adamw(policy.parameters(), run.training.learning_rate, run.training.weight_decay)
-    first = _resume(run, policy, optimizer, world)
-    if first < run.training.steps:
-        update = _update(run, policy, optimizer, tokenizer, world)
-        weights = GatheredWeights(policy.model, getattr(torch, run.rollout.dtype), world)
+    with state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+        Trainer(run, report, world, opener).train()
+
+
+class Trainer:
+    """One rank of a training run."""
+
+    def __init__(self, run: TrainingRun, report: Report, world: World, opener: EngineOpener) -> None:
+        """Read the data, then load the policy: a bad row is an error at once."""
+        self._run = run
+        self._report = report
+        self._world = world
+        self._opener = opener
+        self._record = Record(run.state)
+        self._tokenizer = load_tokenizer(run.initial)
+        self._problems = training_problems(run.train_split, self._tokenizer, run.training) if world.is_rank_zero else []
+        self._policy = load_policy(run.initial, world)
+        self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+
+    def train(self) -> None:
+        """Every step that is not finished yet, then the outputs."""
+        run, world, model = self._run, self._world, self._policy.model
+        finished = state.resume(run.state, run.training.steps, model, self._optimizer, world)
         if world.is_rank_zero:
-            turns: AbstractContextManager[Turns] = sampling(run, prompts, tokenizer, first, weights, report)
-        else:
-            turns = following(weights)
-        with turns as taken:
-            for step in range(first, run.training.steps):
-                _step(step, taken, update, world)
-                if (step + 1) % run.runtime.training.save_every == 0 or step + 1 == run.training.steps:
-                    state.save(run.state, step + 1, policy.model, optimizer, world)
-    if world.is_rank_zero:
-        history = History(run.state)
-        history.write_metrics(run.training.steps, run.metrics)
-        history.write_rollouts(run.training.steps, run.rollouts)
-    save_sharded(policy.model, run.initial, run.policy, world)
+            for step in range(1, finished + 1):
+                self._report(step, self._record.reported(step))
+        if finished < run.training.steps:
+            self._take_steps(finished)
+        if world.is_rank_zero:
+            self._record.write_metrics(run.training.steps, run.metrics)
+            self._record.write_rollouts(run.training.steps, run.rollouts)
+        save_sharded(model, run.initial, run.policy, world)
+        if world.is_rank_zero:
+            state.prune(run.state, run.training.steps, run.runtime.training.keep_states)
 
+    def _take_steps(self, first: int) -> None:
+        """The steps from `first` on, numbered from 0."""
+        run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
+        update = self._policy_update()
+        weights = GatheredWeights(self._policy.model, DTYPES[run.rollout.dtype], self._world)
+        with self._rank_zero(weights, first) as rank_zero:
+            for step in range(first, steps):
+                clock = Clock()
+                rollouts = rank_zero.buffer.next(step) if rank_zero else None
+                clock.lap("seconds_rollout")
+                batch = self._broadcast(rollouts)
+                stats = update.run(step, batch)
+                clock.lap("seconds_update")
+                if rollouts:
+                    gates.require_the_policys_rollouts(rollouts.logprobs, stats.logprobs, run.rollout.dtype, step + 1)
+                if step + 1 < steps:  # nobody samples from the last weights
+                    self._load_into_engine(rank_zero, weights, step + 1)
+                clock.lap("seconds_weight_sync")
+                if rank_zero and rollouts:
+                    self._keep(rollouts, stats, clock, rank_zero.bar)
+                if (step + 1) % save_every == 0 or step + 1 == steps:
+                    state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world)
 
-def _step(step: int, turns: Turns, update: PolicyUpdate, world: World) -> None:
-    collected = world.broadcast(turns.collect(step))
-    sequences = TokenSequences(prompts=collected["prompts"], completions=collected["completions"])
-    turns.finish(update.run(step, sequences, torch.tensor(collected["advantages"])))
+    def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
+        """What the update reads of rank 0's rollouts, in every rank."""
+        tensors = rollouts.batch().tensors() if rollouts else None
+        return RolloutBatch.from_tensors(self._world.broadcast_tensors(tensors))
 
+    def _load_into_engine(self, rank_zero: RankZero | None, weights: GatheredWeights, finished: int) -> None:
+        """Every rank takes part: rank 0 reads the weights one by one, the others give their parts of each."""
+        if rank_zero is None:
+            weights.give_parts()
+            return
+        with weights.reading() as tensors:
+            rank_zero.engine.load(tensors, _version(finished))
 
-def _resume(run: TrainingRun, policy: Policy, optimizer: torch.optim.AdamW, world: World) -> int:
-    """Load the newest state, if there is one; returns how many steps are finished."""
-    newest = state.latest(run.state)
-    finished = world.broadcast(newest.step if newest is not None else 0)
-    if finished:
-        state.load(state.at(run.state, finished), policy.model, optimizer)
-    return int(finished)
+    def _keep(self, rollouts: StepRollouts, stats: UpdateStats, clock: Clock, bar: Advance) -> None:
+        """Record and report a finished step."""
+        step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
+        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps)
+        clock.lap("seconds_record")
+        self._report(step, metrics | clock.laps)
+        bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
 
+    @contextmanager
+    def _rank_zero(self, weights: GatheredWeights, finished: int) -> Iterator[RankZero | None]:
+        """On rank 0, an engine that holds the weights, and what stands around it; None on the others.
 
-def _update(
-    run: TrainingRun,
-    policy: Policy,
-    optimizer: torch.optim.AdamW,
-    tokenizer: PreTrainedTokenizerBase,
-    world: World,
-) -> PolicyUpdate:
-    has_reference = run.algorithm.kl_coefficient > 0
-    return PolicyUpdate(
-        policy=policy,
-        reference=load_policy(run.initial, world).requires_grad_(False) if has_reference else None,
-        optimizer=optimizer,
-        algorithm=run.algorithm,
-        training=run.training,
-        micro_batch_size=run.runtime.training.micro_batch_size,
-        temperature=run.rollout.temperature,
-        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-        max_new_tokens=run.rollout.max_new_tokens,
-        world=world,
-    )
+        The other ranks give their parts of the weights while the engine is opened.
+        """
+        run = self._run
+        if not self._world.is_rank_zero:
+            weights.give_parts()
+            yield None
+            return
+        with ExitStack() as stack:
+            with weights.reading() as tensors:
+                opened = self._opener(
+                    run.initial,
+                    run.runtime.engine,
+                    run.server_log,
+                    dtype=run.rollout.dtype,
+                    deterministic=run.rollout.deterministic,
+                    weights=tensors,
+                    version=_version(finished),
+                )
+                engine = stack.enter_context(opened)
+            grader = stack.enter_context(Grader(run.reward.verify_seconds))
+            bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
+            bar.advance(finished)
+            yield RankZero(engine=engine, buffer=self._buffer(engine, grader), bar=bar)
 
-
-def _prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    examples = read_examples(run.train_split)
-    prompts = prompts_of(examples, tokenizer, run.training, run.train_split)
-    if len(prompts) < run.training.prompts_per_step:
-        raise UserError(
-            f"{run.train_split} has {len(prompts)} problems to train on ({len(examples)} rows, less those outside "
-            f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
-            f"({run.training.prompts_per_step}): lower the latter, or widen the range."
+    def _buffer(self, engine: RolloutEngine, grader: Grader) -> Buffer:
+        return Buffer(
+            engine=engine,
+            agent=SingleTurn(self._tokenizer),
+            grader=grader,
+            problems=self._problems,
+            rollout=self._run.rollout,
+            reward=self._run.reward,
+            advantage=self._run.algorithm.advantage,
+            training=self._run.training,
+            seed=self._run.seed,
         )
-    return prompts
+
+    def _policy_update(self) -> PolicyUpdate:
+        run, tokenizer = self._run, self._tokenizer
+        reference = None
+        if run.algorithm.kl_coefficient > 0:
+            reference = load_policy(run.initial, self._world).requires_grad_(False)
+        return PolicyUpdate(
+            policy=self._policy,
+            reference=reference,
+            optimizer=self._optimizer,
+            algorithm=run.algorithm,
+            training=run.training,
+            micro_batch_size=run.runtime.training.micro_batch_size,
+            temperature=run.rollout.temperature,
+            max_new_tokens=run.rollout.max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            world=self._world,
+        )
+
+
+def _version(finished: int) -> str:
+    """What completions call the weights after so many steps: the same in a run that was interrupted."""
+    return f"step_{finished}"

@@ -5,14 +5,17 @@ from collections.abc import Iterable
 import torch
 from torch.distributed.tensor import DTensor
 
-from dagrpo.errors import UserError
+from dagrpo.trainer.gates import require_finite_gradient
 
 BETAS = (0.9, 0.999)
 
 
-def adamw(parameters: Iterable[torch.nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8."""
-    return torch.optim.AdamW(list(parameters), lr=learning_rate, betas=BETAS, weight_decay=weight_decay)
+def adamw(parameters: Iterable[torch.nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8.
+
+    Each update brings its own learning rate (see `apply_gradients`); until then it is 0.
+    """
+    return torch.optim.AdamW(list(parameters), lr=0.0, betas=BETAS, weight_decay=weight_decay)
 
 
 def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
@@ -21,14 +24,11 @@ def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
 
 
 def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
-    """Clip, step, clear. Returns the gradient's norm before clipping; a norm that is not finite is an error."""
+    """Clip, step, clear. Returns the gradient's norm before clipping; UserError when that is not finite."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     total = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
-    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all processes
-    if not torch.isfinite(torch.tensor(norm)):
-        raise UserError(
-            f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
-        )
+    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all ranks
+    require_finite_gradient(norm)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.step()

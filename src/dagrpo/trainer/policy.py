@@ -1,52 +1,126 @@
-"""Logprobs of completion tokens under a causal language model."""
+"""Logprobs of tokens under a causal language model."""
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-from dagrpo.trainer.batches import Batch
+from dagrpo.errors import UserError
+from dagrpo.trainer.packing import PaddedBatch
+
+PROBE_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """One value per completion token, sequence after sequence (see Batch.rows)."""
+    """One value per trained token, sequence after sequence (see PaddedBatch.rows)."""
 
-    logprobs: torch.Tensor  # [tokens], of the temperature-scaled softmax over the whole vocabulary
-    entropy: torch.Tensor  # [tokens], of that softmax, in nats; no gradient
+    logprobs: Tensor  # [tokens], of the temperature-scaled softmax over the whole vocabulary
+    entropy: Tensor  # [tokens], of that softmax, in nats; no gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitProcessing:
+    """What a model's family does with the logits that its head returns, by the figures in its config.json."""
+
+    caps: tuple[float, ...]  # soft caps, tanh(x / cap) * cap: Gemma 2 to 4, NanoChat, RecurrentGemma
+    factors: tuple[float, ...]  # Cohere, Falcon-H1
+    divisors: tuple[float, ...]  # Granite
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "LogitProcessing":
+        """That of a model's family; nothing for most."""
+        config = model.config.get_text_config().to_dict()
+
+        def figures(*names: str) -> tuple[float, ...]:
+            return tuple(config[name] for name in names if config.get(name) is not None)
+
+        return cls(
+            caps=figures("final_logit_softcapping", "logits_soft_cap"),
+            factors=figures("logit_scale", "lm_head_multiplier"),
+            divisors=figures("logits_scaling"),
+        )
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """The processed logits, of any shape."""
+        for cap in self.caps:
+            logits = torch.tanh(logits / cap) * cap
+        for factor in self.factors:
+            logits = logits * factor
+        for divisor in self.divisors:
+            logits = logits / divisor
+        return logits
 
 
 class Policy(torch.nn.Module):
-    """A causal language model as GRPO sees it. All of its forward pass is one call, which FSDP needs to shard it."""
+    """A causal language model as the trainer sees it. All of its forward pass is one call, as FSDP needs to shard it.
+
+    The losses are the trainer's alone: the load-balancing loss that some mixtures of experts train their router with is
+    not part of them. The router is trained by the policy's own gradient.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        self._processing = LogitProcessing.of(model)
 
     def forward(
         self,
-        input_ids: torch.Tensor,  # [sequences, length]
-        attention_mask: torch.Tensor,  # [sequences, length]
-        completion_mask: torch.Tensor,  # [sequences, length]
+        input_ids: Tensor,  # [sequences, length]
+        attention_mask: Tensor,  # [sequences, length]
+        rows: Tensor,  # [tokens]
+        columns: Tensor,  # [tokens]
+        targets: Tensor,  # [tokens]
         temperature: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(logprobs, entropy), both [tokens]; see TokenLogprobs.
+    ) -> tuple[Tensor, Tensor]:
+        """(logprobs, entropy), both [tokens]; see TokenLogprobs and PaddedBatch.
 
-        The language-model head runs on the positions that predict a completion token only: prompts and padding would
-        cost a vocabulary's worth of memory each. Padding is on the right, so position ids need no care.
+        The language-model head runs on the positions that predict a trained token only: prompts and padding would cost
+        a vocabulary's worth of memory each. Padding is on the right, so position ids need no care.
         """
         hidden = self.model.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        predicted = completion_mask[:, 1:]
-        logits = self.model.get_output_embeddings()(hidden[:, :-1][predicted]).float() / temperature
+        logits = self._logits(hidden[rows, columns]).float() / temperature
         log_softmax = torch.log_softmax(logits, dim=-1)  # [tokens, vocabulary]
-        targets = input_ids[:, 1:][predicted]
         logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
         with torch.no_grad():
             entropy = -(log_softmax.exp() * log_softmax).sum(dim=-1)
         return logprobs, entropy
 
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return self._processing.apply(logits)
 
-def token_logprobs(policy: torch.nn.Module, batch: Batch, temperature: float) -> TokenLogprobs:
-    """Log pi(token | everything before it) for each completion token, by a Policy."""
-    logprobs, entropy = policy(batch.input_ids, batch.attention_mask, batch.completion_mask, temperature)
+    @torch.no_grad()
+    def own_logits_differ(self) -> bool:
+        """Whether `_logits` of a few tokens are not the model's own, made by the whole of its forward pass."""
+        device = self.model.device
+        input_ids = torch.arange(1, min(PROBE_TOKENS, self.model.config.get_text_config().vocab_size), device=device)
+        whole = self.model(input_ids=input_ids[None], use_cache=False).logits
+        ours = self._logits(self.model.base_model(input_ids=input_ids[None]).last_hidden_state)
+        return whole.shape != ours.shape or not torch.allclose(whole.float(), ours.float(), rtol=1e-5, atol=1e-6)
+
+
+def require_known_logits(policy: Policy) -> None:
+    """Refuse, before any work, a model whose logits are made in a way that `Policy` does not know.
+
+    Every rank calls this. A few tokens are run through the whole model and through the policy. UserError: they differ.
+    """
+    differ = policy.model.get_output_embeddings() is None or policy.own_logits_differ()
+    if isinstance(policy, FSDPModule):
+        policy.reshard()
+    if differ:
+        raise UserError(
+            f"{type(policy.model).__name__} ({policy.model.config.model_type}) processes its logits in a way that the "
+            "trainer does not know, so that its logprobs would be wrong: choose another model."
+        )
+
+
+def token_logprobs(policy: torch.nn.Module, batch: PaddedBatch, temperature: float) -> TokenLogprobs:
+    """Log pi(token | everything before it) for each trained token, by a Policy."""
+    logprobs, entropy = policy(
+        batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets, temperature
+    )
     return TokenLogprobs(logprobs=logprobs, entropy=entropy)

@@ -6,7 +6,8 @@ from pathlib import Path
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Runtime
+from dagrpo.params.runtime import Runtime, SftRuntime
+from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
 
 
@@ -14,7 +15,7 @@ from dagrpo.params.training import Training
 class TrainingRun:
     """The inputs, parameters and outputs of the train stage."""
 
-    initial: Path  # folder of the sharded checkpoint to start from
+    initial: Path  # folder of the checkpoint to start from
     train_split: Path  # train.parquet
     seed: int
     rollout: Rollout
@@ -22,8 +23,21 @@ class TrainingRun:
     algorithm: Algorithm
     training: Training
     runtime: Runtime
-    state: Path  # resumable, not an output
+    state: Path  # resumable, not an output; belongs to everything above but training.steps and runtime
     server_log: Path
-    policy: Path  # output: folder of the trained sharded checkpoint
+    policy: Path  # output: folder of the trained checkpoint, in the format of `initial`
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftRun:
+    """The inputs, parameters and output of the sft stage."""
+
+    model: Path  # folder of the checkpoint to start from
+    train_split: Path  # train.parquet
+    seed: int
+    sft: Sft
+    runtime: SftRuntime
+    state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
+    tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`

@@ -1,73 +1,148 @@
 """Supervised fine-tuning on the train split's own answers: the stage before GRPO.
 
-With no steps the model passes through unchanged, so that the DAG has one shape for every experiment.
+The same policy, sharding, optimizer and resumable state as the GRPO trainer's; one mini-batch per step, no engine. With
+no steps the model passes through unchanged, so that the DAG has one shape for every experiment.
 """
 
-import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase
 
-from dagrpo.checkpoints import manifest, store
+from dagrpo.checkpoints.modules import load_tokenizer
+from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.checkpoints.store import link
 from dagrpo.console import progress
-from dagrpo.files import atomic_folder
-from dagrpo.params.sft import Sft
-from dagrpo.trainer.batches import Batch, pad, prompt_indices
+from dagrpo.distributed import World
+from dagrpo.errors import UserError
+from dagrpo.records import Example
+from dagrpo.rendering import render
+from dagrpo.rollout.prompts import prompt_indices, read_split
+from dagrpo.trainer import state
+from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.optimizer import adamw, apply_gradients, warmed_up
-from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.prompts import read_examples, supervised_pairs
+from dagrpo.trainer.packing import TokenSequences, micro_batches
+from dagrpo.trainer.policy import token_logprobs
+from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.sharding import load_policy
 
 Report = Callable[[int, Mapping[str, float]], None]
+KEPT_STATES = 1  # of a finished run: more sft.steps go on from it
+Pair = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt and of its target
 
 
-def fine_tune(source: Path, train_split: Path, destination: Path, params: Sft, seed: int, report: Report) -> None:
-    """Fine-tune the Hugging Face checkpoint `source` into `destination`."""
-    manifest.verify(source)
-    if params.steps == 0:
-        pass_through(source, destination)
+def fine_tune(run: SftRun, report: Report, world: World) -> None:
+    """Fine-tune a checkpoint, from the newest state if there is one, and write the result. Every rank calls this.
+
+    `report(step, metrics)` is called on rank 0 for every step of the run: first for those that an earlier execution
+    finished. UserError when the data, the checkpoint or a saved state cannot be used.
+    """
+    if run.sft.steps == 0:
+        if world.is_rank_zero:
+            link(run.model, run.tuned)
         return
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
-    pairs = supervised_pairs(read_examples(train_split), tokenizer, train_split)
-    fit(model, pairs, tokenizer.eos_token_id, params, seed, report)
-    store.save_model(model, source, destination)
+    assert run.sft.batch_size % world.size == 0, "the schema refuses it"
+    with state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+        FineTuning(run, report, world).train()
 
 
-def pass_through(source: Path, destination: Path) -> None:
-    """The same checkpoint under another name: hard links where the disk allows, else copies."""
-    with atomic_folder(destination) as folder:
-        for name in sorted(p.name for p in source.iterdir() if p.is_file() and p.name != "provenance.json"):
-            try:
-                os.link(source / name, folder / name)
-            except OSError:  # another file system, or one without hard links
-                shutil.copyfile(source / name, folder / name)
+class FineTuning:
+    """One rank of a supervised run."""
 
+    def __init__(self, run: SftRun, report: Report, world: World) -> None:
+        """Read the data, then load the policy: a bad row is an error at once."""
+        self._run = run
+        self._report = report
+        self._world = world
+        tokenizer = load_tokenizer(run.model)
+        self._pad_token_id = tokenizer.eos_token_id
+        self._pairs = supervised_pairs(run.train_split, tokenizer)
+        self._policy = load_policy(run.model, world)
+        self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
+        self._metrics: list[dict[str, float]] = []  # of every finished step
 
-def fit(
-    model: PreTrainedModel,
-    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]],
-    pad_token_id: int,
-    params: Sft,
-    seed: int,
-    report: Report,
-) -> None:
-    """Minimise the mean negative logprob of the target tokens."""
-    policy = Policy(model)
-    optimizer = adamw(policy.parameters(), params.learning_rate, params.weight_decay)
-    with progress(f"sft (seed {seed})", params.steps) as bar:
-        for step in range(params.steps):
-            drawn = [pairs[index] for index in prompt_indices(seed, step, params.batch_size, len(pairs))]
-            batch = pad([prompt for prompt, _ in drawn], [target for _, target in drawn], pad_token_id)
-            loss = _loss(policy, batch)
+    def train(self) -> None:
+        """Every step that is not finished yet, then the output."""
+        run, model, steps = self._run, self._policy.model, self._run.sft.steps
+        finished = state.resume(run.state, steps, model, self._optimizer, self._world)
+        metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
+        with self._reporting() as report:
+            for step in range(1, finished + 1):
+                report(step, metrics[step - 1])
+            for step in range(finished, steps):
+                metrics.append(self._step(step))
+                report(step + 1, metrics[-1])
+                if (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
+                    state.save(run.state, step + 1, model, self._optimizer, self._world, notes=metrics)
+        save_sharded(model, run.model, run.tuned, self._world)
+        if self._world.is_rank_zero:
+            state.prune(run.state, steps, KEPT_STATES)
+
+    def _step(self, step: int) -> dict[str, float]:
+        """One update on the mean negative logprob of the target tokens of the step's examples."""
+        sft = self._run.sft
+        chosen = [self._pairs[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._pairs))]
+        with advice_on_memory("runtime.sft.micro_batch_size", self._run.runtime.micro_batch_size):
+            loss = self._accumulate(_sequences(chosen))
+            learning_rate = warmed_up(sft.learning_rate, step, sft.learning_rate_warmup_steps)
+            norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
+        return {"loss": loss, "grad_norm": norm, "learning_rate": learning_rate}
+
+    def _accumulate(self, sequences: TokenSequences) -> float:
+        """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
+        world, total = self._world, torch.zeros((), dtype=torch.float64, device=self._world.device)
+        whole = slice(0, len(sequences))
+        for part in micro_batches(whole, self._run.runtime.micro_batch_size, world.rank, world.size):
+            padded = sequences.padded(part, self._pad_token_id, world.device)
+            logprobs = token_logprobs(self._policy, padded, temperature=1.0).logprobs
+            loss = -logprobs.sum() / sum(sequences.trained)
             loss.backward()  # type: ignore[no-untyped-call]
-            learning_rate = warmed_up(params.learning_rate, step, params.learning_rate_warmup_steps)
-            norm = apply_gradients(optimizer, learning_rate, params.max_grad_norm)
-            report(step + 1, {"loss": float(loss.detach()), "grad_norm": norm, "learning_rate": learning_rate})
-            bar.advance(1, f"loss {float(loss.detach()):.3f}")
+            total += loss.detach()
+        return float(world.all_reduce(total.cpu()))
+
+    @contextmanager
+    def _reporting(self) -> Iterator[Report]:
+        """What is told of each finished step: on rank 0 to the caller and the progress bar, elsewhere to nobody."""
+        if not self._world.is_rank_zero:
+            yield _ignore
+            return
+        with progress(f"sft (seed {self._run.seed})", self._run.sft.steps) as bar:
+
+            def tell(step: int, metrics: Mapping[str, float]) -> None:
+                self._report(step, metrics)
+                bar.advance(1, f"loss {metrics['loss']:.3f}")
+
+            yield tell
 
 
-def _loss(policy: Policy, batch: Batch) -> torch.Tensor:
-    return -token_logprobs(policy, batch, temperature=1.0).logprobs.mean()
+def _ignore(step: int, metrics: Mapping[str, float]) -> None:
+    """Rank 0 reports."""
+
+
+def _sequences(pairs: Sequence[Pair]) -> TokenSequences:
+    """Prompts and targets side by side; the targets are what is learned."""
+    return TokenSequences.of(
+        [(*prompt, *target) for prompt, target in pairs],
+        [[False] * len(prompt) + [True] * len(target) for prompt, target in pairs],
+    )
+
+
+def supervised_pairs(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Pair]:
+    """The rows of a train split as prompt and target tokens; UserError names a row without a solution to learn from."""
+    examples = read_split(path)
+    for index, example in enumerate(examples):
+        if not example.answer.strip():
+            raise UserError(
+                f"{path} row {index}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0."
+            )
+    return [supervised_pair(example, tokenizer) for example in examples]
+
+
+def supervised_pair(example: Example, tokenizer: PreTrainedTokenizerBase) -> Pair:
+    """Prompt tokens and target tokens (the source's answer, then the end of the turn)."""
+    _, prompt = render(tokenizer, example.prompt)
+    answer = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
+    assert tokenizer.eos_token_id is not None, "checked with the model's manifest"
+    return prompt, (*answer, tokenizer.eos_token_id)

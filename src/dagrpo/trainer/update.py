@@ -1,10 +1,12 @@
-"""The policy update of one GRPO step, by all processes that train the policy together."""
+"""The policy update of one GRPO step, by all ranks that train the policy together."""
 
 import itertools
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from dagrpo.algorithms.aggregation import weights
 from dagrpo.algorithms.divergence import k3
@@ -13,41 +15,31 @@ from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.distributed import World
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.batches import Batch, TokenSequences, slices
+from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.optimizer import apply_gradients, warmed_up
+from dagrpo.trainer.packing import PaddedBatch, RolloutBatch, micro_batches, slices
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
+
+_METRIC = "metric/"  # before the names that a loss gives its own metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
+class UpdateStats:
     """What one step's update saw and did."""
 
-    logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them
+    logprobs: Tensor  # [tokens], of the policy that sampled, as the trainer computes them; on the CPU
     entropy: float  # nats per token, of that policy
     loss: float
     kl: float  # k3 to the reference, 0 without one
-    clip_fraction: float
+    metrics: Mapping[str, float]  # of the loss, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Over the completions of this process until they are summed over all."""
-
-    loss: float = 0.0
-    kl: float = 0.0
-    clipped: float = 0.0
-
-    def over(self, world: World) -> "_Sums":
-        summed = world.all_reduce(torch.tensor([self.loss, self.kl, self.clipped], dtype=torch.float64))
-        return _Sums(*summed.tolist())
-
-
 class PolicyUpdate:
-    """Turns rollouts and advantages into optimizer steps. Aggregation is the mean over the tokens of a mini-batch.
+    """Turns one step's rollouts into optimizer steps.
 
-    Each process computes an equal part of every mini-batch; gradients are summed where the policy is sharded.
+    Every rank computes an equal part of every mini-batch; gradients are summed where the policy is sharded.
     """
 
     def __init__(
@@ -60,8 +52,8 @@ class PolicyUpdate:
         training: Training,
         micro_batch_size: int,
         temperature: float,
-        pad_token_id: int,
         max_new_tokens: int,
+        pad_token_id: int,
         world: World,
     ) -> None:
         assert (reference is not None) == (algorithm.kl_coefficient > 0)
@@ -69,123 +61,141 @@ class PolicyUpdate:
         self._reference = reference
         self._optimizer = optimizer
         self._algorithm = algorithm
+        self._aggregation = aggregation_of(algorithm.aggregation, algorithm.loss)
         self._training = training
         self._micro_batch_size = micro_batch_size
         self._temperature = temperature
-        self._pad_token_id = pad_token_id
         self._max_new_tokens = max_new_tokens
+        self._pad_token_id = pad_token_id
         self._world = world
 
-    def run(self, step: int, sequences: TokenSequences, advantages: torch.Tensor) -> Updated:
-        """One pass over the rollouts of the step numbered from 0. advantages: [completions]."""
-        seen = _Seen(sequences.lengths)
-        if self._training.mini_batches > 1:
-            self._see_all(sequences, seen)
-        sums, grad_norms, learning_rate = _Sums(), 0.0, 0.0
-        for number, span in enumerate(self._mini_batches(sequences)):
+    def run(self, step: int, batch: RolloutBatch) -> UpdateStats:
+        """One pass over the rollouts of the step numbered from 0. UserError: no memory, or a gradient not finite."""
+        with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size):
+            return self._run(step, batch)
+
+    def _run(self, step: int, batch: RolloutBatch) -> UpdateStats:
+        old = _OldLogprobs(batch.sequences.trained, self._world.device)
+        if self._training.mini_batches > 1:  # of the policy that sampled: before the first of them changes it
+            self._compute_old_logprobs(batch, old)
+        sums, grad_norms, learning_rate = _Sums(self._world.device), 0.0, 0.0
+        for number, span in enumerate(self._mini_batches(batch)):
             update = step * self._training.mini_batches + number
             learning_rate = warmed_up(self._training.learning_rate, update, self._training.learning_rate_warmup_steps)
-            self._accumulate(sequences, advantages, span, seen, sums)
+            self._accumulate(batch, span, old, sums)
             grad_norms += apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm)
-        total, before, tokens = sums.over(self._world), seen.by_all(self._world), sum(sequences.lengths)
-        return Updated(
-            logprobs=before.logprobs,
-            entropy=float(before.entropy.mean()),
-            loss=total.loss / self._training.mini_batches,
-            kl=total.kl / tokens,
-            clip_fraction=total.clipped / tokens,
+        total, everywhere = sums.over_ranks(self._world), old.of_all_ranks(self._world)
+        tokens = sum(batch.sequences.trained)
+        return UpdateStats(
+            logprobs=everywhere.logprobs,
+            entropy=float(everywhere.entropy.mean()),
+            loss=total.pop("loss") / self._training.mini_batches,
+            kl=total.pop("kl", 0.0) / tokens,
+            metrics={name.removeprefix(_METRIC): value / tokens for name, value in total.items()},
             grad_norm=grad_norms / self._training.mini_batches,
             learning_rate=learning_rate,
         )
 
-    def _mini_batches(self, sequences: TokenSequences) -> Iterator[slice]:
-        total = len(sequences.completions)
+    def _mini_batches(self, batch: RolloutBatch) -> Iterator[slice]:
+        total = len(batch.sequences)
         return slices(total, total // self._training.mini_batches)
 
-    def _own_rows(self, span: slice) -> Iterator[slice]:
-        """The micro-batches of this process: every process has as many, as FSDP needs."""
-        part, rest = divmod(span.stop - span.start, self._world.size)
-        assert rest == 0, "checked with the parameters"
-        start = span.start + self._world.rank * part
-        for rows in slices(part, self._micro_batch_size):
-            yield slice(start + rows.start, start + rows.stop)
+    def _own_spans(self, span: slice) -> Iterator[slice]:
+        """The micro-batches of this rank."""
+        return micro_batches(span, self._micro_batch_size, self._world.rank, self._world.size)
 
     @torch.no_grad()
-    def _see_all(self, sequences: TokenSequences, seen: "_Seen") -> None:
-        """Note the logprobs of the policy that sampled, before the first of several mini-batches changes it."""
-        for span in self._mini_batches(sequences):
-            for rows in self._own_rows(span):
-                seen.note(rows, token_logprobs(self._policy, self._batch(sequences, rows), self._temperature))
+    def _compute_old_logprobs(self, batch: RolloutBatch, old: "_OldLogprobs") -> None:
+        for span in self._mini_batches(batch):
+            for part in self._own_spans(span):
+                old.keep(part, token_logprobs(self._policy, self._padded(batch, part), self._temperature))
 
-    def _accumulate(
-        self, sequences: TokenSequences, advantages: torch.Tensor, span: slice, seen: "_Seen", sums: _Sums
-    ) -> None:
-        """Add the gradient of this process's part of one mini-batch."""
-        aggregation = aggregation_of(self._algorithm.aggregation, self._algorithm.loss)
-        for rows in self._own_rows(span):
-            batch = self._batch(sequences, rows)
-            outputs = token_logprobs(self._policy, batch, self._temperature)
+    def _accumulate(self, batch: RolloutBatch, span: slice, old: "_OldLogprobs", sums: "_Sums") -> None:
+        """Add the gradient of this rank's part of one mini-batch."""
+        lengths = batch.sequences.trained[span]
+        for part in self._own_spans(span):
+            padded = self._padded(batch, part)
+            outputs = token_logprobs(self._policy, padded, self._temperature)
             if self._training.mini_batches == 1:
-                seen.note(rows, outputs)
-            tokens = self._token_batch(batch, outputs, advantages[rows], seen.logprobs_of(rows))
+                old.keep(part, outputs)
             token_weights, denominator = weights(
-                aggregation, batch.rows, sequences.lengths[span], max_new_tokens=self._max_new_tokens
+                self._aggregation, padded.rows, lengths, max_new_tokens=self._max_new_tokens
             )
+            tokens = self._token_batch(batch, part, padded, outputs, old)
             loss = self._loss(tokens, token_weights, sums) * (1 / denominator)
             loss.backward()  # type: ignore[no-untyped-call]
-            sums.loss += float(loss.detach())
+            sums.add("loss", loss)
 
     def _token_batch(
-        self, batch: Batch, outputs: TokenLogprobs, advantages: torch.Tensor, before: torch.Tensor
+        self, batch: RolloutBatch, part: slice, padded: PaddedBatch, outputs: TokenLogprobs, old: "_OldLogprobs"
     ) -> TokenBatch:
-        reference = None
+        device, reference = self._world.device, None
         if self._reference is not None:
             with torch.no_grad():
-                reference = token_logprobs(self._reference, batch, self._temperature).logprobs
-        old_logprobs = before.to(outputs.logprobs.device)
+                reference = token_logprobs(self._reference, padded, self._temperature).logprobs
         return TokenBatch(
             logprobs=outputs.logprobs,
-            old_logprobs=old_logprobs,
-            rollout_logprobs=old_logprobs,
+            old_logprobs=old.of(part),
+            rollout_logprobs=batch.rollout_logprobs[old.tokens(part)].to(device, non_blocking=True),
             reference_logprobs=reference,
             entropy=outputs.entropy,
-            advantages=advantages.to(outputs.logprobs.device)[batch.rows],
-            sequence=batch.rows,
-            sequences=len(advantages),
+            advantages=batch.advantages[part].to(device, non_blocking=True)[padded.rows],
+            sequence=padded.rows,
+            sequences=padded.sequences,
         )
 
-    def _loss(self, batch: TokenBatch, token_weights: torch.Tensor, sums: _Sums) -> torch.Tensor:
-        """The weighted sum of the losses of a micro-batch."""
-        result = loss_of(batch, self._algorithm.loss)
-        if "clip_fraction" in result.metrics:
-            sums.clipped += float(result.metrics["clip_fraction"])
+    def _loss(self, tokens: TokenBatch, token_weights: Tensor, sums: "_Sums") -> Tensor:
+        """The weighted sum of the losses of a micro-batch's tokens."""
+        result = loss_of(tokens, self._algorithm.loss)
+        for name, value in result.metrics.items():
+            sums.add(_METRIC + name, value)
         loss = (result.per_token * token_weights).sum()
-        if batch.reference_logprobs is not None:
-            divergence = k3(batch.logprobs, batch.reference_logprobs)
-            sums.kl += float(divergence.detach().sum())
+        if tokens.reference_logprobs is not None:
+            divergence = k3(tokens.logprobs, tokens.reference_logprobs)
+            sums.add("kl", divergence.sum())
             loss = loss + self._algorithm.kl_coefficient * (divergence * token_weights).sum()
         return loss
 
-    def _batch(self, sequences: TokenSequences, rows: slice) -> Batch:
-        return sequences.batch(rows, self._pad_token_id, self._world.device)
+    def _padded(self, batch: RolloutBatch, part: slice) -> PaddedBatch:
+        return batch.sequences.padded(part, self._pad_token_id, self._world.device)
 
 
-class _Seen:
-    """The logprobs of the policy that sampled, where this process has computed them; zero elsewhere. On the CPU."""
+class _Sums:
+    """Sums by name over the micro-batches of this rank, in double; they stay on the device until the step's end."""
 
-    def __init__(self, lengths: list[int]) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._values: defaultdict[str, Tensor] = defaultdict(
+            lambda: torch.zeros((), dtype=torch.float64, device=device)
+        )
+
+    def add(self, name: str, value: Tensor) -> None:
+        self._values[name] += value.detach()
+
+    def over_ranks(self, world: World) -> dict[str, float]:
+        """The sums over all ranks, which have the same names."""
+        totals = world.all_reduce(torch.stack(list(self._values.values())).cpu())
+        return dict(zip(self._values, totals.tolist(), strict=True))
+
+
+class _OldLogprobs:
+    """Logprobs and entropy of the policy that sampled, where this rank has computed them; zero elsewhere."""
+
+    def __init__(self, lengths: list[int], device: torch.device) -> None:
         self._ends = [0, *itertools.accumulate(lengths)]
-        self._values = torch.zeros(2, self._ends[-1])  # logprobs, entropy
+        self._values = torch.zeros(2, self._ends[-1], device=device)  # logprobs, entropy
 
-    def note(self, rows: slice, outputs: TokenLogprobs) -> None:
-        self._values[:, self._tokens(rows)] = torch.stack([outputs.logprobs.detach(), outputs.entropy]).cpu()
+    def keep(self, part: slice, outputs: TokenLogprobs) -> None:
+        self._values[:, self.tokens(part)] = torch.stack([outputs.logprobs.detach(), outputs.entropy])
 
-    def logprobs_of(self, rows: slice) -> torch.Tensor:
-        return self._values[0, self._tokens(rows)]
+    def of(self, part: slice) -> Tensor:
+        """Of some sequences. [tokens]"""
+        return self._values[0, self.tokens(part)]
 
-    def by_all(self, world: World) -> TokenLogprobs:
-        logprobs, entropy = world.all_reduce(self._values)
+    def of_all_ranks(self, world: World) -> TokenLogprobs:
+        """Of all sequences, on the CPU."""
+        logprobs, entropy = world.all_reduce(self._values.cpu())
         return TokenLogprobs(logprobs=logprobs, entropy=entropy)
 
-    def _tokens(self, rows: slice) -> slice:
-        return slice(self._ends[rows.start], self._ends[rows.stop])
+    def tokens(self, part: slice) -> slice:
+        """Where the trained tokens of some sequences are."""
+        return slice(self._ends[part.start], self._ends[part.stop])

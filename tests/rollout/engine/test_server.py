@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from safetensors.torch import load_file, save_file
 from tests.rollout.engine.pools import pool_over
 from transformers import AutoModelForCausalLM
 
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.files import read_json, write_json
 from dagrpo.params.runtime import Engine

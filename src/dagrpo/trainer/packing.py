@@ -1,0 +1,134 @@
+"""Token sequences of any length, and the padded micro-batches that one forward pass takes."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedBatch:
+    """Sequences side by side, padded on the right.
+
+    Example: the sequence (5, 6, 7) with mask (F, F, T) beside (8, 9) with mask (F, T): input_ids [[5, 6, 7], [8, 9, 0]],
+    rows [0, 1], columns [1, 0], targets [7, 9].
+    """
+
+    input_ids: Tensor  # [sequences, length] int64
+    attention_mask: Tensor  # [sequences, length] int64, 0 on padding
+    rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, rising
+    columns: Tensor  # [tokens] int64: the position that predicts it, one before its own
+    targets: Tensor  # [tokens] int64: the token itself
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences it has."""
+        return self.input_ids.shape[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSequences:
+    """Sequences of tokens, one after the other, and which of their tokens are trained on. On the CPU.
+
+    "Trained" tokens are those with mask True: the policy's own in a rollout, the target's in supervised fine-tuning. A
+    mask may have holes (a tool's output between two turns). Every sequence has at least one trained token, and nothing
+    predicts a sequence's first.
+    """
+
+    token_ids: Tensor  # [all tokens] int64
+    loss_mask: Tensor  # [all tokens] bool
+    lengths: Tensor  # [sequences] int64, prompts included
+    trained: list[int] = field(init=False)  # [sequences]: how many tokens of each are trained on
+    _starts: list[int] = field(init=False)  # [sequences + 1], into the two above
+
+    def __post_init__(self) -> None:
+        """Sequences that cannot be trained on are a bug of whoever made them."""
+        starts = [0, *itertools.accumulate(self.lengths.tolist())]
+        assert len(self.token_ids) == len(self.loss_mask) == starts[-1], "tokens, mask and lengths do not agree"
+        assert not bool(self.loss_mask[starts[:-1]].any()), "nothing predicts a sequence's first token"
+        trained = [int(part.sum()) for part in torch.split(self.loss_mask, self.lengths.tolist())]
+        assert all(trained), "a sequence without a trained token has nothing to predict"
+        object.__setattr__(self, "_starts", starts)
+        object.__setattr__(self, "trained", trained)
+
+    @classmethod
+    def of(cls, token_ids: Sequence[Sequence[int]], loss_mask: Sequence[Sequence[bool]]) -> "TokenSequences":
+        """From lists, [sequences][tokens] both."""
+        return cls(
+            token_ids=torch.tensor(list(itertools.chain.from_iterable(token_ids)), dtype=torch.int64),
+            loss_mask=torch.tensor(list(itertools.chain.from_iterable(loss_mask)), dtype=torch.bool),
+            lengths=torch.tensor([len(sequence) for sequence in token_ids], dtype=torch.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, span: slice, pad_token_id: int, device: torch.device) -> PaddedBatch:
+        """Some of the sequences as one batch. Everything is laid out on the CPU: the device need not be waited for."""
+        lengths = self.lengths[span].tolist()
+        shape = (len(lengths), max(lengths))
+        input_ids = torch.full(shape, pad_token_id, dtype=torch.int64)
+        attention_mask = torch.zeros(shape, dtype=torch.int64)
+        loss_mask = torch.zeros(shape, dtype=torch.bool)
+        for row, length in enumerate(lengths):
+            start = self._starts[span.start + row]
+            input_ids[row, :length] = self.token_ids[start : start + length]
+            attention_mask[row, :length] = 1
+            loss_mask[row, :length] = self.loss_mask[start : start + length]
+        rows, columns = loss_mask[:, 1:].nonzero(as_tuple=True)
+        return PaddedBatch(
+            input_ids=input_ids.to(device, non_blocking=True),
+            attention_mask=attention_mask.to(device, non_blocking=True),
+            rows=rows.to(device, non_blocking=True),
+            columns=columns.to(device, non_blocking=True),
+            targets=input_ids[rows, columns + 1].to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutBatch:
+    """What the update reads of one step's rollouts: their samples as token sequences, in the order of the rollouts."""
+
+    sequences: TokenSequences
+    rollout_logprobs: Tensor  # [trained tokens] float32, the engine's
+    advantages: Tensor  # [sequences] float32
+
+    def __post_init__(self) -> None:
+        assert len(self.rollout_logprobs) == sum(self.sequences.trained)
+        assert len(self.advantages) == len(self.sequences)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What makes it up, to send it to other ranks."""
+        return {
+            "token_ids": self.sequences.token_ids,
+            "loss_mask": self.sequences.loss_mask,
+            "lengths": self.sequences.lengths,
+            "rollout_logprobs": self.rollout_logprobs,
+            "advantages": self.advantages,
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "RolloutBatch":
+        """The batch that `tensors` took apart."""
+        return cls(
+            sequences=TokenSequences(
+                token_ids=tensors["token_ids"], loss_mask=tensors["loss_mask"], lengths=tensors["lengths"]
+            ),
+            rollout_logprobs=tensors["rollout_logprobs"],
+            advantages=tensors["advantages"],
+        )
+
+
+def slices(total: int, size: int) -> Iterator[slice]:
+    """Consecutive slices of at most `size` items."""
+    return (slice(start, min(start + size, total)) for start in range(0, total, size))
+
+
+def micro_batches(span: slice, size: int, rank: int, ranks: int) -> Iterator[slice]:
+    """A rank's equal part of `span`, cut into slices of at most `size`: every rank has as many, as FSDP needs."""
+    part, rest = divmod(span.stop - span.start, ranks)
+    assert rest == 0, "refused before: the ranks cannot share a batch of this size equally"
+    start = span.start + rank * part
+    return (slice(start + rows.start, start + rows.stop) for rows in slices(part, size))

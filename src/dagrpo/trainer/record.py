@@ -1,0 +1,123 @@
+"""What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from dagrpo.files import atomic_folder, link_or_copy, read_json, sha256_of, write_json, write_parquet
+from dagrpo.rollout.table import training_table
+from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.update import UpdateStats
+
+
+class Record:
+    """The steps of a run that may be interrupted. Lives beside the run's state, and is complete up to it."""
+
+    def __init__(self, root: Path) -> None:
+        self._rollouts = root / "rollouts"
+        self._metrics = root / "metrics"
+
+    def add(self, step: int, rollouts: pa.Table, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+        """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
+        write_parquet(self._rollouts / _file(step), rollouts)
+        write_json(self._metrics / f"step_{step:05d}.json", {"metrics": dict(metrics), "seconds": dict(seconds)})
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """The metrics of a finished step that belong to its result."""
+        return dict(self._step(step)["metrics"])
+
+    def reported(self, step: int) -> dict[str, float]:
+        """All figures of a finished step, the seconds too."""
+        return self.metrics(step) | dict(self._step(step)["seconds"])
+
+    def write_metrics(self, steps: int, path: Path) -> None:
+        """metrics.parquet: one row per step, no step missing. Without seconds, which would make the bytes differ."""
+        rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
+        fields = [("step", pa.int32()), *((name, pa.float64()) for name in rows[0] if name != "step")]
+        write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
+
+    def write_rollouts(self, steps: int, manifest: Path) -> None:
+        """The folder of rollouts, its manifest last: hard links where the disk allows, else copies."""
+        with atomic_folder(manifest.parent) as folder:
+            files = {}
+            for name in map(_file, range(1, steps + 1)):
+                link_or_copy(self._rollouts / name, folder / name)
+                files[name] = {"sha256": sha256_of(folder / name), "bytes": (folder / name).stat().st_size}
+            write_json(folder / manifest.name, {"files": files})
+
+    def _step(self, step: int) -> dict[str, dict[str, float]]:
+        content: dict[str, dict[str, float]] = read_json(self._metrics / f"step_{step:05d}.json")
+        return content
+
+
+def _file(step: int) -> str:
+    return f"step_{step:05d}.parquet"
+
+
+class Clock:
+    """Seconds between laps, by name. Not part of any result."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Note the time since the last lap."""
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
+
+
+def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
+    """A step's rollouts as the table that is kept."""
+    lengths = [each.trajectory.tokens for each in rollouts.graded]
+    return training_table(
+        rollouts.step + 1,
+        rollouts.graded,
+        rewards=rollouts.rewards.tolist(),
+        advantages=rollouts.advantages.tolist(),
+        trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, lengths)],
+    )
+
+
+def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]:
+    """One row of metrics.parquet, without its step: the figures that belong to a step's result. Timings do not."""
+    rewards = rollouts.rewards.numpy().astype(np.float64)
+    lengths = np.array([each.trajectory.tokens for each in rollouts.graded], dtype=np.float64)
+    truncated = [each.trajectory.finish_reason == "length" for each in rollouts.graded]
+    scores = [each.score for each in rollouts.graded]
+    own = {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "accuracy": float(np.mean([score.correct is True for score in scores])),
+        "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
+        "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
+        **_reward_components(rollouts),
+        "zero_std_fraction": float((rewards.reshape(-1, rollouts.group_size).std(axis=1) == 0).mean()),
+        "advantage_mean": float(rollouts.advantages.double().mean()),
+        "advantage_std": float(rollouts.advantages.double().std()),
+        "completion_length_mean": float(lengths.mean()),
+        "completion_length_max": float(lengths.max()),
+        "truncated_fraction": float(np.mean(truncated)),
+        "loss": stats.loss,
+        "kl": stats.kl,
+        "entropy": stats.entropy,
+        "grad_norm": stats.grad_norm,
+        "learning_rate": stats.learning_rate,
+        **logprob_differences(rollouts.logprobs, stats.logprobs),
+    }
+    clash = sorted(own.keys() & stats.metrics.keys())
+    assert not clash, f"the loss calls a metric {clash}, as the trainer does"
+    return own | dict(stats.metrics)
+
+
+def _reward_components(rollouts: StepRollouts) -> dict[str, float]:
+    """The mean of each component of the reward by itself, unweighted."""
+    scores = [each.score for each in rollouts.graded]
+    names = scores[0].components
+    return {f"reward_{name}_mean": float(np.mean([s.components[name] for s in scores])) for name in names}

@@ -1,0 +1,71 @@
+"""What ranks tell each other, and how long they wait for it. (Training together: tests/trainer.)"""
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from dagrpo.distributed import LONGEST_COLLECTIVE, LONGEST_WAIT_FOR_RANK_ZERO, process_group, single_process
+
+ROOT = Path(__file__).parents[1]
+TENSORS = {
+    "ids": torch.tensor([[3, 4], [5, 1 << 40]]),
+    "mask": torch.tensor([True, False, True]),
+    "values": torch.tensor([0.1, -1e-30]),
+}
+
+
+def test_every_rank_has_rank_zeros_values_and_the_sum_of_all(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "dagrpo.launch", "3", __file__, str(tmp_path)]
+    done = subprocess.run(launch, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for rank in range(3):
+        told = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert told["value"] == {"text": "é", "number": 0.1}
+        assert told["tensors"] == {name: tensor.tolist() for name, tensor in TENSORS.items()}
+        assert told["dtypes"] == ["torch.int64", "torch.bool", "torch.float32"]
+        assert told["sum"] == 0 + 1 + 2
+
+
+def test_only_what_waits_for_rank_zero_may_wait_for_days(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "dagrpo.launch", "2", __file__, str(tmp_path)]
+    subprocess.run(launch, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    waits = json.loads((tmp_path / "1.json").read_text())["waits"]
+    assert waits == {"collective": 1800.0, "patient": 7 * 86400.0}
+    assert timedelta(minutes=30) == LONGEST_COLLECTIVE
+    assert timedelta(days=7) == LONGEST_WAIT_FOR_RANK_ZERO
+
+
+def test_one_process_needs_nobody() -> None:
+    world = single_process()
+    assert world.broadcast({"a": 1}) == {"a": 1}
+    assert world.broadcast_tensors(TENSORS) == TENSORS
+    assert world.all_reduce(torch.tensor([2.0])).tolist() == [2.0]
+
+
+def _seconds(group: dist.ProcessGroup) -> float:
+    return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
+
+
+def _in_each_process(folder: Path) -> None:
+    with process_group() as world:
+        first = world.is_rank_zero
+        tensors = world.broadcast_tensors(TENSORS if first else None)
+        assert world.patient is not None
+        assert dist.group.WORLD is not None
+        told = {
+            "value": world.broadcast({"text": "é", "number": 0.1} if first else None),
+            "tensors": {name: tensor.tolist() for name, tensor in tensors.items()},
+            "dtypes": [str(tensor.dtype) for tensor in tensors.values()],
+            "sum": int(world.all_reduce(torch.tensor([world.rank])).item()),
+            "waits": {"collective": _seconds(dist.group.WORLD), "patient": _seconds(world.patient)},
+        }
+        (folder / f"{world.rank}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    _in_each_process(Path(sys.argv[1]))

@@ -1,0 +1,239 @@
+"""A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
+
+`python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.modules import empty_model
+from dagrpo.checkpoints.sharded import read_weights
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.distributed import World, process_group, single_process
+from dagrpo.files import write_parquet
+from dagrpo.models.fresh import make_fresh
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.model import Fresh
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Engine, Runtime
+from dagrpo.params.training import Training
+from dagrpo.records import Completion, Example, SamplingRequest
+from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.loop import EngineOpener, train
+from dagrpo.trainer.run import TrainingRun
+
+ROOT = Path(__file__).parents[2]
+SHAPE = Fresh(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=1,
+    intermediate_size=32,
+    max_position_embeddings=128,
+)
+MAX_NEW_TOKENS = 6
+_STOP = character_tokenizer(128).eos_token_id
+
+
+class ScriptedEngine:
+    """Completions of one to six tokens that a request's seed decides; their logprobs are those of the loaded weights.
+
+    Notes what it was asked, in order: "load step_0", "generate", ...
+    """
+
+    def __init__(self, model: Path, asked: list[str]) -> None:
+        self.asked = asked
+        self.version = ""
+        self._model = empty_model(model, torch.float32)
+
+    def load(self, weights: Tensors, version: str) -> None:
+        self.asked.append(f"load {version}")
+        self.version = version
+        self.fill(weights)
+
+    def fill(self, weights: Tensors) -> None:
+        with torch.no_grad():
+            read_weights(self._model, weights)
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        assert lockstep
+        self.asked.append("generate")
+        return [self._completion(request) for request in requests]
+
+    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+        raise AssertionError("these runs are in lockstep")
+
+    def _completion(self, request: SamplingRequest) -> Completion:
+        script = np.random.default_rng(request.seed)
+        length = int(script.integers(1, MAX_NEW_TOKENS + 1))
+        tokens = [int(token) for token in script.integers(4, 200, length)]
+        if length < MAX_NEW_TOKENS:
+            tokens[-1] = _STOP
+        with torch.no_grad():
+            logits = self._model(torch.tensor([[*request.input_ids, *tokens]])).logits[0]
+        table = torch.log_softmax(logits / request.temperature, dim=-1)
+        first = len(request.input_ids) - 1
+        return Completion(
+            token_ids=tuple(tokens),
+            logprobs=tuple(float(table[first + i, token]) for i, token in enumerate(tokens)),
+            finish_reason="stop" if length < MAX_NEW_TOKENS else "length",
+            weight_version=self.version,
+        )
+
+
+class DeafEngine(ScriptedEngine):
+    """One that keeps the weights it began with, whatever it is told to load."""
+
+    def fill(self, weights: Tensors) -> None:
+        if self.asked == ["load step_0"]:
+            super().fill(weights)
+
+
+def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> EngineOpener:
+    """Opens scripted engines, which note in `asked` what they are asked."""
+
+    @contextmanager
+    def opened(model: Path, weights: Tensors | None, version: str) -> Iterator[ScriptedEngine]:
+        assert weights is not None
+        engine = kind(model, asked)
+        engine.load(weights, version)
+        yield engine
+
+    def open_engine(
+        model: Path,
+        params: Engine,
+        log: Path,
+        *,
+        dtype: str,
+        deterministic: bool,
+        weights: Tensors | None = None,
+        version: str = "initial",
+    ) -> AbstractContextManager[ScriptedEngine]:
+        return opened(model, weights, version)
+
+    return open_engine
+
+
+def make_inputs(folder: Path) -> tuple[Path, Path]:
+    """(initial checkpoint, train split) with ten problems."""
+    make_fresh(folder / "model", SHAPE, torch.float32)
+    convert(folder / "model", folder / "initial", Checkpoint())
+    write_parquet(folder / "train.parquet", to_table([example(number) for number in range(10)]))
+    return folder / "initial", folder / "train.parquet"
+
+
+def example(number: int) -> Example:
+    """The problem 1 + number."""
+    question = f"1+{number}=?"
+    return Example(
+        task="arithmetic",
+        split="train",
+        index=number,
+        prompt=({"role": "user", "content": question},),
+        question=question,
+        answer=f"#### {1 + number}",
+        ground_truth=str(1 + number),
+        data_source="test",
+    )
+
+
+def training_run(
+    inputs: tuple[Path, Path], state: Path, out: Path, steps: int, *, permuted: bool = False, **runtime: int
+) -> TrainingRun:
+    """Four problems with four samples each per step; shorter completions are worth more. `runtime` is .training's."""
+    initial, split = inputs
+    return TrainingRun(
+        initial=initial,
+        train_split=split,
+        seed=7,
+        rollout=Rollout(max_new_tokens=MAX_NEW_TOKENS),
+        reward=Reward.model_validate(
+            {"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 5}}, "permuted": permuted}
+        ),
+        algorithm=Algorithm(),
+        training=Training.model_validate(
+            {
+                "steps": steps,
+                "prompts_per_step": 4,
+                "samples_per_prompt": 4,
+                "learning_rate": 1e-2,
+                "learning_rate_warmup_steps": 2,
+            }
+        ),
+        runtime=Runtime.model_validate({"training": {"save_every": 2, **runtime}}),
+        state=state,
+        server_log=out / "server.log",
+        policy=out / "policy",
+        metrics=out / "metrics.parquet",
+        rollouts=out / "rollouts" / "manifest.json",
+    )
+
+
+Reported = list[tuple[int, dict[str, float]]]
+
+
+def execute(
+    run: TrainingRun,
+    kind: type[ScriptedEngine] = ScriptedEngine,
+    world: World | None = None,
+    stop: Callable[[int], bool] = lambda step: False,
+) -> tuple[list[str], Reported]:
+    """Train with a scripted engine; returns what it was asked and what was reported. Ends where `stop(step)` says."""
+    asked: list[str] = []
+    reported: Reported = []
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        reported.append((step, dict(metrics)))
+        if stop(step):
+            raise Interrupted
+
+    run.policy.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with suppress(Interrupted):
+            train(run, report, world or single_process(), opener(asked, kind))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return asked, reported
+
+
+def launch(processes: int, script: str, *arguments: object) -> None:
+    """Run a script of the tests in several processes that find each other."""
+    command = [sys.executable, "-m", "dagrpo.launch", str(processes), script, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+class Interrupted(Exception):
+    """What ends a run in the middle."""
+
+
+def bytes_of(run: TrainingRun) -> dict[str, bytes]:
+    """The outputs of a run: policy (by its manifest), metrics, rollouts (by theirs)."""
+    return {
+        "policy": (run.policy / "manifest.json").read_bytes(),
+        "metrics": run.metrics.read_bytes(),
+        "rollouts": run.rollouts.read_bytes(),
+    }
+
+
+if __name__ == "__main__":
+    with process_group() as joint:
+        made = training_run(
+            (Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]) / "state", Path(sys.argv[3]), int(sys.argv[4])
+        )
+        orders, _ = execute(made, world=joint)
+        if joint.is_rank_zero:
+            (Path(sys.argv[3]) / "asked.json").write_text(json.dumps(orders))

@@ -1,0 +1,148 @@
+"""Whole runs with a scripted engine: the order of work, and that an interrupted run leaves the bytes of a whole one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.trainer import runs
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.trainer.run import TrainingRun
+
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Four steps without an interruption."""
+    out = tmp_path_factory.mktemp("whole")
+    run = runs.training_run(inputs, out / "state", out, steps=4)
+    runs.execute(run)
+    return run
+
+
+def test_every_step_samples_from_the_weights_of_the_step_before_and_nobody_gets_the_last(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    asked, _ = runs.execute(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=3))
+    assert asked == ["load step_0", "generate", "load step_1", "generate", "load step_2", "generate"]
+
+
+def test_the_policy_learns_and_the_engine_agrees_with_it(whole: TrainingRun) -> None:
+    metrics = read_parquet(whole.metrics)
+    assert metrics["step"].to_pylist() == [1, 2, 3, 4]
+    assert min(metrics["grad_norm"].to_pylist()) > 0.01
+    assert max(metrics["logprob_difference_max"].to_pylist()) < 1e-4
+    versions = [read_parquet(whole.rollouts.with_name(f"step_{n:05d}.parquet"))["weight_version"] for n in (1, 4)]
+    assert [set(column.to_pylist()) for column in versions] == [{"step_0"}, {"step_3"}]
+
+
+def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    runs.execute(run, stop=lambda step: step == 3)  # the state is that of step 2
+    asked, reported = runs.execute(run)
+    assert asked == ["load step_2", "generate", "load step_3", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+    assert [step for step, _ in reported] == [1, 2, 3, 4]
+
+
+def test_the_steps_before_an_interruption_are_reported_again_with_their_own_figures(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    _, before = runs.execute(run, stop=lambda step: step == 3)
+    _, after = runs.execute(run)
+    for (step, first), (_, again) in zip(before[:2], after[:2], strict=True):
+        assert again == {name: value for name, value in first.items() if name != "seconds_record"}, step
+    assert "seconds_rollout" in after[0][1]
+
+
+def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    runs.execute(runs.training_run(inputs, tmp_path / "state", tmp_path / "short", steps=3))
+    longer = runs.training_run(inputs, tmp_path / "state", tmp_path / "long", steps=4)
+    asked, _ = runs.execute(longer)
+    assert asked == ["load step_3", "generate"]
+    assert runs.bytes_of(longer) == runs.bytes_of(whole)
+
+
+def test_fewer_steps_than_are_finished_start_anew_and_leave_the_longer_run_its_state(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    longer = runs.training_run(inputs, tmp_path / "state", tmp_path / "long", steps=3)
+    runs.execute(longer)
+    asked, _ = runs.execute(runs.training_run(inputs, tmp_path / "state", tmp_path / "short", steps=1))
+    assert asked == ["load step_0", "generate"]
+    assert runs.execute(longer)[0] == []
+
+
+@pytest.mark.parametrize("change", [{"micro_batch_size": 3}, {"save_every": 1}, {"keep_states": 3}])
+def test_a_changed_runtime_goes_on_from_the_last_state(change: dict[str, int], inputs: Inputs, tmp_path: Path) -> None:
+    first = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    runs.execute(first, stop=lambda step: step == 3)
+    again = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, permuted=False, **change)
+    asked, _ = runs.execute(again)
+    assert asked[0] == "load step_2"
+    assert read_parquet(first.metrics).num_rows == 4
+
+
+def test_two_processes_go_on_where_one_was_interrupted_and_leave_its_policy(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    runs.execute(run, stop=lambda step: step == 3)
+    runs.launch(2, runs.__file__, *inputs, tmp_path, 4)
+    assert json.loads((tmp_path / "asked.json").read_text()) == ["load step_2", "generate", "load step_3", "generate"]
+    assert all((d.largest or 0.0) < 2e-4 for d in compare(run.policy, whole.policy).differences)
+    ours, theirs = (read_parquet(each.rollouts.with_name("step_00004.parquet")) for each in (run, whole))
+    assert ours["completion_ids"] == theirs["completion_ids"]
+
+
+@pytest.mark.parametrize(("keep", "left"), [(0, []), (1, ["step_00004"]), (2, ["step_00003", "step_00004"])])
+def test_a_finished_run_keeps_as_many_states_as_it_is_told(
+    keep: int, left: list[str], inputs: Inputs, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, save_every=1, keep_states=keep)
+    runs.execute(run)
+    assert sorted(path.name for path in run.state.glob("step_*")) == left
+
+
+def test_rollouts_are_stored_once(whole: TrainingRun) -> None:
+    name = "step_00002.parquet"
+    assert (whole.state / "rollouts" / name).samefile(whole.rollouts.with_name(name))
+
+
+def test_a_finished_run_writes_its_outputs_again_without_an_engine(whole: TrainingRun, tmp_path: Path) -> None:
+    before = runs.bytes_of(whole)
+    asked, reported = runs.execute(whole)
+    assert asked == []
+    assert [step for step, _ in reported] == [1, 2, 3, 4]
+    assert runs.bytes_of(whole) == before
+
+
+def test_an_engine_that_keeps_its_old_weights_ends_the_run_with_a_sentence(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    with pytest.raises(UserError, match=r"step 2: the engine's logprobs are .* nats .* samples from other weights"):
+        runs.execute(run, runs.DeafEngine)
+
+
+def test_permuted_rewards_are_those_of_the_step_in_another_order(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1, permuted=True)
+    runs.execute(run)
+    own, shuffled = (
+        read_parquet(each.rollouts.with_name("step_00001.parquet"))["reward"].to_pylist() for each in (whole, run)
+    )
+    assert sorted(own) == sorted(shuffled)
+    assert own != shuffled

@@ -1,0 +1,84 @@
+"""Logprobs of the policy against the whole softmax of transformers, also where a family processes its logits."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from dagrpo.errors import UserError
+from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.policy import Policy, require_known_logits, token_logprobs
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Qwen2": {"num_hidden_layers": 2},
+    "Gemma2": {"final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8},
+    "Gemma3": {"final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8},
+    "Cohere": {"logit_scale": 0.25},
+    "Cohere2": {"logit_scale": 0.25},
+    "Granite": {"logits_scaling": 3.0},
+}
+SPECIAL_CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+
+
+def _model(family: str) -> PreTrainedModel:
+    """A tiny random one whose logits are large enough for a soft cap to bite."""
+    torch.manual_seed(0)
+    kind = getattr(transformers, SPECIAL_CONFIGS.get(family, f"{family}Config"))
+    model: PreTrainedModel = getattr(transformers, f"{family}ForCausalLM")(kind(**(SIZES | FAMILIES[family])))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_are_those_of_the_whole_softmax_of_transformers(family: str) -> None:
+    model = _model(family)
+    policy = Policy(model)
+    require_known_logits(policy)
+    sequences = TokenSequences.of([[5, 6, 7, 8], [9, 10]], [[False, False, True, True], [False, True]])
+    ours = token_logprobs(policy, sequences.padded(slice(0, 2), 0, CPU), 0.7).logprobs
+    first, second = (
+        torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0] / 0.7, -1) for ids in ([5, 6, 7, 8], [9, 10])
+    )
+    torch.testing.assert_close(ours, torch.stack([first[1, 7], first[2, 8], second[0, 10]]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "Qwen2"])
+def test_each_of_these_families_does_process_its_logits(family: str) -> None:
+    """So that the test above is one: the head alone gives other logprobs."""
+    model = _model(family)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    head_alone = model.get_output_embeddings()(model.base_model(ids).last_hidden_state)
+    assert (head_alone - model(ids).logits).abs().max() > 0.1
+
+
+class _Halved(transformers.Qwen2ForCausalLM):  # type: ignore[misc]
+    """A family of tomorrow that halves its logits without a figure in its config.json."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        output = super().forward(*inputs, **options)
+        output.logits = output.logits / 2
+        return output
+
+
+def test_a_model_that_processes_its_logits_in_an_unknown_way_is_refused_by_name() -> None:
+    torch.manual_seed(0)
+    policy = Policy(_Halved(transformers.Qwen2Config(**SIZES)).eval())
+    with pytest.raises(UserError, match=r"_Halved \(qwen2\) processes its logits .* choose another model"):
+        require_known_logits(policy)

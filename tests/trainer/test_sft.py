@@ -1,0 +1,188 @@
+"""Supervised fine-tuning: its gradient, and that an interrupted run leaves the bytes of a whole one."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer import runs
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.manifest import MANIFEST
+from dagrpo.distributed import process_group, single_process
+from dagrpo.errors import UserError
+from dagrpo.files import write_parquet
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.runtime import SftRuntime
+from dagrpo.params.sft import Sft
+from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.sft import fine_tune, supervised_pair, supervised_pairs
+
+Reported = list[tuple[int, dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(model in the Hugging Face layout, train split)"""
+    folder = tmp_path_factory.mktemp("inputs")
+    runs.make_inputs(folder)
+    return folder / "model", folder / "train.parquet"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return character_tokenizer(256)
+
+
+def _run(inputs: tuple[Path, Path], out: Path, steps: int = 4, **runtime: int) -> SftRun:
+    return SftRun(
+        model=inputs[0],
+        train_split=inputs[1],
+        seed=3,
+        sft=Sft(steps=steps, batch_size=6, learning_rate=1e-2, learning_rate_warmup_steps=2),
+        runtime=SftRuntime.model_validate({"save_every": 2, **runtime}),
+        state=out / "state",
+        tuned=out / "tuned",
+    )
+
+
+def _execute(run: SftRun, stop: Callable[[int], bool] = lambda step: False) -> Reported:
+    reported: Reported = []
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        reported.append((step, dict(metrics)))
+        if stop(step):
+            raise runs.Interrupted
+
+    with suppress(runs.Interrupted):
+        fine_tune(run, report, single_process())
+    return reported
+
+
+def _bytes(run: SftRun) -> bytes:
+    return (run.tuned / MANIFEST).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[SftRun, Reported]:
+    run = _run(inputs, tmp_path_factory.mktemp("whole"))
+    return run, _execute(run)
+
+
+def test_the_first_loss_and_gradient_are_those_of_the_mean_over_target_tokens(
+    inputs: tuple[Path, Path], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path, steps=1)
+    ((_, first),) = _execute(replace(run, sft=run.sft.model_copy(update={"batch_size": 10})))
+    model = AutoModelForCausalLM.from_pretrained(inputs[0], dtype=torch.float32).eval()
+    losses = []
+    for prompt, target in supervised_pairs(inputs[1], tokenizer):  # a batch of ten is the whole split
+        logits = torch.log_softmax(model(torch.tensor([[*prompt, *target]])).logits[0], dim=-1)
+        losses += [-logits[len(prompt) - 1 + i, token] for i, token in enumerate(target)]
+    loss = torch.stack(losses).mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    assert first["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_the_loss_falls(whole: tuple[SftRun, Reported]) -> None:
+    _, reported = whole
+    assert [step for step, _ in reported] == [1, 2, 3, 4]
+    assert reported[-1][1]["loss"] < reported[0][1]["loss"] - 0.01
+
+
+def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not_and_reports_every_step(
+    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path)
+    assert len(_execute(run, stop=lambda step: step == 3)) == 3
+    assert [path.name for path in run.state.glob("step_*")] == ["step_00002"]
+    assert _execute(run) == whole[1]
+    assert _bytes(run) == _bytes(whole[0])
+
+
+def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
+    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+) -> None:
+    short = _run(inputs, tmp_path, steps=3)
+    _execute(short)
+    longer = _run(inputs, tmp_path)
+    assert _execute(longer) == whole[1]
+    assert [path.name for path in longer.state.glob("step_*")] == ["step_00004"]
+    assert _bytes(longer) == _bytes(whole[0])
+
+
+def test_micro_batches_change_memory_but_not_the_result(
+    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+) -> None:
+    cut = _run(inputs, tmp_path, micro_batch_size=4)
+    _execute(cut)
+    assert all((d.largest or 0.0) < 2e-4 for d in compare(cut.tuned, whole[0].tuned).differences)
+    assert any(d.largest for d in compare(cut.model, cut.tuned).differences)
+
+
+def test_two_processes_leave_the_model_of_one(
+    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+) -> None:
+    runs.launch(2, __file__, *inputs, tmp_path)
+    assert all((d.largest or 0.0) < 2e-4 for d in compare(tmp_path / "tuned", whole[0].tuned).differences)
+    for (_, one), (_, two) in zip(whole[1], json.loads((tmp_path / "reported.json").read_text()), strict=True):
+        assert two == pytest.approx(one, rel=1e-3)
+
+
+def test_no_steps_pass_the_model_through(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    run = _run(inputs, tmp_path, steps=0)
+    assert _execute(run) == []
+    assert _bytes(run) == (inputs[0] / MANIFEST).read_bytes()
+    assert (run.tuned / "model.safetensors").samefile(inputs[0] / "model.safetensors")
+    assert not run.state.exists()
+
+
+def test_the_policy_is_trained_on_the_device_of_its_world(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    """On the device without memory (meta), which stands for a GPU: whoever bypasses the world's device trains on."""
+    world = replace(single_process(), device=torch.device("meta"))
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"[Mm]eta"):
+        fine_tune(_run(inputs, tmp_path), lambda step, metrics: None, world)
+
+
+def test_running_out_of_memory_names_the_parameter_of_this_stage(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*inputs: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("dagrpo.trainer.sft.token_logprobs", too_large)
+    with pytest.raises(UserError, match=r"lower runtime\.sft\.micro_batch_size \(it is 256\)"):
+        _execute(_run(inputs, tmp_path))
+
+
+def test_a_supervised_target_is_the_answer_and_the_end_of_the_turn(tokenizer: PreTrainedTokenizerBase) -> None:
+    _, target = supervised_pair(runs.example(2), tokenizer)
+    assert tokenizer.decode(list(target)) == "#### 3<|end|>"
+
+
+def test_a_row_without_a_solution_cannot_be_fine_tuned_on(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    rows = [runs.example(1), replace(runs.example(2), answer="")]
+    write_parquet(tmp_path / "train.parquet", to_table(rows))
+    with pytest.raises(UserError, match=r"row 1: test has no solutions to fine-tune on: set sft.steps to 0"):
+        supervised_pairs(tmp_path / "train.parquet", tokenizer)
+
+
+def _in_each_process(model: Path, split: Path, out: Path) -> None:
+    with process_group() as world:
+        reported: Reported = []
+        fine_tune(_run((model, split), out), lambda step, metrics: reported.append((step, dict(metrics))), world)
+        if world.is_rank_zero:
+            (out / "reported.json").write_text(json.dumps(reported))
+
+
+if __name__ == "__main__":
+    _in_each_process(*map(Path, sys.argv[1:]))
