@@ -17,7 +17,8 @@ class Engine(Section):
     )
     weights_folder: str | None = Field(
         None,
-        description="Folder for weights on their way to the engine, seen by trainer and servers; null: memory (/dev/shm) for an own server.",
+        description="Folder for weights on their way to the engine, under the same path for servers that run elsewhere, which "
+        "need one; null: memory (/dev/shm) where it has room.",
     )
     max_total_tokens: Annotated[int, Field(ge=1024)] = Field(
         65_536, description="Size of the key-value cache, in tokens."
