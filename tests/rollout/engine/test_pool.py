@@ -105,6 +105,28 @@ def test_a_session_stays_on_its_server_and_sessions_are_spread(serve: Serve, poo
     assert sessions == [[0, 0, 0, 2, 2, 2], [1, 1, 1, 3, 3, 3]]
 
 
+def test_what_a_session_asks_at_the_same_moment_is_one_http_request(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+
+    async def ask() -> list[int]:
+        works = [pool.complete(request(7, token), session=str(token // 3)) for token in range(6)]
+        return [completion.token_ids[0] for completion in await asyncio.gather(*works)]
+
+    assert asyncio.run(ask()) == list(range(6))
+    assert sorted(body["input_ids"] for _, body in server.asked) == [[[7, 0], [7, 1], [7, 2]], [[7, 3], [7, 4], [7, 5]]]
+
+
+def test_all_who_asked_together_are_told_of_a_failure(serve: Serve, pool_of: MakePool) -> None:
+    pool = pool_of(at(serve(Echo(lambda body: (400, {"message": "out of memory"})))))
+
+    async def ask() -> list[object]:
+        works = [pool.complete(request(token), session="a") for token in range(2)]
+        return await asyncio.gather(*works, return_exceptions=True)
+
+    assert [type(failure) for failure in asyncio.run(ask())] == [ServerError, ServerError]
+
+
 def test_the_cache_is_emptied_before_a_lockstep_batch_that_follows_single_completions(
     serve: Serve, pool_of: MakePool
 ) -> None:

@@ -35,18 +35,33 @@ class ServerPool:
         self._version = version
         self._cache_is_empty = False
         self._server_of: dict[str, ServerClient] = {}  # by session
+        self._gathering: dict[str, tuple[list[SamplingRequest], asyncio.Future[list[Completion]]]] = {}  # by session
 
     def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
         """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs."""
         return self._loop.run(self._generate(requests, lockstep=lockstep))
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
-        """One completion. Requests of one session go to one server, which has the tokens they share in its cache."""
+        """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
+
+        Those of one session that come at the same moment, such as all attempts at a problem, are one HTTP request: one
+        for each costs several times as much.
+        """
+        if session not in self._gathering:
+            requests: list[SamplingRequest] = []
+            self._gathering[session] = (requests, asyncio.ensure_future(self._send_gathered(session, requests)))
+        gathered, answers = self._gathering[session]
+        gathered.append(request)
+        place = len(gathered) - 1
+        return (await asyncio.shield(answers))[place]
+
+    async def _send_gathered(self, session: str, requests: Sequence[SamplingRequest]) -> list[Completion]:
+        await asyncio.sleep(0)  # until everybody who is about to ask has done so
+        del self._gathering[session]
         self._cache_is_empty = False
         turn = len(self._server_of)
         server = self._server_of.setdefault(session, self._servers[turn % len(self._servers)])
-        (completion,) = await self._loop.join(server.generate([request], self._version))
-        return completion
+        return await self._loop.join(server.generate(requests, self._version))
 
     def load(self, weights: Tensors, version: str) -> None:
         """Have every server load these weights, and expect them in all answers from now on."""
