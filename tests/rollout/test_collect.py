@@ -80,13 +80,13 @@ def test_the_greedy_attempt_ignores_the_sampling_parameters(tokenizer: PreTraine
     assert (sampled.temperature, sampled.top_p, sampled.top_k, sampled.max_new_tokens) == (0.7, 0.9, 8, 4)
 
 
-def test_free_running_keeps_a_problem_in_one_session_and_reads_its_prompt_first(
+def test_free_running_keeps_a_problem_in_one_session_and_no_more_in_flight_than_it_may(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     engine = ScriptedEngine()
     sampling = replace(SAMPLING, lockstep=False, batch_size=3)
     collect(PROBLEMS, sampling, seed_of, engine=engine, agent=SingleTurn(tokenizer))
-    assert engine.sessions == ["0"] * 4 + ["1"] * 4 + ["2"] * 4  # one for the prompt, one per attempt
+    assert engine.sessions == ["0"] * 3 + ["1"] * 3 + ["2"] * 3
     assert engine.most_in_flight == 3
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.agent import Agent
@@ -44,7 +44,7 @@ async def in_lockstep(
 async def free_running(
     planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: Agent, on_batch: OnBatch
 ) -> list[Trajectory]:
-    """Each attempt as fast as it can; those at one problem start together, on one server, which has read their prompt."""
+    """Each attempt as fast as it can; those at one problem start together, on one server."""
     width = max(len(sampling.sample_indices), 1)
     limit = asyncio.Semaphore(max((sampling.batch_size or len(planned)) // width, 1))
 
@@ -53,9 +53,6 @@ async def free_running(
             return await engine.complete(request, session=str(group[0].position))
 
         async with limit:
-            if len(group) > 1:  # SGLang would compute the prompt anew for each of its samples
-                prompt = sampling.request(group[0].problem.token_ids, group[0].sample_index, group[0].seed)
-                await send(replace(prompt, max_new_tokens=0))
             finished = await asyncio.gather(*(_attempt(each, sampling, agent, send) for each in group))
         on_batch(finished)
         return finished

@@ -101,8 +101,31 @@ def test_a_session_stays_on_its_server_and_sessions_are_spread(serve: Serve, poo
             assert [completion.token_ids for completion in completions] == [(turn,)] * 4
 
     asyncio.run(converse())
-    sessions = [sorted(body["input_ids"][0][0] for _, body in server.asked) for server in servers]
+    sessions = [sorted(ids[0] for _, body in server.asked for ids in body["input_ids"]) for server in servers]
     assert sessions == [[0, 0, 0, 2, 2, 2], [1, 1, 1, 3, 3, 3]]
+
+
+def test_what_is_asked_of_a_server_at_the_same_moment_goes_in_slices(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+
+    async def ask() -> list[int]:
+        works = [pool.complete(request(7, token), session=str(token)) for token in range(SLICE + 3)]
+        return [completion.token_ids[0] for completion in await asyncio.gather(*works)]
+
+    for _ in range(2):
+        assert asyncio.run(ask()) == list(range(SLICE + 3))
+    assert sorted(len(body["input_ids"]) for _, body in server.asked) == [3, 3, SLICE, SLICE]
+
+
+def test_all_who_asked_together_are_told_of_a_failure(serve: Serve, pool_of: MakePool) -> None:
+    pool = pool_of(at(serve(Echo(lambda body: (400, {"message": "out of memory"})))))
+
+    async def ask() -> list[object]:
+        works = [pool.complete(request(token), session="a") for token in range(2)]
+        return await asyncio.gather(*works, return_exceptions=True)
+
+    assert [type(failure) for failure in asyncio.run(ask())] == [ServerError, ServerError]
 
 
 def test_the_cache_is_emptied_before_a_lockstep_batch_that_follows_single_completions(

@@ -20,6 +20,8 @@ from dagrpo.rollout.engine.weights import WeightsFolder
 SLICE = 64  # requests per HTTP request when not in lockstep
 SLICES_IN_FLIGHT = 8  # per server
 
+_Gathering = tuple[list[SamplingRequest], "asyncio.Future[list[Completion]]"]
+
 
 class ServerPool:
     """The engine that `open_engine` opens. ServerError when a server dies, refuses, or does not answer in time."""
@@ -34,19 +36,39 @@ class ServerPool:
         self._folder = folder
         self._version = version
         self._cache_is_empty = False
-        self._server_of: dict[str, ServerClient] = {}  # by session
+        self._server_of: dict[str, int] = {}  # by session
+        self._gathering: dict[int, _Gathering] = {}  # by server
 
     def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
         """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs."""
         return self._loop.run(self._generate(requests, lockstep=lockstep))
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
-        """One completion. Requests of one session go to one server, which has the tokens they share in its cache."""
+        """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
+
+        Those for one server that come at the same moment, such as first turns, are one HTTP request, up to SLICE of them:
+        one for each costs several times as much.
+        """
+        server = self._server_of.setdefault(session, len(self._server_of) % len(self._servers))
+        gathered, answers = self._gathering.get(server) or self._gather(server)
+        gathered.append(request)
+        place = len(gathered) - 1
+        if len(gathered) == SLICE:
+            del self._gathering[server]
+        return (await asyncio.shield(answers))[place]
+
+    def _gather(self, server: int) -> _Gathering:
+        requests: list[SamplingRequest] = []
+        gathering = (requests, asyncio.ensure_future(self._send_gathered(server, requests)))
+        self._gathering[server] = gathering
+        return gathering
+
+    async def _send_gathered(self, server: int, requests: list[SamplingRequest]) -> list[Completion]:
+        await asyncio.sleep(0)  # until everybody who is about to ask has done so
+        if server in self._gathering and self._gathering[server][0] is requests:
+            del self._gathering[server]
         self._cache_is_empty = False
-        turn = len(self._server_of)
-        server = self._server_of.setdefault(session, self._servers[turn % len(self._servers)])
-        (completion,) = await self._loop.join(server.generate([request], self._version))
-        return completion
+        return await self._loop.join(self._servers[server].generate(requests, self._version))
 
     def load(self, weights: Tensors, version: str) -> None:
         """Have every server load these weights, and expect them in all answers from now on."""
