@@ -16,7 +16,7 @@ if rank == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
     if sys.argv[3] == "mistaken":
         print("train: a sentence.", file=sys.stderr, flush=True)
-        sys.exit(1)
+        sys.exit(65)
     if sys.argv[3] == "silent":
         sys.exit(3)
 elif sys.argv[3] != "well":
@@ -37,20 +37,31 @@ def test_every_process_gets_the_arguments_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "how", "said"),
+    ("rank", "how", "ended", "said"),
     [
-        ("0", "mistaken", "train: a sentence."),
-        ("0", "killed", "train.py: process 0 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system "),
-        ("1", "killed", "train.py: process 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system "),
+        ("0", "mistaken", 65, "train: a sentence."),
+        (
+            "0",
+            "killed",
+            1,
+            "train.py: process 0 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system ",
+        ),
+        (
+            "1",
+            "killed",
+            1,
+            "train.py: process 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system ",
+        ),
         (
             "1",
             "silent",
+            3,
             "train.py: process 1 of 2 ended with exit code 3: its log, beside that of the stage, says why.",
         ),
     ],
 )
-def test_a_failure_ends_all_and_is_one_sentence(rank: str, how: str, said: str, tmp_path: Path) -> None:
+def test_a_failure_ends_all_and_is_one_sentence(rank: str, how: str, ended: int, said: str, tmp_path: Path) -> None:
     code, lines = _launch(tmp_path, rank, how)
-    assert code == 1
+    assert code == ended
     assert len(lines) == 1
     assert lines[0].startswith(said)

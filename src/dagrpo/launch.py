@@ -1,6 +1,6 @@
 """Starts a script in several processes on this machine: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
 
-It is torchrun, except that a failure is a sentence: what went wrong in the first process that process has said itself.
+It is torchrun, except that a failure is a sentence: what went wrong in rank 0 that process has said itself.
 Not for several machines.
 """
 
@@ -12,7 +12,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:
-    """Return when all processes have ended well. SystemExit, after a sentence where one is wanting: one has not."""
+    """Return when all processes have ended well.
+
+    SystemExit with the exit code of the process that failed first, 1 where that was killed. Where rank 0 could not say
+    why, a sentence does.
+    """
     for name in ("torch.distributed.elastic", "torch.distributed.run"):  # which tell of a failure in 30 lines
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # What follows -- is the script's: torchrun would take its --log for an abbreviation of its own.
@@ -23,12 +27,13 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
         rank, failure = error.get_first_failure()
         if not _has_spoken(error.failures.get(0)):
             print(f"{script}: process {rank} of {count} ended with {_ending(failure)}.", file=sys.stderr, flush=True)
-        raise SystemExit(1) from None
+        code = (error.failures[0] if _has_spoken(error.failures.get(0)) else failure).exitcode
+        raise SystemExit(code if code > 0 else 1) from None
 
 
-def _has_spoken(first: ProcessFailure | None) -> bool:
-    """Whether the first process ended by itself; the others write to their logs alone."""
-    return first is not None and first.exitcode > 0
+def _has_spoken(rank_zero: ProcessFailure | None) -> bool:
+    """Whether rank 0 ended by itself; the others write to their logs alone."""
+    return rank_zero is not None and rank_zero.exitcode > 0
 
 
 def _ending(failure: ProcessFailure) -> str:

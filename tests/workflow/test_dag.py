@@ -32,6 +32,20 @@ def test_each_engine_takes_what_the_other_has_done_for_done(finished: tuple[Path
         _is_up_to_date(folder)
 
 
+def test_what_changes_only_speed_memory_or_place_runs_nothing_again(finished: tuple[Path, Path]) -> None:
+    folder = finished[0]
+    params = folder / "params.yaml"
+    whole = params.read_text()
+    params.write_text(
+        whole.replace("micro_batch_size: 256", "micro_batch_size: 3").replace(
+            "request_timeout: 600", "request_timeout: 9"
+        )
+    )
+    assert params.read_text() != whole
+    _is_up_to_date(folder)
+    params.write_text(whole)
+
+
 def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[Path, Path]) -> None:
     folder = finished[1]
     before = (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns
@@ -74,7 +88,7 @@ def _kill(folder: Path, *words: str) -> None:
 
 
 KILLS: list[tuple[str, Callable[[Path], None]]] = [
-    ("the trainer", lambda folder: _kill(folder, "/train-", "stage.py")),
+    ("the trainer", lambda folder: _kill(folder, "/train-", "--attempt")),
     ("the SGLang server", lambda folder: _kill(folder, "sglang.launch_server")),
     ("Snakemake", lambda folder: _kill(folder, "bin/snakemake")),
 ]
@@ -122,7 +136,7 @@ def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
     params.write_text(params.read_text().replace("  processes: 1\n", "  processes: 2\n"))
     process = clones.start(folder, "snakemake", "--cores", "all", f"{RUN}/policy/manifest.json")
     _wait_for_step(folder, 3)
-    second = [p for p in clones.processes(folder, "scripts/train.py") if p.environ().get("RANK") == "1"]
+    second = [p for p in clones.processes(folder, "/train-") if p.environ().get("RANK") == "1"]
     assert len(second) == 1
     second[0].kill()
     assert process.wait(timeout=300) == 0, (folder / "output.txt").read_text()[-4000:]
