@@ -1,0 +1,80 @@
+"""A step's rollouts: which problems, which seeds, and what the update reads of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dagrpo.checkpoints.modules import load_tokenizer
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.agent import SingleTurn
+from dagrpo.rollout.prompts import problems_of_step, training_problems
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.trainer.buffer import Buffer, StepRollouts
+from tests.trainer import runs
+
+
+class _Notebook(runs.ScriptedEngine):
+    """Keeps the requests."""
+
+    requests: list[SamplingRequest]
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        self.requests = list(requests)
+        return super().generate(requests, lockstep=lockstep)
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, list[SamplingRequest], list[int]]:
+    """(rollouts of the step numbered 2, what the engine was asked for, the rows that the step is to draw)"""
+    folder: Path = tmp_path_factory.mktemp("inputs")
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
+    tokenizer = load_tokenizer(run.initial)
+    problems = training_problems(run.train_split, tokenizer, run.training)
+    engine = _Notebook(run.initial, [])
+    engine.load(open_tensors(run.initial), "step_2")
+    with Grader(1.0) as grader:
+        buffer = Buffer(
+            engine=engine,
+            agent=SingleTurn(tokenizer),
+            grader=grader,
+            problems=problems,
+            rollout=run.rollout,
+            reward=run.reward,
+            advantage=run.algorithm.advantage,
+            training=run.training,
+            seed=run.seed,
+        )
+        rollouts = buffer.next(2)
+    drawn = [problem.index for problem in problems_of_step(problems, 2, run.training, run.seed)]
+    return rollouts, engine.requests, drawn
+
+
+def test_each_problem_of_the_step_is_attempted_side_by_side(
+    sampled: tuple[StepRollouts, list[SamplingRequest], list[int]],
+) -> None:
+    rollouts, _, drawn = sampled
+    assert [each.trajectory.problem.index for each in rollouts.graded] == [index for index in drawn for _ in range(4)]
+    assert [each.trajectory.sample_index for each in rollouts.graded] == [0, 1, 2, 3] * 4
+
+
+def test_a_seed_names_run_step_position_and_sample(
+    sampled: tuple[StepRollouts, list[SamplingRequest], list[int]],
+) -> None:
+    _, requests, _ = sampled
+    expected = [sampling_seed(7, "rollout", 2, position, sample) for position in range(4) for sample in range(4)]
+    assert [request.seed for request in requests] == expected
+
+
+def test_the_update_reads_the_engines_tokens_and_logprobs_as_they_are(
+    sampled: tuple[StepRollouts, list[SamplingRequest], list[int]],
+) -> None:
+    rollouts, _, _ = sampled
+    batch = rollouts.batch()
+    samples = [each.trajectory.samples[0] for each in rollouts.graded]
+    assert batch.sequences.token_ids.tolist() == [token for sample in samples for token in sample.token_ids]
+    assert batch.sequences.trained == [each.trajectory.tokens for each in rollouts.graded]
+    assert batch.rollout_logprobs.tolist() == pytest.approx(rollouts.logprobs, abs=1e-6)
+    assert batch.advantages.view(4, 4).sum(dim=1).tolist() == pytest.approx([0.0] * 4, abs=1e-5)

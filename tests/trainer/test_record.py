@@ -1,0 +1,119 @@
+"""The figures of a step, computed by hand, and the files that they are kept in."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_json, read_parquet
+from dagrpo.records import Score, Verdict
+from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.record import Record, rollout_rows, step_metrics
+from dagrpo.trainer.update import UpdateStats
+from tests.trainer import runs
+
+
+def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:
+    problem = Problem(index=index // 2, example=runs.example(index // 2), text="1+1=?", token_ids=(5, 6))
+    sample = TokenSample(
+        token_ids=(5, 6, *range(10, 10 + tokens)),
+        loss_mask=(False, False, *[True] * tokens),
+        logprobs=(0.0, 0.0, *[-1.0] * tokens),
+        weight_version="step_0",
+    )
+    trajectory = Trajectory(
+        problem=problem,
+        sample_index=index % 2,
+        sampling_seed=index,
+        samples=(sample,),
+        text="text",
+        finish_reason="length" if tokens == 3 else "stop",
+    )
+    verdict: Verdict = "right" if correct else "missing"
+    score = Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward})
+    return GradedTrajectory(trajectory=trajectory, score=score)
+
+
+ROLLOUTS = StepRollouts(
+    step=4,
+    group_size=2,
+    graded=(
+        _graded(0, 1, 1.0, correct=True),
+        _graded(1, 3, 0.0, correct=False),
+        _graded(2, 2, 0.0, correct=False),
+        _graded(3, 2, 0.0, correct=False),
+    ),
+    rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]),
+    advantages=torch.tensor([1.0, -1.0, 0.0, 0.0]),
+)
+STATS = UpdateStats(
+    logprobs=torch.tensor([-1.0, -1.5, -1.0, -1.0, -1.0, -1.0, -1.0, -1.5]),
+    entropy=2.0,
+    loss=0.5,
+    kl=0.0,
+    metrics={"clip_fraction": 0.25},
+    grad_norm=3.0,
+    learning_rate=0.1,
+)
+
+
+def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
+    assert step_metrics(ROLLOUTS, STATS) == {
+        "reward_mean": 0.25,
+        "reward_std": pytest.approx(3**0.5 / 4),
+        "accuracy": 0.25,
+        "missing_answer_fraction": 0.75,
+        "unverifiable_fraction": 0.0,
+        "reward_accuracy_mean": 0.25,
+        "zero_std_fraction": 0.5,
+        "advantage_mean": 0.0,
+        "advantage_std": pytest.approx((2 / 3) ** 0.5),
+        "completion_length_mean": 2.0,
+        "completion_length_max": 3.0,
+        "truncated_fraction": 0.25,
+        "loss": 0.5,
+        "kl": 0.0,
+        "entropy": 2.0,
+        "clip_fraction": 0.25,
+        "grad_norm": 3.0,
+        "learning_rate": 0.1,
+        "logprob_difference_mean": 0.125,
+        "logprob_difference_max": 0.5,
+    }
+
+
+def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
+    table = rollout_rows(ROLLOUTS, STATS)
+    assert table["trainer_logprobs"].to_pylist() == [[-1.0], [-1.5, -1.0, -1.0], [-1.0, -1.0], [-1.0, -1.5]]
+    assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
+    assert table["step"].to_pylist() == [5] * 4
+
+
+def _recorded(folder: Path, steps: int) -> Record:
+    record = Record(folder)
+    for step in range(1, steps + 1):
+        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0})
+    return record
+
+
+def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> None:
+    record = _recorded(tmp_path / "state", 2)
+    record.write_metrics(2, tmp_path / "metrics.parquet")
+    assert read_parquet(tmp_path / "metrics.parquet").to_pydict() == {"step": [1, 2], "loss": [1.0, 2.0]}
+    assert record.reported(2) == {"loss": 2.0, "seconds_update": 9.0}
+
+
+def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
+    record = _recorded(tmp_path / "state", 2)
+    with pytest.raises(UserError, match=r"step_00003\.json is missing"):
+        record.write_metrics(3, tmp_path / "metrics.parquet")
+
+
+def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path: Path) -> None:
+    manifest = tmp_path / "rollouts" / "manifest.json"
+    _recorded(tmp_path / "state", 3).write_rollouts(2, manifest)
+    assert sorted(read_json(manifest)["files"]) == ["step_00001.parquet", "step_00002.parquet"]
+    assert len(list(manifest.parent.iterdir())) == 3
