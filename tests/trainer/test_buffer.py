@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.trainer import runs
 
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.source import open_tensors
@@ -13,7 +14,6 @@ from dagrpo.rollout.agent import SingleTurn
 from dagrpo.rollout.prompts import problems_of_step, training_problems
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.trainer.buffer import Buffer, StepRollouts
-from tests.trainer import runs
 
 
 class _Notebook(runs.ScriptedEngine):

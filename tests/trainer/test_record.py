@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
+from tests.trainer import runs
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, read_parquet
@@ -13,7 +14,6 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Tr
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.record import Record, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
-from tests.trainer import runs
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tests.workflow import clones
 
 pytestmark = pytest.mark.dag

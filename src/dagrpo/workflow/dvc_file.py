@@ -169,13 +169,21 @@ def _outs(job: PlannedJob, metrics: set[str], owners: Mapping[str, PlannedJob]) 
 
 
 def _whole_folder(path: str, job: PlannedJob, metrics: set[str], owners: Mapping[str, PlannedJob]) -> str:
-    whole = path
+    whole, own = path, set(path.split("/")) & _own_parts(job)
     for folder in map(str, PurePosixPath(path).parents):
         inside = [other for other in owners if other.startswith(f"{folder}/")]
-        if "/" not in folder or any(owners[other] is not job or other in metrics for other in inside):
+        shared = any(owners[other] is not job or other in metrics for other in inside)
+        if (
+            shared or "/" not in folder or not own <= set(folder.split("/"))
+        ):  # the last: jobs of other wildcards write there
             break
         whole = folder
     return whole
+
+
+def _own_parts(job: PlannedJob) -> set[str]:
+    """The parts of paths that tell a job from the others of its rule."""
+    return {f"seed_{value}" if name == "seed" else value for name, value in job.wildcards.items()}
 
 
 def _deps(job: PlannedJob, places: Mapping[str, str], owners: Mapping[str, PlannedJob]) -> list[str]:
@@ -196,7 +204,7 @@ def _up_to_what_is_own(path: str, job: PlannedJob, maker: PlannedJob) -> str:
     """
     if job.wildcards.keys() - {"experiment"} or "lineage" not in job.inputs:
         return path
-    foreign = {f"seed_{SEED}", *(value for name, value in maker.wildcards.items() if name in {"task", "policy"})}
+    foreign = _own_parts(maker) - {EXPERIMENT, MODEL}
     parts = path.split("/")
     cut = next((number for number, part in enumerate(parts) if part in foreign), len(parts))
     return "/".join(parts[:cut])
