@@ -147,7 +147,7 @@ def test_training_samples_as_section_rollout_says() -> None:
 
 def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(tokenizer: PreTrainedTokenizerBase) -> None:
     (right, *_) = collect(PROBLEMS[:1], SAMPLING, seed_of, engine=ScriptedEngine(), agent=SingleTurn(tokenizer))
-    reward = Reward.model_validate({"overlong_buffer": 2, "weights": {"accuracy": 1.0, "overlong": 0.5}})
+    reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 0.5, "buffer": 2}}})
     texts = ("#### 3", "#### 4", "no idea")
     with Grader(2.0) as grader:
         graded = grade([replace(right, text=text) for text in texts], reward, 3, grader)
