@@ -138,10 +138,8 @@ def test_in_lockstep_the_turns_of_all_unfinished_attempts_go_in_waves() -> None:
 
 def test_training_samples_as_section_rollout_says() -> None:
     rollout = Rollout(temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, deterministic=False)
-    sampling = training_sampling(rollout, samples=3, batch_size=7)
-    assert sampling == Sampling(
-        samples=3, temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, lockstep=False, batch_size=7
-    )
+    sampling = training_sampling(rollout, samples=3)
+    assert sampling == Sampling(samples=3, temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, lockstep=False)
     assert GREEDY not in sampling.sample_indices
 
 

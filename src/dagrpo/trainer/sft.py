@@ -61,12 +61,12 @@ class FineTuning:
         self._pairs = supervised_pairs(run.train_split, tokenizer)
         self._policy = load_policy(run.model, world)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
-        self._metrics: list[dict[str, float]] = []  # of every finished step
 
     def train(self) -> None:
         """Every step that is not finished yet, then the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
         finished = state.resume(run.state, steps, model, self._optimizer, self._world)
+        # Of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
         with self._reporting() as report:
             for step in range(1, finished + 1):

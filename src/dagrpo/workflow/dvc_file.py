@@ -105,7 +105,7 @@ def _is_data(path: str) -> bool:
 def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, PlannedJob]) -> dict[str, Any]:
     """One entry of dvc.yaml from the jobs of a rule, which differ in their wildcards alone."""
     job = jobs[0]
-    places = _places(job, jobs)
+    places = _places(job)
     target = next(iter(job.outputs.values()))[0]
     metrics = {path for name in stage.metrics for path in job.outputs[name]}
     outs = _outs(job, metrics, owners)
@@ -135,7 +135,7 @@ def _policy(job: PlannedJob) -> str | dict[str, str]:
     return name if checkpoint is None else {"name": name, "checkpoint": checkpoint}
 
 
-def _places(job: PlannedJob, jobs: Sequence[PlannedJob]) -> dict[str, str]:
+def _places(job: PlannedJob) -> dict[str, str]:
     """What stands for each made-up name in this rule's paths, a whole part of a path each."""
     only_task = set(job.wildcards) == {"task"}
     own_task = {job.wildcards["task"]: "${item}" if only_task else "${item.task}"} if "task" in job.wildcards else {}
