@@ -35,7 +35,7 @@ class Params(Section):
     model: Model = Field(Model(), description="The policy before any training.")
     sft: Sft = Field(Sft(), description="Supervised fine-tuning before GRPO.")
     difficulty: Difficulty = Field(Difficulty(), description="How hard each train problem is, by pass rate.")
-    checkpoint: Checkpoint = Field(Checkpoint(), description="The trainer's sharded format.")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="The format of the trainer's checkpoints.")
     rollout: Rollout = Field(Rollout(), description="How completions are sampled during training.")
     reward: Reward = Field(Reward(), description="What a completion is worth.")
     algorithm: Algorithm = Field(Algorithm(), description="The GRPO objective.")

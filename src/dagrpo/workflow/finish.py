@@ -1,4 +1,4 @@
-"""Before the first and after the last job of a Snakemake run: the database made, DVC told what ran, the results shown."""
+"""Before the first and after the last job of a Snakemake run: DVC told what ran, MLflow too, the results shown."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ LAST_STAGE = "report"
 
 
 def begin() -> None:
-    """Nothing to prepare when DVC drives; otherwise say what is left over from a run that was killed."""
+    """Say that a run that was killed left something over; not when DVC drives, which commits by itself."""
     if _left_over() and not _dvc_drives():
         print("An earlier run was interrupted: what it finished is kept and will be committed to DVC.", file=sys.stderr)
 
