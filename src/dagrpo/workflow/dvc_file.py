@@ -188,13 +188,13 @@ def _own_parts(job: PlannedJob) -> set[str]:
 
 def _deps(job: PlannedJob, places: Mapping[str, str], owners: Mapping[str, PlannedJob]) -> list[str]:
     """The outs that a job reads. What it reads of all seeds or tasks becomes the folder that holds them all."""
-    found: set[str] = set()
+    deps: set[str] = set()
     for name, paths in job.inputs.items():
         for path in paths if name not in NOT_DATA else ():
             maker = owners[path]
             out = next(o for o in _outs(maker, set(), owners) if path == o or path.startswith(f"{o}/"))
-            found.add(_template(_up_to_what_is_own(out, job, maker), places))
-    return sorted(dep for dep in found if not any(dep.startswith(f"{other}/") for other in found))
+            deps.add(_template(_up_to_what_is_own(out, job, maker), places))
+    return sorted(dep for dep in deps if not any(dep.startswith(f"{other}/") for other in deps))
 
 
 def _up_to_what_is_own(path: str, job: PlannedJob, maker: PlannedJob) -> str:
