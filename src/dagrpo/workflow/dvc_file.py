@@ -5,7 +5,6 @@ for it stands in dvc.yaml, so that `dvc exp run -S experiment.name=...` works. T
 selects: a run of Snakemake brings them up to date, `dagrpo generate` writes the whole.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Stage
+from dagrpo.execution.frame import dvc_drives
 from dagrpo.files import write_text
 from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
@@ -62,7 +62,7 @@ def dvc_yaml(params: Params, root: Path) -> str:
 
 def require_current(params: Params) -> None:
     """UserError where DVC drives and dvc.yaml, which it has read, lists other code than the parameters select."""
-    if "DVC_STAGE" in os.environ and _brought_up_to_date(params) is not None:
+    if dvc_drives() and _brought_up_to_date(params) is not None:
         raise UserError(
             "dvc.yaml lists other code than these parameters select: `dagrpo generate` brings it up to date; run it, then "
             "the same command again."
@@ -71,7 +71,7 @@ def require_current(params: Params) -> None:
 
 def keep_current(params: Params, *, overridden: bool) -> None:
     """Bring the lists of code in dvc.yaml up to date, unless the parameters are not those of params.yaml or DVC drives."""
-    text = None if overridden or "DVC_STAGE" in os.environ else _brought_up_to_date(params)
+    text = None if overridden or dvc_drives() else _brought_up_to_date(params)
     if text is not None:
         write_text(PATH, text)
 
@@ -173,9 +173,8 @@ def _whole_folder(path: str, job: PlannedJob, metrics: set[str], owners: Mapping
     for folder in map(str, PurePosixPath(path).parents):
         inside = [other for other in owners if other.startswith(f"{folder}/")]
         shared = any(owners[other] is not job or other in metrics for other in inside)
-        if (
-            shared or "/" not in folder or not own <= set(folder.split("/"))
-        ):  # the last: jobs of other wildcards write there
+        above_own = not own <= set(folder.split("/"))  # jobs with other wildcards write there
+        if shared or above_own or "/" not in folder:
             break
         whole = folder
     return whole
