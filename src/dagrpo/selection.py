@@ -11,10 +11,13 @@ from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.tasks.registry import TASKS, get_task
 
+MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it, export writes it
+
 
 def selected_modules(params: Params) -> dict[str, list[str]]:
-    """The dotted modules by kind (task, verifier, component, advantage, loss, format), each sorted and without repeats.
+    """The dotted modules by kind, such as task or loss, each sorted and without repeats.
 
+    `format` is the trainer's, `model_format` that of every checkpoint outside training, whatever the parameters say.
     Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and not here.
     """
     tasks = params.experiment.tasks
@@ -26,5 +29,6 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "component": sorted({COMPONENTS.module_of(name) for name in components}),
         "advantage": [ADVANTAGES.module_of(params.algorithm.advantage.name)],
         "format": [FORMATS.module_of(params.checkpoint.format)],
+        "model_format": [FORMATS.module_of(MODEL_FORMAT)],
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
     }

@@ -56,6 +56,13 @@ def test_every_file_of_a_stage_exists_and_none_of_them_only_shows_or_records(nam
     assert [file for file in files if file.startswith(hidden)] == []
 
 
+@pytest.mark.parametrize("name", ["model", "sft", "convert", "export", "difficulty", "sample"])
+def test_a_stage_that_reads_or_writes_hugging_face_checkpoints_depends_on_that_format(name: str) -> None:
+    files = code_files(Params(), all_stages()[name])
+    assert "src/dagrpo/checkpoints/formats/huggingface.py" in files
+    assert ("src/dagrpo/checkpoints/formats/dcp.py" in files) == (name in {"sft", "convert", "export"})
+
+
 def test_training_depends_on_the_selected_loss_and_verifier_and_on_no_other() -> None:
     files = code_files(Params(), all_stages()["train"])
     losses = {Path(file).name for file in files if "algorithms/losses/" in file}

@@ -21,4 +21,4 @@ def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=2000, minutes=240)
 
 
-STAGE = Stage(name="convert", work=work, reads=("checkpoint",), selects=("format",), needs=needs)
+STAGE = Stage(name="convert", work=work, reads=("checkpoint",), selects=("format", "model_format"), needs=needs)

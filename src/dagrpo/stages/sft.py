@@ -50,6 +50,7 @@ STAGE = Stage(
     name="sft",
     work=work,
     reads=("sft",),
+    selects=("model_format",),
     extends=("sft.steps",),
     needs=needs,
     processes=processes,
