@@ -46,5 +46,6 @@ def split_for_rollouts(task: str, path: str) -> str:
 
 
 def differs_from_file(params: Params) -> bool:
-    """Whether this run's parameters are not those that params.yaml holds."""
-    return params != read_params(PARAMS)
+    """Whether params.yaml holds other parameters than this run has. Section runtime changes no result and does not count."""
+    held = read_params(PARAMS)
+    return params != held.model_copy(update={"runtime": params.runtime})
