@@ -10,4 +10,4 @@ class UserError(ValueError):
 
 
 class TransientError(Exception):
-    """Something beside us broke, such as a server process: the same work may succeed when it is started again."""
+    """Something outside this process broke, such as a server: the same work may succeed when it is started again."""

@@ -1,6 +1,6 @@
 """Starts a script in several processes on this machine: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
 
-It is torchrun, except that a failure is a sentence: what went wrong in rank 0 that process has said itself.
+It is torchrun, except that a failure is told in one sentence, and only where rank 0 has not told it already.
 Not for several machines.
 """
 

@@ -22,19 +22,15 @@ from dagrpo.files import sha256_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`auxiliary` are files of `home`, the folder with config.json and tokenizer: that of the weights, or of the base.
+    """What a conversion reads: weights, and the files that go along with them."""
 
-    `beside` are files of other folders that go along, by their names in the new checkpoint; `also_read` are folders that
-    tensors come from beside `folder` and `home`.
-    """
-
-    folder: Path
-    format: str
-    home: Path
-    auxiliary: tuple[str, ...]
+    folder: Path  # of the weights
+    format: str  # of the weights
+    home: Path  # the folder with config.json and tokenizer: `folder`, or that of the base model
+    auxiliary: tuple[str, ...]  # names of the files of `home` that go along
     tensors: Tensors
-    beside: Mapping[str, Path] = field(default_factory=dict)
-    also_read: tuple[Path, ...] = ()
+    beside: Mapping[str, Path] = field(default_factory=dict)  # name in the new checkpoint -> file of another folder
+    also_read: tuple[Path, ...] = ()  # folders beside `folder` and `home` that tensors come from
 
     @property
     def files(self) -> dict[str, Path]:

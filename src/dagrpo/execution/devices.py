@@ -1,7 +1,7 @@
 """Which GPUs a job may use: as many as it needs, and none that another job has.
 
 Snakemake counts GPUs but names none. A job takes the first free ones by locking a file per device, which the system
-releases however the job ends. Not a scheduler: who must wait has been told so by Snakemake's `resources: gpu`.
+releases however the job ends. Not a scheduler: Snakemake's `resources: gpu` decides which jobs run at the same time.
 """
 
 import os

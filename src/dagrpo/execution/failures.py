@@ -1,4 +1,4 @@
-"""Which exceptions are the user's to mend, and in what sentence they are told. All others are bugs."""
+"""Which exceptions the user can mend, and the sentence that says how. All others are bugs."""
 
 import errno
 import sys
@@ -7,7 +7,7 @@ from dagrpo.errors import TransientError, UserError
 from dagrpo.files import NO_ROOM
 
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
-TRANSIENT = 75  # exit code after something beside us broke (EX_TEMPFAIL): it is
+TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
 NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 

@@ -77,7 +77,7 @@ async def _attempt(planned: PlannedAttempt, sampling: Sampling, agent: Agent, se
 class _Wave:
     """Collects one request of every unfinished attempt, then asks for all of them at once, in the order of the attempts.
 
-    What is in a batch so follows from the attempts alone, whatever takes how long between two turns.
+    So what is in a batch follows from the attempts alone, however long anything between two turns takes.
     """
 
     def __init__(self, engine: RolloutEngine, attempts: int) -> None:
@@ -106,8 +106,9 @@ class _Wave:
     def _go_when_complete(self) -> None:
         if not self._waiting or len(self._waiting) < self._unfinished:
             return
+        # Blocks the event loop, which does no harm: every unfinished attempt waits for this request.
         wave = [self._waiting[order] for order in sorted(self._waiting)]
         self._waiting = {}
-        completions = self._engine.generate([request for request, _ in wave], lockstep=True)  # everybody waits for it
+        completions = self._engine.generate([request for request, _ in wave], lockstep=True)
         for (_, answer), completion in zip(wave, completions, strict=True):
             answer.set_result(completion)

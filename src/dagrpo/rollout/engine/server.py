@@ -63,7 +63,7 @@ class SGLangServer:
         self._ready_at = 0  # length of the log when the server was ready
         self._dead_worker: str | None = None
         self._stopping = threading.Event()
-        self.api_key = secrets.token_hex(32)  # of urlsafe ones, one in 64 begins with "-": a flag, to SGLang
+        self.api_key = secrets.token_hex(32)  # token_urlsafe may begin with "-", which SGLang takes for a flag
 
     @property
     def address(self) -> str:
