@@ -104,9 +104,8 @@ def _close(loop: BackgroundLoop, client: ServerClient) -> None:
 def _take_turns(stack: ExitStack, folder: Path, servers: Sequence[str]) -> None:
     """Wait until no other stage uses one of these servers: they can hold the weights of one of them at a time."""
     make_writable(folder)
-    for address in sorted(
-        {address.rstrip("/") for address in servers}
-    ):  # one order in every process: no two wait for each other
+    # One order in every process, so that no two wait for each other.
+    for address in sorted({address.rstrip("/") for address in servers}):
         name = hashlib.sha256(address.encode()).hexdigest()[:16]
         lock = FileLock(folder / f"dagrpo-server-{name}.lock")
         try:
