@@ -24,7 +24,7 @@ class Example:
     ground_truth: str
     data_source: str
     ability: str = "math"
-    verifier: str = "gsm8k"  # name in rewards/verifiers.py of what compares an answer with the ground truth
+    verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
     images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
     tools: tuple[str, ...] = ()  # names in tasks/tools.py of what the policy may call
     interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
@@ -58,14 +58,6 @@ class Completion:
     logprobs: tuple[float, ...]  # [completion]
     finish_reason: str  # "stop" or "length"
     weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One message of a trajectory after the prompt."""
-
-    role: Literal["assistant", "tool", "user"]  # only the assistant's is the policy's own text
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

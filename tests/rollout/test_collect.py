@@ -138,16 +138,14 @@ def test_in_lockstep_the_turns_of_all_unfinished_attempts_go_in_waves() -> None:
 
 def test_training_samples_as_section_rollout_says() -> None:
     rollout = Rollout(temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, deterministic=False)
-    sampling = training_sampling(rollout, samples=3, batch_size=7)
-    assert sampling == Sampling(
-        samples=3, temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, lockstep=False, batch_size=7
-    )
+    sampling = training_sampling(rollout, samples=3)
+    assert sampling == Sampling(samples=3, temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, lockstep=False)
     assert GREEDY not in sampling.sample_indices
 
 
 def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(tokenizer: PreTrainedTokenizerBase) -> None:
     (right, *_) = collect(PROBLEMS[:1], SAMPLING, seed_of, engine=ScriptedEngine(), agent=SingleTurn(tokenizer))
-    reward = Reward.model_validate({"overlong_buffer": 2, "weights": {"accuracy": 1.0, "overlong": 0.5}})
+    reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 0.5, "buffer": 2}}})
     texts = ("#### 3", "#### 4", "no idea")
     with Grader(2.0) as grader:
         graded = grade([replace(right, text=text) for text in texts], reward, 3, grader)

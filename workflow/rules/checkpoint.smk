@@ -1,4 +1,4 @@
-"""Hugging Face to the trainer's sharded format, and back."""
+"""Hugging Face to the format that the trainer reads, and back."""
 
 
 rule convert:

@@ -139,10 +139,9 @@ def start():
     begin()
     keep_current(params, overridden=overridden)
     if not workflow.remote_exec and "gpu" not in workflow.global_resources:
+        # Jobs that need a GPU wait for one; where there is none they run on the CPU.
         devices = len(visible_devices())
-        if (
-            devices
-        ):  # jobs that need a GPU wait for one; where there is none they run on the CPU
+        if devices:
             workflow.register_resource("gpu", devices)
 
 

@@ -4,7 +4,6 @@ Those auxiliary files (config, generation config, tokenizer, chat template, orig
 for byte.
 """
 
-import errno
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,15 +14,14 @@ from pathlib import Path
 import torch
 
 from dagrpo.checkpoints.formats import FORMATS, format_named
-from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Manifest
+from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Manifest, read_manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, read_json, require_space, write_text
+from dagrpo.files import NO_ROOM, atomic_folder, read_json, require_space, write_text
 
 CONFIG = "config.json"
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint
-_WANTED = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")
+AUXILIARY = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")  # patterns of what a model needs beside its weights
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -52,7 +50,7 @@ def naming_a_full_disk(destination: Path) -> Iterator[None]:
 
 def no_room(error: BaseException) -> bool:
     """Whether the disk, a quota or a limit for files is what stopped a write."""
-    return isinstance(error, OSError) and error.errno in _NO_ROOM
+    return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
@@ -68,17 +66,24 @@ def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
         raise UserError(f"{destination} exists and is not a checkpoint of ours: give another folder, or remove it.")
 
 
-def auxiliary_files(manifest: Manifest) -> list[str]:
-    """The files of a checkpoint that are neither its weights nor belong to one format of them."""
+def auxiliary_files(folder: Path) -> list[str]:
+    """The files of a model's folder that are neither its weights nor belong to one format of them."""
+    if (folder / MANIFEST).is_file():
+        return _listed_auxiliary_files(read_manifest(folder / MANIFEST))
+    return _unlisted_auxiliary_files(folder)
+
+
+def _listed_auxiliary_files(manifest: Manifest) -> list[str]:
+    """The same by a manifest alone."""
     format = format_named(manifest.format)
     # A LoRA adapter that is kept apart goes along, its weights too.
     return [name for name in manifest.files if name.startswith(f"{ADAPTER}/") or not format.owns(name)]
 
 
-def unlisted_auxiliary_files(folder: Path) -> list[str]:
+def _unlisted_auxiliary_files(folder: Path) -> list[str]:
     """The same for a folder without a manifest, such as a download: what a model needs, no weights of other formats."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in _WANTED)]
+    wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in AUXILIARY)]
     formats = [FORMATS.get(name) for name in FORMATS.names()]
     return [
         name
@@ -89,7 +94,7 @@ def unlisted_auxiliary_files(folder: Path) -> list[str]:
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
     """Copy everything but the weights, byte for byte."""
-    copy_files({name: source / name for name in auxiliary_files(manifest)}, folder)
+    copy_files({name: source / name for name in _listed_auxiliary_files(manifest)}, folder)
 
 
 def copy_files(files: Mapping[str, Path], folder: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagrpo.checkpoints.folder import CONFIG, auxiliary_files, unlisted_auxiliary_files
+from dagrpo.checkpoints.folder import CONFIG, auxiliary_files
 from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import (
     MANIFEST,
@@ -79,7 +79,7 @@ def open_source(folder: Path, base: Path | None = None) -> Source:
         folder=folder,
         format=format,
         home=home,
-        auxiliary=tuple(_auxiliary_files(home)),
+        auxiliary=tuple(auxiliary_files(home)),
         tensors=open_as(format, folder, base),
     )
 
@@ -109,9 +109,3 @@ def open_as(format: str, folder: Path, base: Path | None = None) -> Tensors:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()]
-
-
-def _auxiliary_files(folder: Path) -> list[str]:
-    if (folder / MANIFEST).is_file():
-        return auxiliary_files(read_manifest(folder / MANIFEST))
-    return unlisted_auxiliary_files(folder)

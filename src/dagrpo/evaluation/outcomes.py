@@ -66,16 +66,16 @@ def pass_counts(samples: int) -> list[int]:
     return sorted({*powers, samples} - {0})
 
 
-def values_per_problem(found: Outcomes) -> dict[str, Floats]:
+def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
     """Each metric's value on each problem, [problems], by names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
-    values: dict[str, Floats] = {"greedy": found.greedy.astype(np.float64)}
-    k = found.samples
+    values: dict[str, Floats] = {"greedy": evaluated.greedy.astype(np.float64)}
+    k = evaluated.samples
     if k == 0:
         return values
-    values[f"mean_at_{k}"] = found.sampled.mean(axis=1)
-    right = found.sampled.sum(axis=1)
+    values[f"mean_at_{k}"] = evaluated.sampled.mean(axis=1)
+    right = evaluated.sampled.sum(axis=1)
     for count in pass_counts(k):
         values[f"pass_at_{count}"] = pass_at_k(k, right, count)
-    majority = [majority_correct(a, c) for a, c in zip(found.answers, found.sampled.tolist(), strict=True)]
+    majority = [majority_correct(a, c) for a, c in zip(evaluated.answers, evaluated.sampled.tolist(), strict=True)]
     values[f"maj_at_{k}"] = np.array(majority)
     return values

@@ -66,15 +66,15 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     itself: a score lies between its value and that plus the unverifiable rate.
     """
     scores = graded[scoring.extractor]
-    found = outcomes(scores, source)
+    evaluated = outcomes(scores, source)
     return {
-        "task": found.task,
-        "problems": len(found.problems),
-        "samples_per_problem": found.samples,
+        "task": evaluated.task,
+        "problems": len(evaluated.problems),
+        "samples_per_problem": evaluated.samples,
         "extractor": scoring.extractor,
         "confidence": scoring.confidence,
         "bootstrap": {"draws": scoring.bootstrap_draws, "seed": scoring.bootstrap_seed},
-        **_metrics(found, resampling_of(scoring)),
+        **_metrics(evaluated, resampling_of(scoring)),
         **_rates(scores),
         "accuracy_by_extractor": {
             name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
@@ -86,12 +86,12 @@ def resampling_of(scoring: Scoring) -> Resampling:
     return Resampling(confidence=scoring.confidence, draws=scoring.bootstrap_draws, seed=scoring.bootstrap_seed)
 
 
-def _metrics(found: Outcomes, resampling: Resampling) -> dict[str, Any]:
-    greedy = wilson(int(found.greedy.sum()), len(found.greedy), resampling.confidence)
+def _metrics(evaluated: Outcomes, resampling: Resampling) -> dict[str, Any]:
+    greedy = wilson(int(evaluated.greedy.sum()), len(evaluated.greedy), resampling.confidence)
     metrics: dict[str, Any] = {"greedy": greedy.as_dict()}
-    k = found.samples
+    k = evaluated.samples
     if k:
-        estimates = {name: bootstrap(values, resampling) for name, values in values_per_problem(found).items()}
+        estimates = {name: bootstrap(values, resampling) for name, values in values_per_problem(evaluated).items()}
         metrics["mean_at_k"] = {"k": k, **estimates[f"mean_at_{k}"].as_dict()}
         metrics["pass_at_k"] = {str(n): estimates[f"pass_at_{n}"].as_dict() for n in pass_counts(k)}
         metrics["maj_at_k"] = {"k": k, **estimates[f"maj_at_{k}"].as_dict()}
@@ -123,13 +123,13 @@ def _verdict_rate(scores: pa.Table, verdict: Verdict) -> dict[str, float]:
 
 def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:
     """The estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
-    found = {"greedy": summary["greedy"]}
+    estimates = {"greedy": summary["greedy"]}
     k = summary["samples_per_problem"]
     if k:
-        found[f"mean_at_{k}"] = summary["mean_at_k"]
-        found |= {f"pass_at_{n}": summary["pass_at_k"][str(n)] for n in pass_counts(k)}
-        found[f"maj_at_{k}"] = summary["maj_at_k"]
-    return {name: Estimate(value=e["value"], low=e["low"], high=e["high"]) for name, e in found.items()}
+        estimates[f"mean_at_{k}"] = summary["mean_at_k"]
+        estimates |= {f"pass_at_{n}": summary["pass_at_k"][str(n)] for n in pass_counts(k)}
+        estimates[f"maj_at_{k}"] = summary["maj_at_k"]
+    return {name: Estimate(value=e["value"], low=e["low"], high=e["high"]) for name, e in estimates.items()}
 
 
 def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:

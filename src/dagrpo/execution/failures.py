@@ -4,10 +4,10 @@ import errno
 import sys
 
 from dagrpo.errors import TransientError, UserError
+from dagrpo.files import NO_ROOM
 
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something beside us broke (EX_TEMPFAIL): it is
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 

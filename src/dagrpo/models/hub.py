@@ -14,7 +14,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 from transformers import CONFIG_MAPPING
 
-from dagrpo.checkpoints.folder import CONFIG, new_checkpoint, require_config
+from dagrpo.checkpoints.folder import AUXILIARY, CONFIG, new_checkpoint, require_config
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
@@ -22,7 +22,7 @@ from dagrpo.errors import UserError
 from dagrpo.files import read_json, require_space
 from dagrpo.models.folder import finish
 
-WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")
+WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights
 
 

@@ -2,20 +2,17 @@
 
 from pathlib import Path
 
-import torch
-
 from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.gguf import make_gguf
 from dagrpo.models.hub import make_hub
 from dagrpo.params.model import Model
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 def make_model(destination: Path, params: Model) -> Manifest:
     """Write the folder that `params` asks for, in the Hugging Face layout, whole or not at all."""
-    dtype = DTYPES[params.dtype]
+    dtype = NAMED_DTYPES[params.dtype]
     match params.source:
         case "fresh":
             return make_fresh(destination, params.fresh, dtype)

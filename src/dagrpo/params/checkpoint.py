@@ -1,4 +1,4 @@
-"""Section `checkpoint`: the trainer's sharded format. Read by convert, train and export."""
+"""Section `checkpoint`: the format that the trainer reads and writes. Read by convert and export."""
 
 from typing import Annotated
 

@@ -1,9 +1,10 @@
 """Section `evaluation`: sampling on the test split, and scoring of what was sampled. Two stages, two sub-sections."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import EXTRACTION, Extractor, Section
 
 
@@ -23,6 +24,12 @@ class Sampling(Section):
     max_problems: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Evaluate only the first problems of each task; null: all."
     )
+
+    @model_validator(mode="after")
+    def _top_k_is_a_number_of_tokens(self) -> Self:
+        if self.top_k == 0:
+            raise UserError("evaluation.sampling.top_k is 0: give -1 to sample from all tokens, or a positive number")
+        return self
 
 
 class Scoring(Section):

@@ -1,4 +1,4 @@
-"""Section `experiment`: what is run. Read by the workflow to lay out the DAG, never passed to a stage."""
+"""Section `experiment`: what is run. Read by the workflow to lay out the DAG; only prepare reads of it, too."""
 
 from typing import Annotated, Self
 

@@ -22,7 +22,8 @@ USE = "use"
 def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
     """The parameters that parts and experiments stand for, one laid over the other.
 
-    Parts that name no experiment give it their own names, joined, hardware left out. UserError when a name is unknown or does not fit.
+    Where none of them names the experiment, it gets their names, joined, without the hardware's. UserError when a name is
+    unknown, or the whole does not fit together.
     """
     values: dict[str, Any] = {}
     for name in names:

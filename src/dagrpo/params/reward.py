@@ -24,7 +24,7 @@ class Reward(Section):
     verify_seconds: Annotated[float, Field(gt=0)] = Field(
         2.0, description="Longest time math-verify may take for one answer."
     )
-    permuted: Annotated[bool, Field()] = Field(
+    permuted: bool = Field(
         False,
         description="Control experiment: shuffle the rewards within each step, so that they say nothing; learning must stop.",
     )

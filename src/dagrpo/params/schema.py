@@ -35,7 +35,7 @@ class Params(Section):
     model: Model = Field(Model(), description="The policy before any training.")
     sft: Sft = Field(Sft(), description="Supervised fine-tuning before GRPO.")
     difficulty: Difficulty = Field(Difficulty(), description="How hard each train problem is, by pass rate.")
-    checkpoint: Checkpoint = Field(Checkpoint(), description="The trainer's sharded format.")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="The format of the trainer's checkpoints.")
     rollout: Rollout = Field(Rollout(), description="How completions are sampled during training.")
     reward: Reward = Field(Reward(), description="What a completion is worth.")
     algorithm: Algorithm = Field(Algorithm(), description="The GRPO objective.")
@@ -45,7 +45,7 @@ class Params(Section):
     runtime: Runtime = Field(Runtime(), description="What changes speed, memory or place, and no result.")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _completions_have_room(self) -> Self:
         positions = self.model.fresh.max_position_embeddings
         longest = self.training.max_prompt_tokens + max(
             self.rollout.max_new_tokens, self.evaluation.sampling.max_new_tokens
@@ -61,6 +61,10 @@ class Params(Section):
                 f"one request may need {per_request} tokens, but runtime.engine.max_total_tokens is "
                 f"{self.runtime.engine.max_total_tokens}: raise it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
         if self.rollout.deterministic and self.runtime.engine.servers:
             raise UserError(
                 "rollout.deterministic is true but runtime.engine.servers names servers that others may use: "
@@ -79,6 +83,10 @@ class Params(Section):
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
                 f"({self.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _processes_divide_batches(self) -> Self:
         if self.sft.batch_size % self.runtime.sft.processes:
             raise UserError(
                 f"runtime.sft.processes ({self.runtime.sft.processes}) does not divide sft.batch_size "
@@ -90,8 +98,6 @@ class Params(Section):
                 f"runtime.training.processes ({self.runtime.training.processes}) does not divide the {completions} completions "
                 "of a mini-batch (prompts_per_step / mini_batches * samples_per_prompt): change one of them"
             )
-        if self.evaluation.sampling.top_k == 0:
-            raise UserError("evaluation.sampling.top_k is 0: give -1 to sample from all tokens, or a positive number")
         return self
 
 

@@ -82,13 +82,13 @@ class Graph:
         raise UserError(f"{path} is on no record: no stage has read or written this content, or this path.")
 
     def _with_digest(self, prefix: str) -> File:
-        found = [digest for digest in self._files if digest.startswith(prefix)]
-        if not found:
+        matches = [digest for digest in self._files if digest.startswith(prefix)]
+        if not matches:
             raise UserError(f"No stage has read or written content with the digest {prefix}: check its digits.")
-        if len(found) > 1:
-            names = ", ".join(f"{digest[:16]} ({self._files[digest][0].path})" for digest in found[:CANDIDATES_SHOWN])
-            raise UserError(f"The digest {prefix} fits {len(found)} files: give more digits of {names}.")
-        places = self._files[found[0]]
+        if len(matches) > 1:
+            names = ", ".join(f"{digest[:16]} ({self._files[digest][0].path})" for digest in matches[:CANDIDATES_SHOWN])
+            raise UserError(f"The digest {prefix} fits {len(matches)} files: give more digits of {names}.")
+        places = self._files[matches[0]]
         return next((place for place in places if not self.state(place)), places[0])
 
     def _relative(self, target: str) -> str:

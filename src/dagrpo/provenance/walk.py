@@ -68,11 +68,11 @@ def show(target: str) -> None:
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     with Console(stderr=True).status("reading provenance files and the history of runs"):
-        found = lineage(target)
-    console.print(_rich("made from", found.up))
-    console.print(_rich("used for", found.down))
-    if found.same_content:
-        console.print(f"same content: {escape(', '.join(found.same_content))}")
+        result = lineage(target)
+    console.print(_rich("made from", result.up))
+    console.print(_rich("used for", result.down))
+    if result.same_content:
+        console.print(f"same content: {escape(', '.join(result.same_content))}")
 
 
 class _Walk:
@@ -110,9 +110,9 @@ def _from_tree(root: Path) -> tuple[list[Execution], frozenset[File]]:
     executions: list[Execution] = []
     raw: set[File] = set()
     for execution in in_order(read_execution(path) for path in paths):
-        found = _raw_files(execution, root)
-        raw |= set(found)
-        executions.append(replace(execution, inputs=(*execution.inputs, *found)))
+        raw_files = _raw_files(execution, root)
+        raw |= set(raw_files)
+        executions.append(replace(execution, inputs=(*execution.inputs, *raw_files)))
     return executions, frozenset(raw)
 
 

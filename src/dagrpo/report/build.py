@@ -24,13 +24,13 @@ FIGURE_FILES = tuple(f"{name}.{suffix}" for name in NAMES for suffix in ("png", 
 def build(inputs: Inputs, report: Report, own_params: Mapping[str, Any]) -> Page:
     """Compute everything the page shows. `own_params`: the report's own part of params.yaml, to be shown as well."""
     comparisons = [compare(inputs, task) for task in inputs.tasks]
-    found = curves(inputs)
+    recorded_curves = curves(inputs)
     phases = first_and_last(inputs, report.smoothing)
     return Page(
         inputs=inputs,
         comparisons=comparisons,
-        curves=found,
-        figures=draw_all(found, phases, comparisons, report.smoothing),
+        curves=recorded_curves,
+        figures=draw_all(recorded_curves, phases, comparisons, report.smoothing),
         examples={task: examples(inputs, task, report.completions) for task in inputs.tasks},
         lineage=lineage_rows(inputs.provenance),
         parameters=recorded(inputs.provenance, own_params),

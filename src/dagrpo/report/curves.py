@@ -53,12 +53,12 @@ def moving_average(values: Floats, window: int) -> Floats:
     return means
 
 
-def to_csv(found: Curves) -> str:
+def to_csv(recorded: Curves) -> str:
     """Columns seed, step and every metric; one row per seed and step."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["seed", "step", *found.values])
-    for row, seed in enumerate(found.seeds):
-        for column, step in enumerate(found.steps):
-            writer.writerow([seed, int(step), *(float(values[row, column]) for values in found.values.values())])
+    writer.writerow(["seed", "step", *recorded.values])
+    for row, seed in enumerate(recorded.seeds):
+        for column, step in enumerate(recorded.steps):
+            writer.writerow([seed, int(step), *(float(values[row, column]) for values in recorded.values.values())])
     return text.getvalue()

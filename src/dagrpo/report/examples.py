@@ -93,8 +93,8 @@ def problem_changes(inputs: Inputs, task: str) -> list[ProblemChange]:
 
 
 def _shares(inputs: Inputs, task: str, variant: Variant) -> Floats:
-    found = [inputs.evaluations[task, variant, seed].outcomes for seed in inputs.seeds]
-    per_seed = [np.column_stack([each.greedy, each.sampled]).mean(axis=1) for each in found]
+    evaluated = [inputs.evaluations[task, variant, seed].outcomes for seed in inputs.seeds]
+    per_seed = [np.column_stack([each.greedy, each.sampled]).mean(axis=1) for each in evaluated]
     shares: Floats = np.mean(per_seed, axis=0)
     return shares
 

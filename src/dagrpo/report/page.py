@@ -126,13 +126,13 @@ def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
         ("Greedy accuracy, flexible extractor", ("accuracy_by_extractor", "flexible", "greedy"), wording.percent),
         ("Greedy accuracy, exact extractor", ("accuracy_by_extractor", "exact", "greedy"), wording.percent),
     ]
-    found = []
+    diagnostics = []
     for label, path, shown in rows:
         means = [_mean(inputs, task, variant, path) for variant in VARIANTS]
         if None not in means:
             base, trained = (shown(mean) for mean in means if mean is not None)
-            found.append(Diagnostic(label=label, base=base, trained=trained))
-    return found
+            diagnostics.append(Diagnostic(label=label, base=base, trained=trained))
+    return diagnostics
 
 
 def _mean(inputs: Inputs, task: str, variant: Any, path: Sequence[str]) -> float | None:

@@ -41,12 +41,12 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
         for key, value in _flat(params):
             values.setdefault(key, set()).add(canonical_json(value))
             stages.setdefault(key, set()).add(stage)
-    found: dict[str, list[Parameter]] = {}
+    sections: dict[str, list[Parameter]] = {}
     for key in sorted(values, key=_position):
         section, _, rest = key.partition(".")
         parameter = Parameter(key=rest, values=tuple(sorted(values[key])), stages=tuple(sorted(stages[key])))
-        found.setdefault(section, []).append(parameter)
-    return found
+        sections.setdefault(section, []).append(parameter)
+    return sections
 
 
 def _position(key: str) -> tuple[int, str]:

@@ -17,11 +17,11 @@ from dagrpo.report.wording import (
 Numbers = dict[str, dict[str, dict[str, float]] | dict[str, float]]
 
 
-def metrics_json(comparisons: Sequence[TaskComparison], found: Curves, window: int) -> Numbers:
+def metrics_json(comparisons: Sequence[TaskComparison], curves: Curves, window: int) -> Numbers:
     """Flat numbers under evaluation.<task> and training."""
     return {
         "evaluation": {comparison.task: _task_numbers(comparison) for comparison in comparisons},
-        "training": training_numbers(found, window),
+        "training": training_numbers(curves, window),
     }
 
 
@@ -38,17 +38,17 @@ def _task_numbers(comparison: TaskComparison) -> dict[str, float]:
     return numbers
 
 
-def training_numbers(found: Curves, window: int) -> dict[str, float]:
+def training_numbers(curves: Curves, window: int) -> dict[str, float]:
     """Means over seeds and over the first and the last `window` steps; the last step's where the name says nothing."""
-    reward = moving_average(found["reward_mean"], window)
+    reward = moving_average(curves["reward_mean"], window)
     first = min(window, reward.shape[1]) - 1
     return {
-        "steps": float(len(found.steps)),
+        "steps": float(len(curves.steps)),
         "reward_mean_first": float(reward[:, first].mean()),
         "reward_mean_last": float(reward[:, -1].mean()),
-        "entropy_last": float(moving_average(found["entropy"], window)[:, -1].mean()),
-        "completion_length_mean_last": float(moving_average(found["completion_length_mean"], window)[:, -1].mean()),
-        "logprob_difference_max": float(found["logprob_difference_max"].max()),
+        "entropy_last": float(moving_average(curves["entropy"], window)[:, -1].mean()),
+        "completion_length_mean_last": float(moving_average(curves["completion_length_mean"], window)[:, -1].mean()),
+        "logprob_difference_max": float(curves["logprob_difference_max"].max()),
     }
 
 

@@ -64,11 +64,11 @@ def _tokens(text: str) -> list[str] | None:
     tokens = []
     position = 0
     while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
+        match = _TOKEN.match(text, position)
+        if match is None:
             return None
-        tokens.append(found.group(1))
-        position = found.end()
+        tokens.append(match.group(1))
+        position = match.end()
     return tokens
 
 

@@ -10,11 +10,11 @@ def extract(text: str, extractor: Extractor) -> str | None:
     strict and exact: the last `\boxed{...}`, where nothing can stand beside the answer. flexible: that, else what
     follows the last `Answer:`, else what stands in the last `<answer>...</answer>`, else the last formula or number.
     """
-    found = last_boxed(text)
-    if found is None and extractor == "flexible":
-        found = answer_line(text) or answer_tag(text) or last_formula(text)
-        found = found and (last_boxed(found) or found)
-    return None if found is None else tidied(found)
+    answer = last_boxed(text)
+    if answer is None and extractor == "flexible":
+        answer = answer_line(text) or answer_tag(text) or last_formula(text)
+        answer = answer and (last_boxed(answer) or answer)
+    return None if answer is None else tidied(answer)
 
 
 def formatted(text: str) -> bool:

@@ -24,8 +24,8 @@ def extract(text: str, extractor: Extractor) -> str | None:
     """strict: the last `<answer>...</answer>`; exact: the only one, at the end; flexible: that, else a line `Answer:`."""
     if extractor == "exact":
         return only_answer_tag(text)
-    found = answer_tag(text)
-    return answer_line(text) if found is None and extractor == "flexible" else found
+    answer = answer_tag(text)
+    return answer_line(text) if answer is None and extractor == "flexible" else answer
 
 
 def formatted(text: str) -> bool:

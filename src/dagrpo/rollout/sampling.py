@@ -19,9 +19,8 @@ class Sampling:
     top_k: int  # -1: all tokens
     max_new_tokens: int  # of one completion
     lockstep: bool
-    batch_size: int | None = (
-        None  # attempts in a lockstep batch, or in flight; None: all. In lockstep, part of the result
-    )
+    # Attempts in a lockstep batch, or in flight; None: all. In lockstep it can change the last bits of a logprob.
+    batch_size: int | None = None
 
     @property
     def sample_indices(self) -> range:
@@ -41,7 +40,7 @@ class Sampling:
         )
 
 
-def training_sampling(rollout: Rollout, samples: int, batch_size: int | None = None) -> Sampling:
+def training_sampling(rollout: Rollout, samples: int) -> Sampling:
     """As training samples: what section `rollout` says, without a greedy attempt."""
     return Sampling(
         samples=samples,
@@ -50,5 +49,4 @@ def training_sampling(rollout: Rollout, samples: int, batch_size: int | None = N
         top_k=rollout.top_k,
         max_new_tokens=rollout.max_new_tokens,
         lockstep=rollout.deterministic,
-        batch_size=batch_size,
     )

@@ -30,9 +30,8 @@ class TokenSample:
 
     token_ids: tuple[int, ...]  # [tokens], from the prompt's first on
     loss_mask: tuple[bool, ...]  # [tokens], True on the tokens that the policy wrote
-    logprobs: tuple[
-        float, ...
-    ]  # [tokens], the engine's, of the temperature-scaled softmax; 0.0 where the mask is False
+    # [tokens], the engine's, of the temperature-scaled softmax; 0.0 where the mask is False
+    logprobs: tuple[float, ...]
     weight_version: str  # of the weights that wrote it
 
     def __post_init__(self) -> None:

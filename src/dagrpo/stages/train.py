@@ -35,7 +35,7 @@ def work(job: Job) -> None:
     job.run.log_artifact(run.metrics)
     last_step = run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")
     job.run.log_table("completions_last_step", read_parquet(last_step).select(SHOWN))
-    summary(f"train, seed {job.seed}", _rows(run, curve))
+    summary(f"train, seed {job.seed}", _rows(curve))
 
 
 def _run(job: Job) -> "TrainingRun":
@@ -62,7 +62,7 @@ def _run(job: Job) -> "TrainingRun":
     )
 
 
-def _rows(run: "TrainingRun", curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
+def _rows(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     last = curve[-min(10, len(curve)) :]
     seconds = sum(value for metrics in curve for name, value in metrics.items() if name.startswith("seconds_"))
     largest = max(metrics["logprob_difference_max"] for metrics in curve)

@@ -24,10 +24,10 @@ def mirror_place(source: Source, folder: Path) -> Place:
 
 def _file(source: Source, split: str, folder: Path, name: Path) -> RawFile | None:
     candidates = (name, *(name.with_suffix(suffix) for suffix in SUFFIXES))
-    found = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
-    if found is not None:
-        path = folder / found
-        return RawFile(name=str(found), label=str(path), fetch=lambda: path)
+    present = next((candidate for candidate in candidates if (folder / candidate).is_file()), None)
+    if present is not None:
+        path = folder / present
+        return RawFile(name=str(present), label=str(path), fetch=lambda: path)
     if split not in SPLITS:
         return None
     other = next(suffix for suffix in SUFFIXES if suffix != name.suffix)

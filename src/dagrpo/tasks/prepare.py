@@ -92,7 +92,9 @@ class _Findings:
 
 
 def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _Findings) -> Card:
-    copies = {split: problems.read.get(split, len(found)) - len(found) for split, found in problems.splits.items()}
+    copies = {
+        split: problems.read.get(split, len(examples)) - len(examples) for split, examples in problems.splits.items()
+    }
     return Card(
         task=task,
         source=problems.source,
@@ -148,9 +150,9 @@ def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
     """Keep the first problems up to the limits; how many are beyond."""
     beyond = {}
     for split, limit in (("train", params.max_train), ("test", params.max_test)):
-        found = sieve.kept[split]
-        sieve.kept[split] = found[:limit]
-        beyond[f"{split}: beyond data.max_{split}"] = len(found) - len(sieve.kept[split])
+        kept = sieve.kept[split]
+        sieve.kept[split] = kept[:limit]
+        beyond[f"{split}: beyond data.max_{split}"] = len(kept) - len(sieve.kept[split])
     return beyond
 
 

@@ -112,15 +112,15 @@ def _row(example: Example) -> dict[str, Any]:
     }
 
 
-def _check_columns(found: pa.Schema, source: Path) -> None:
+def _check_columns(actual: pa.Schema, source: Path) -> None:
     for field in SCHEMA:
-        if field.name not in found.names:
+        if field.name not in actual.names:
             raise UserError(f"{source} has no column `{field.name}`: run the prepare stage again.")
-        if not found.field(field.name).equals(field):
+        if not actual.field(field.name).equals(field):
             raise UserError(
-                f"{source}, column `{field.name}` is {found.field(field.name)} instead of {field}: run the prepare stage again."
+                f"{source}, column `{field.name}` is {actual.field(field.name)} instead of {field}: run the prepare stage again."
             )
-    for name in found.names:
+    for name in actual.names:
         if name not in SCHEMA.names:
             raise UserError(f"{source} has an unknown column `{name}`: run the prepare stage again.")
 

@@ -54,7 +54,7 @@ class Process:
 def environment_tags(root: Path) -> dict[str, str]:
     """Tags that say in what a stage ran; what cannot be found out is left out."""
     tags = {"version.python": sys.version.split()[0], "mlflow.user": _user()}
-    tags |= {f"version.{name}": found for name in PACKAGES if (found := _version(name))}
+    tags |= {f"version.{name}": installed for name in PACKAGES if (installed := _version(name))}
     return tags | _lock_tags(root) | _git_tags(root)
 
 

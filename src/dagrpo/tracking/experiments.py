@@ -25,31 +25,31 @@ def seed_tag(record: Mapping[str, Any]) -> str:
 
 def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
     """The id of the MLflow experiment of that name, made or brought back from the bin if need be."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return str(client.create_experiment(name, artifact_location=artifacts))
         except MlflowException:  # made meanwhile by a project elsewhere that records on the same server
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    if found.lifecycle_stage == LifecycleStage.DELETED:
-        client.restore_experiment(found.experiment_id)
-    return str(found.experiment_id)
+    if experiment.lifecycle_stage == LifecycleStage.DELETED:
+        client.restore_experiment(experiment.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def find_execution(client: MlflowClient, experiment_id: str, execution: str) -> str | None:
     """The id of the run of one execution."""
-    found = client.search_runs([experiment_id], f"tags.execution = '{execution}'", max_results=1)
-    return str(found[0].info.run_id) if found else None
+    runs = client.search_runs([experiment_id], f"tags.execution = '{execution}'", max_results=1)
+    return str(runs[0].info.run_id) if runs else None
 
 
 def find_parent(client: MlflowClient, experiment_id: str, record: Mapping[str, Any], start_time: int) -> str:
     """The id of the parent run of an experiment and seed, made if there is none. `start_time` is in milliseconds."""
     seed = seed_tag(record)
-    found = client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'", max_results=1)
-    if found:
-        return str(found[0].info.run_id)
+    runs = client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'", max_results=1)
+    if runs:
+        return str(runs[0].info.run_id)
     tags = {"role": "parent", "experiment": record["experiment"], "seed": seed}
     name = SHARED if seed == SHARED else f"seed {seed}"
     return str(client.create_run(experiment_id, start_time, tags, name).info.run_id)

@@ -95,7 +95,7 @@ class Recorder:
     def _tags(self, record: Mapping[str, Any]) -> dict[str, str]:
         tags = {name: record[name] for name in ("stage", "experiment", "key", "code")}
         tags |= {"role": "stage", "seed": seed_tag(record), "execution": self._folder.name}
-        tags |= {"identity": identity(record), "mlflow.source.name": f"workflow/scripts/{record['stage']}.py"}
+        tags |= {"identity": identity(record), "mlflow.source.name": f"src/dagrpo/stages/{record['stage']}.py"}
         tags |= {"mlflow.source.type": "LOCAL"} | self._start["tags"] | process_tags(self._process)
         return {name: tag_value(value) for name, value in tags.items()}
 

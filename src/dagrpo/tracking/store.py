@@ -92,9 +92,8 @@ def require_usable(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
-    os.environ.setdefault(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
-    )  # of 7, which take minutes: the next delivery tries again
+    # Instead of 7, which take minutes: the next delivery tries again.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     from mlflow.tracking import MlflowClient
 
     with _alone(uri):

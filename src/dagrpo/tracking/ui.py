@@ -68,11 +68,11 @@ def serve(port: int) -> None:
 
 def address(base: str, experiment: str | None) -> str:
     """The page of an experiment's runs; of the newest experiment where that one has none; else the front page."""
-    found = _ask(base, f"get-by-name?experiment_name={quote(experiment)}") if experiment else None
-    if found is None:
+    reply = _ask(base, f"get-by-name?experiment_name={quote(experiment)}") if experiment else None
+    if reply is None:
         newest = _ask(base, "search?max_results=1&order_by=last_update_time%20DESC") or {}
-        found = {"experiment": experiments[0]} if (experiments := newest.get("experiments")) else None
-    return f"{base}/#/experiments/{found['experiment']['experiment_id']}/{RUNS_VIEW}" if found else base
+        reply = {"experiment": experiments[0]} if (experiments := newest.get("experiments")) else None
+    return f"{base}/#/experiments/{reply['experiment']['experiment_id']}/{RUNS_VIEW}" if reply else base
 
 
 def _announce(base: str) -> None:
@@ -92,8 +92,8 @@ def _experiment_name() -> str | None:
 def _ask(base: str, question: str) -> dict[str, Any] | None:
     try:
         with urllib.request.urlopen(f"{base}/api/2.0/mlflow/experiments/{question}", timeout=START_SECONDS) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+            reply: dict[str, Any] = json.load(answer)
+            return reply
     except urllib.error.HTTPError:  # no such experiment
         return None
 

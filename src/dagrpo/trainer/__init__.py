@@ -1,1 +1,1 @@
-"""GRPO: from prompts to a better policy. The parts (advantages, losses) do not know the loop."""
+"""GRPO, and the supervised stage before it: the loop, the policy, its update, resumable state. The maths is in algorithms/."""

@@ -3,7 +3,7 @@
 Every rank runs it. Rank 0 also samples, grades and records; the other ranks get what the update reads.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
 from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
 from dagrpo.params.runtime import Engine
@@ -28,12 +28,9 @@ from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
-
-Report = Callable[[int, Mapping[str, float]], None]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # that rollout.dtype names
 
 
 class EngineOpener(Protocol):
@@ -107,7 +104,7 @@ class Trainer:
         """The steps from `first` on, numbered from 0."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update = self._policy_update()
-        weights = GatheredWeights(self._policy.model, DTYPES[run.rollout.dtype], self._world)
+        weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
         with self._rank_zero(weights, first) as rank_zero:
             for step in range(first, steps):
                 clock = Clock()

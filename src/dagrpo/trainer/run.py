@@ -1,5 +1,6 @@
 """Everything that a training run is a function of, and where it writes."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Runtime, SftRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
+
+Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): told of every finished step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ The same policy, sharding, optimizer and resumable state as the GRPO trainer's; 
 no steps the model passes through unchanged, so that the DAG has one shape for every experiment.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -25,10 +25,9 @@ from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.optimizer import adamw, apply_gradients, warmed_up
 from dagrpo.trainer.packing import TokenSequences, micro_batches
 from dagrpo.trainer.policy import token_logprobs
-from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.run import Report, SftRun
 from dagrpo.trainer.sharding import load_policy
 
-Report = Callable[[int, Mapping[str, float]], None]
 KEPT_STATES = 1  # of a finished run: more sft.steps go on from it
 Pair = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt and of its target
 
@@ -61,12 +60,12 @@ class FineTuning:
         self._pairs = supervised_pairs(run.train_split, tokenizer)
         self._policy = load_policy(run.model, world)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
-        self._metrics: list[dict[str, float]] = []  # of every finished step
 
     def train(self) -> None:
         """Every step that is not finished yet, then the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
         finished = state.resume(run.state, steps, model, self._optimizer, self._world)
+        # Of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
         with self._reporting() as report:
             for step in range(1, finished + 1):

@@ -5,7 +5,6 @@ for it stands in dvc.yaml, so that `dvc exp run -S experiment.name=...` works. T
 selects: a run of Snakemake brings them up to date, `dagrpo generate` writes the whole.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Stage
+from dagrpo.execution.frame import dvc_drives
 from dagrpo.files import write_text
 from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
@@ -62,7 +62,7 @@ def dvc_yaml(params: Params, root: Path) -> str:
 
 def require_current(params: Params) -> None:
     """UserError where DVC drives and dvc.yaml, which it has read, lists other code than the parameters select."""
-    if "DVC_STAGE" in os.environ and _brought_up_to_date(params) is not None:
+    if dvc_drives() and _brought_up_to_date(params) is not None:
         raise UserError(
             "dvc.yaml lists other code than these parameters select: `dagrpo generate` brings it up to date; run it, then "
             "the same command again."
@@ -71,7 +71,7 @@ def require_current(params: Params) -> None:
 
 def keep_current(params: Params, *, overridden: bool) -> None:
     """Bring the lists of code in dvc.yaml up to date, unless the parameters are not those of params.yaml or DVC drives."""
-    text = None if overridden or "DVC_STAGE" in os.environ else _brought_up_to_date(params)
+    text = None if overridden or dvc_drives() else _brought_up_to_date(params)
     if text is not None:
         write_text(PATH, text)
 
@@ -105,7 +105,7 @@ def _is_data(path: str) -> bool:
 def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, PlannedJob]) -> dict[str, Any]:
     """One entry of dvc.yaml from the jobs of a rule, which differ in their wildcards alone."""
     job = jobs[0]
-    places = _places(job, jobs)
+    places = _places(job)
     target = next(iter(job.outputs.values()))[0]
     metrics = {path for name in stage.metrics for path in job.outputs[name]}
     outs = _outs(job, metrics, owners)
@@ -135,7 +135,7 @@ def _policy(job: PlannedJob) -> str | dict[str, str]:
     return name if checkpoint is None else {"name": name, "checkpoint": checkpoint}
 
 
-def _places(job: PlannedJob, jobs: Sequence[PlannedJob]) -> dict[str, str]:
+def _places(job: PlannedJob) -> dict[str, str]:
     """What stands for each made-up name in this rule's paths, a whole part of a path each."""
     only_task = set(job.wildcards) == {"task"}
     own_task = {job.wildcards["task"]: "${item}" if only_task else "${item.task}"} if "task" in job.wildcards else {}
@@ -173,9 +173,8 @@ def _whole_folder(path: str, job: PlannedJob, metrics: set[str], owners: Mapping
     for folder in map(str, PurePosixPath(path).parents):
         inside = [other for other in owners if other.startswith(f"{folder}/")]
         shared = any(owners[other] is not job or other in metrics for other in inside)
-        if (
-            shared or "/" not in folder or not own <= set(folder.split("/"))
-        ):  # the last: jobs of other wildcards write there
+        above_own = not own <= set(folder.split("/"))  # jobs with other wildcards write there
+        if shared or above_own or "/" not in folder:
             break
         whole = folder
     return whole
@@ -188,13 +187,13 @@ def _own_parts(job: PlannedJob) -> set[str]:
 
 def _deps(job: PlannedJob, places: Mapping[str, str], owners: Mapping[str, PlannedJob]) -> list[str]:
     """The outs that a job reads. What it reads of all seeds or tasks becomes the folder that holds them all."""
-    found: set[str] = set()
+    deps: set[str] = set()
     for name, paths in job.inputs.items():
         for path in paths if name not in NOT_DATA else ():
             maker = owners[path]
             out = next(o for o in _outs(maker, set(), owners) if path == o or path.startswith(f"{o}/"))
-            found.add(_template(_up_to_what_is_own(out, job, maker), places))
-    return sorted(dep for dep in found if not any(dep.startswith(f"{other}/") for other in found))
+            deps.add(_template(_up_to_what_is_own(out, job, maker), places))
+    return sorted(dep for dep in deps if not any(dep.startswith(f"{other}/") for other in deps))
 
 
 def _up_to_what_is_own(path: str, job: PlannedJob, maker: PlannedJob) -> str:

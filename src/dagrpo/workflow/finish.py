@@ -1,4 +1,4 @@
-"""Before the first and after the last job of a Snakemake run: the database made, DVC told what ran, the results shown."""
+"""Before the first and after the last job of a Snakemake run: DVC told what ran, MLflow too, the results shown."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from dagrpo.execution.frame import RAN
+from dagrpo.execution.frame import RAN, dvc_drives
 from dagrpo.execution.identity import code_digest
 from dagrpo.files import read_json
 from dagrpo.params.schema import Params, read_params
@@ -21,8 +21,8 @@ LAST_STAGE = "report"
 
 
 def begin() -> None:
-    """Nothing to prepare when DVC drives; otherwise say what is left over from a run that was killed."""
-    if _left_over() and not _dvc_drives():
+    """Say that a run that was killed left something over; not when DVC drives, which commits by itself."""
+    if _left_over() and not dvc_drives():
         print("An earlier run was interrupted: what it finished is kept and will be committed to DVC.", file=sys.stderr)
 
 
@@ -32,7 +32,7 @@ def commit(*, overridden: bool) -> None:
     Not when DVC is driving (it records them itself), and not when the run's parameters are not those of params.yaml:
     DVC would record the outputs under the wrong ones.
     """
-    if _dvc_drives() or not Path(".dvc").is_dir():
+    if dvc_drives() or not Path(".dvc").is_dir():
         return
     if overridden:
         print(
@@ -69,16 +69,12 @@ def show_results(experiment: str) -> None:
     """The summary table of the report, and where to find the rest."""
     report = Path("results") / experiment / "report"
     summary = report / "summary.md"
-    if _dvc_drives() or not summary.exists():
+    if dvc_drives() or not summary.exists():
         return
     console = Console(stderr=True)
     console.print(Markdown(summary.read_text(encoding="utf-8")))
     console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
     console.print("Runs:   make ui")
-
-
-def _dvc_drives() -> bool:
-    return "DVC_STAGE" in os.environ
 
 
 def _left_over() -> list[Path]:

@@ -29,9 +29,8 @@ def release_stale_lock(folder: Path) -> bool:
     locks, note = sorted((folder / LOCKS).glob("*.lock")), folder / NOTE
     if not locks or not note.exists() or not Process(**read_json(note)).is_gone:
         return False
-    if any(
-        lock.stat().st_mtime > note.stat().st_mtime for lock in locks
-    ):  # a later run's, which has not noted itself yet
+    noted = note.stat().st_mtime
+    if any(lock.stat().st_mtime > noted for lock in locks):  # of a later run, which has not written its note yet
         return False
     for lock in locks:
         lock.unlink(missing_ok=True)

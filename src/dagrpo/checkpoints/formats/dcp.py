@@ -120,14 +120,14 @@ class DcpTensors:
     def _in_one_piece(self) -> dict[str, SafetensorsFile]:
         """The file of each tensor that has just one chunk."""
         opened: dict[str, SafetensorsFile] = {}
-        found = {}
+        mapped = {}
         for index, place in self._metadata.storage_data.items():
             stored = self._metadata.state_dict_metadata[index.fqn]
             assert isinstance(stored, TensorStorageMetadata)
             if len(stored.chunks) == 1:
                 file = place.relative_path
-                found[index.fqn] = opened[file] = opened.get(file) or SafetensorsFile(Path(file))
-        return found
+                mapped[index.fqn] = opened[file] = opened.get(file) or SafetensorsFile(Path(file))
+        return mapped
 
     def read_into(self, state: dict[str, Tensor]) -> None:
         """Fill tensors in place, in their own types. Of a tensor that is spread over processes, this one's part."""

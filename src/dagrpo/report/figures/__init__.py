@@ -17,14 +17,14 @@ NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion
 
 
 def draw_all(
-    found: Curves, phases: tuple[Phase, Phase], comparisons: Sequence[TaskComparison], window: int
+    curves: Curves, phases: tuple[Phase, Phase], comparisons: Sequence[TaskComparison], window: int
 ) -> list[Drawn]:
     """Every figure of NAMES, in the order in which the report shows them. `window`: steps of the moving average."""
     with style.house_style():
         return [
             base_vs_trained(comparisons),
-            learning_curve(found, window),
+            learning_curve(curves, window),
             reward_distribution(phases),
-            completion_length(found, phases, window),
-            logprob_difference(found),
+            completion_length(curves, phases, window),
+            logprob_difference(curves),
         ]

@@ -40,30 +40,30 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(entries), 7))
 
 
-def curve(axes: Axes, found: Curves, values: Floats, window: int) -> None:
+def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> None:
     """One seed: raw and smoothed. Several: each smoothed, their mean, and its interval over seeds."""
     smooth = moving_average(values, window)
-    marker = marker_of(found)
-    if len(found.seeds) == 1:
-        axes.plot(found.steps, values[0], color=style.TRAINED, marker=marker, linewidth=0.8, alpha=0.45)
-        axes.plot(found.steps, smooth[0], color=style.TRAINED, marker=marker)
+    marker = marker_of(curves)
+    if len(curves.seeds) == 1:
+        axes.plot(curves.steps, values[0], color=style.TRAINED, marker=marker, linewidth=0.8, alpha=0.45)
+        axes.plot(curves.steps, smooth[0], color=style.TRAINED, marker=marker)
     else:
-        for row in range(len(found.seeds)):
-            axes.plot(found.steps, smooth[row], color=series(row), marker=marker, linewidth=0.9, alpha=0.9)
+        for row in range(len(curves.seeds)):
+            axes.plot(curves.steps, smooth[row], color=series(row), marker=marker, linewidth=0.9, alpha=0.9)
         mean, low, high = mean_over_seeds(smooth, CURVE_CONFIDENCE)
-        axes.fill_between(found.steps, low, high, color=style.INK, alpha=0.12, linewidth=0)
-        axes.plot(found.steps, mean, color=style.INK, marker=marker, linewidth=1.8)
+        axes.fill_between(curves.steps, low, high, color=style.INK, alpha=0.12, linewidth=0)
+        axes.plot(curves.steps, mean, color=style.INK, marker=marker, linewidth=1.8)
     step_axis(axes)
 
 
-def marker_of(found: Curves) -> str:
-    return "." if len(found.steps) <= FEW_STEPS else ""
+def marker_of(curves: Curves) -> str:
+    return "." if len(curves.steps) <= FEW_STEPS else ""
 
 
-def curve_in_words(found: Curves, window: int) -> str:
+def curve_in_words(curves: Curves, window: int) -> str:
     """How to read the lines that `curve` draws."""
     average = "each step" if window == 1 else f"moving average over {window} steps"
-    if len(found.seeds) == 1:
+    if len(curves.seeds) == 1:
         return f"Faint: each step; bold: {average}."
     return (
         f"Coloured: {average}, one line per seed; dark: their mean, with its {100 * CURVE_CONFIDENCE:g}% interval "
@@ -82,9 +82,9 @@ def step_axis(axes: Axes) -> None:
     axes.margins(x=0.01)
 
 
-def seed_legend(figure: Figure, found: Curves) -> None:
-    if len(found.seeds) > 1:
-        seeds = [(f"seed {seed}", series(row), "") for row, seed in enumerate(found.seeds)]
+def seed_legend(figure: Figure, curves: Curves) -> None:
+    if len(curves.seeds) > 1:
+        seeds = [(f"seed {seed}", series(row), "") for row, seed in enumerate(curves.seeds)]
         legend(figure, [*seeds, ("mean", style.INK, "")])
 
 

@@ -22,46 +22,46 @@ from dagrpo.report.rollouts import Phase
 from dagrpo.report.wording import MINUS, percent
 
 
-def learning_curve(found: Curves, window: int) -> Drawn:
+def learning_curve(curves: Curves, window: int) -> Drawn:
     """Reward over steps, and what explains it: entropy, and how many prompts still teach something."""
     figure = style.new_figure(4.6)
     axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
-    reward = found["reward_mean"]
-    curve(axes["reward"], found, reward, window)
-    same = np.allclose(reward, found["accuracy"])
+    reward = curves["reward_mean"]
+    curve(axes["reward"], curves, reward, window)
+    same = np.allclose(reward, curves["accuracy"])
     axes["reward"].set_title("Mean reward (here the share of right answers)" if same else "Mean reward")
-    curve(axes["entropy"], found, found["entropy"], window)
+    curve(axes["entropy"], curves, curves["entropy"], window)
     axes["entropy"].set_title("Entropy, nats per token")
-    curve(axes["signal"], found, 1 - found["zero_std_fraction"], window)
+    curve(axes["signal"], curves, 1 - curves["zero_std_fraction"], window)
     axes["signal"].set_title("Prompts whose samples differ in reward")
     axes["signal"].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    seed_legend(figure, found)
+    seed_legend(figure, curves)
     return Drawn(
         name="learning_curve",
         figure=figure,
         title="Learning curves",
-        description=_course(found, window),
-        caption=f"{curve_in_words(found, window)} A prompt whose samples all earn the same reward has advantage 0 and "
+        description=_course(curves, window),
+        caption=f"{curve_in_words(curves, window)} A prompt whose samples all earn the same reward has advantage 0 and "
         "teaches nothing.",
     )
 
 
-def _course(found: Curves, window: int) -> str:
-    smooth = moving_average(found["reward_mean"], window)
+def _course(curves: Curves, window: int) -> str:
+    smooth = moving_average(curves["reward_mean"], window)
     first = smooth[:, min(window, smooth.shape[1]) - 1].mean()
     return (
-        f"Mean reward of the first {min(window, smooth.shape[1])} of {len(found.steps)} steps {first:.3f}, "
+        f"Mean reward of the first {min(window, smooth.shape[1])} of {len(curves.steps)} steps {first:.3f}, "
         f"of the last {smooth[:, -1].mean():.3f}."
     )
 
 
-def completion_length(found: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
+def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
     """Length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
     left, right = figure.subplots(1, 2)
-    curve(left, found, found["completion_length_mean"], window)
+    curve(left, curves, curves["completion_length_mean"], window)
     left.set_title("Mean length, tokens")
-    left.set_ylim(0, 1.15 * found["completion_length_mean"].max())
+    left.set_ylim(0, 1.15 * curves["completion_length_mean"].max())
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
     paired_steps(right, [phase.lengths.astype(np.float64) for phase in phases], np.arange(0.5, longest + width, width))
@@ -81,16 +81,16 @@ def completion_length(found: Curves, phases: tuple[Phase, Phase], window: int) -
     )
 
 
-def logprob_difference(found: Curves) -> Drawn:
+def logprob_difference(curves: Curves) -> Drawn:
     """How well trainer and engine agree on what they computed from the same weights and tokens."""
     figure = style.new_figure(2.5)
     axes = figure.subplots()
-    mean, most = found["logprob_difference_mean"], found["logprob_difference_max"]
+    mean, most = curves["logprob_difference_mean"], curves["logprob_difference_max"]
     logarithmic = bool(mean.any())
     for values, colour in ((most, style.TRAINED), (mean, style.BASE)):
         for row in values:
             shown = np.where(row > 0, row, np.nan) if logarithmic else row
-            axes.plot(found.steps, shown, color=colour, marker=marker_of(found), linewidth=1.0)
+            axes.plot(curves.steps, shown, color=colour, marker=marker_of(curves), linewidth=1.0)
     if logarithmic:
         _whole_decades(axes, float(mean[mean > 0].min()), float(most.max()))
     axes.set_title(f"|trainer {MINUS} engine|, nats per token")

@@ -44,9 +44,7 @@ class Component(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in reward.components.<name>
     function: Callable[[Judged, ConfigType], float]
-    check: Callable[[ConfigType, int], None] = (
-        _fits  # config, rollout.max_new_tokens -> UserError where they do not fit
-    )
+    check: Callable[[ConfigType, int], None] = _fits  # config, rollout.max_new_tokens -> UserError: they do not fit
     needs_tools: bool = False  # worth nothing on a task without tools, which is refused
 
 

@@ -32,10 +32,10 @@ def extract(text: str, extractor: Extractor) -> str | None:
     """
     if extractor == "exact":
         return _with_ascii_operators(only_answer_tag(text))
-    found = answer_tag(text)
-    if found is None and extractor == "flexible":
-        found = answer_line(text)
-    return _with_ascii_operators(found and (found.partition("=")[0].strip() or None))
+    answer = answer_tag(text)
+    if answer is None and extractor == "flexible":
+        answer = answer_line(text)
+    return _with_ascii_operators(answer and (answer.partition("=")[0].strip() or None))
 
 
 def _with_ascii_operators(answer: str | None) -> str | None:

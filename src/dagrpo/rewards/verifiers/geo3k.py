@@ -17,10 +17,10 @@ def formatted(text: str) -> bool:
         return False
     position = len(_THINK)
     for part in (_END_OF_THINK, _BOX, _END_OF_BOX):
-        found = text.find(part, position)
-        if found < 0:
+        place = text.find(part, position)
+        if place < 0:
             return False
-        position = found + len(part)
+        position = place + len(part)
     return True
 
 

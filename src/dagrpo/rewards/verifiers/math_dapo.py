@@ -19,11 +19,11 @@ def extract(text: str, extractor: Extractor) -> str | None:
     """
     if extractor == "exact":
         return last_boxed(text)
-    found = _on_the_answer_line(text)
-    if found is None and extractor == "flexible":
+    answer = _on_the_answer_line(text)
+    if answer is None and extractor == "flexible":
         boxed = last_boxed(text)
-        found = extract_after_the_mark(text, "strict") if boxed is None else tidied(boxed)
-    return found
+        answer = extract_after_the_mark(text, "strict") if boxed is None else tidied(boxed)
+    return answer
 
 
 def equal(answer: str, ground_truth: str) -> bool | None:

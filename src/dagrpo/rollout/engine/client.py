@@ -26,9 +26,8 @@ class Endpoint:
 
     address: str  # such as http://127.0.0.1:30000
     api_key: str | None = None
-    diagnose: Callable[[], str | None] | None = (
-        None  # says in a sentence why it does not answer; None: it does not know
-    )
+    # Says in a sentence why the server does not answer; None: it does not know.
+    diagnose: Callable[[], str | None] | None = None
 
 
 class ServerClient:

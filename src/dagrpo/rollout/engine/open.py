@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import torch
 from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.checkpoints.tensors import CastTensors, Tensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.params.runtime import Engine
@@ -80,7 +79,7 @@ def _elsewhere(
     clients = _clients(stack, loop, endpoints, params.request_timeout)
     engine = ServerPool(clients, loop, folder, new_version(version))
     if weights is None:
-        weights = CastTensors(HuggingFaceTensors(model), getattr(torch, dtype))  # as a server that starts with it does
+        weights = CastTensors(HuggingFaceTensors(model), NAMED_DTYPES[dtype])  # as a server that starts with it does
     engine.load(weights, version)
     return engine
 

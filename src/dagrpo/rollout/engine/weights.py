@@ -15,8 +15,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
-from dagrpo.checkpoints.folder import auxiliary_files, copy_files, unlisted_auxiliary_files
-from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
+from dagrpo.checkpoints.folder import auxiliary_files, copy_files
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, total_bytes
 from dagrpo.console import say
@@ -77,18 +76,13 @@ class WeightsFolder:
         self._held.enter_context(FileLock(name))  # before there is a folder that could be taken for an abandoned one
         self._held.callback(shutil.rmtree, path, ignore_errors=True)
         path.mkdir(mode=0o700 if self._parent is None else 0o755)  # a server elsewhere may be another user's
-        copy_files({file: self._like / file for file in _auxiliary_files(self._like)}, path)
+        copy_files({file: self._like / file for file in auxiliary_files(self._like)}, path)
         return path
 
 
 def _prefix() -> str:
     """Of the folders of this machine: on a shared file system, a lock need not hold between machines."""
     return f"dagrpo-weights-{socket.gethostname()}-"
-
-
-def _auxiliary_files(model: Path) -> list[str]:
-    listed = (model / MANIFEST).is_file()
-    return auxiliary_files(read_manifest(model / MANIFEST)) if listed else unlisted_auxiliary_files(model)
 
 
 def _memory_or_disk(needed: int) -> Path:

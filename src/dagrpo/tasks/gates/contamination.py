@@ -57,18 +57,18 @@ def check_contamination(
     sieve: Sieve, tests: Mapping[str, Sequence[Example]], length: int, mode: Literal["report", "drop"]
 ) -> Contamination:
     """Find contaminated train problems, and with `drop` take them out. `tests` are the test splits by task."""
-    found = _by_whole_question(sieve.kept["train"], tests)
+    overlaps = _by_whole_question(sieve.kept["train"], tests)
     common: dict[str, set[int]] = defaultdict(set)
-    _by_runs(sieve.kept["train"], _occurrences(tests, length), length, found, common)
-    details = {index: shared for task in reversed(list(tests)) for index, shared in found[task].items()}
+    _by_runs(sieve.kept["train"], _occurrences(tests, length), length, overlaps, common)
+    details = {index: shared for task in reversed(list(tests)) for index, shared in overlaps[task].items()}
     if mode == "drop":
         sieve.drop("train", CONTAMINATED, lambda example: _detail(details.get(example.index)))
     return Contamination(
         words=length,
         train_problems=len(details),
-        by_task={task: len(found[task]) for task in tests},
-        common_phrases_only={task: len(common[task] - found[task].keys()) for task in tests},
-        examples={task: [found[task][index] for index in sorted(found[task])[:EXAMPLES]] for task in tests},
+        by_task={task: len(overlaps[task]) for task in tests},
+        common_phrases_only={task: len(common[task] - overlaps[task].keys()) for task in tests},
+        examples={task: [overlaps[task][index] for index in sorted(overlaps[task])[:EXAMPLES]] for task in tests},
     )
 
 
@@ -76,16 +76,16 @@ def _by_whole_question(
     train: Sequence[Example], tests: Mapping[str, Sequence[Example]]
 ) -> dict[str, dict[int, Shared]]:
     """Task -> index of a train problem -> the test problem that asks the very same. Finds the shortest questions too."""
-    found: dict[str, dict[int, Shared]] = {task: {} for task in tests}
+    overlaps: dict[str, dict[int, Shared]] = {task: {} for task in tests}
     for task, problems in tests.items():
         asked = {identity(problem): problem.index for problem in reversed(problems)}
         for example in train:
             index = asked.get(identity(example))
             if index is not None:
-                found[task][example.index] = Shared(
+                overlaps[task][example.index] = Shared(
                     train_index=example.index, test_task=task, test_index=index, words=normalised(example.question)
                 )
-    return found
+    return overlaps
 
 
 def _occurrences(tests: Mapping[str, Sequence[Example]], length: int) -> Occurrences:
@@ -101,10 +101,10 @@ def _by_runs(
     train: Sequence[Example],
     occurrences: Occurrences,
     length: int,
-    found: Mapping[str, dict[int, Shared]],
+    overlaps: Mapping[str, dict[int, Shared]],
     common: Mapping[str, set[int]],
 ) -> None:
-    """Add what shares a run to `found`, and what shares one that does not count to `common`."""
+    """Add what shares a run to `overlaps`, and what shares one that does not count to `common`."""
     more_than_half = length // 2 + 1
     reading = _read(train, occurrences, length, more_than_half)
     for train_index, run in reading.matches:
@@ -112,7 +112,7 @@ def _by_runs(
         for task, test_index in occurrences[run].items():
             if counts:
                 shared = Shared(train_index=train_index, test_task=task, test_index=test_index, words=run)
-                found[task].setdefault(train_index, shared)
+                overlaps[task].setdefault(train_index, shared)
             else:
                 common[task].add(train_index)
 

@@ -33,11 +33,11 @@ def add_pass_rates(sieve: Sieve, path: Path, *, must_match: bool) -> PassRates:
     rates, ambiguous = _read(path)
     known = {}
     for split, examples in sieve.kept.items():
-        found = [rates.get(_digest(example)) for example in examples]
-        known[split] = sum(rate is not None for rate in found)
+        rated = [rates.get(_digest(example)) for example in examples]
+        known[split] = sum(rate is not None for rate in rated)
         sieve.kept[split] = [
             example if rate is None else replace(example, pass_rate=rate)
-            for example, rate in zip(examples, found, strict=True)
+            for example, rate in zip(examples, rated, strict=True)
         ]
     if must_match and sieve.kept["train"] and not any(known.values()):
         raise UserError(

@@ -34,9 +34,9 @@ def words(normal: str) -> list[str]:
     return _WORD.findall(normal)
 
 
-def runs(found: Sequence[str], length: int) -> list[str]:
+def runs(sequence: Sequence[str], length: int) -> list[str]:
     """Every run of `length` words, in their order; none when there are fewer."""
-    return [" ".join(found[start : start + length]) for start in range(len(found) - length + 1)]
+    return [" ".join(sequence[start : start + length]) for start in range(len(sequence) - length + 1)]
 
 
 def exact_identity(example: Example) -> tuple[str, ...]:
