@@ -61,6 +61,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],
         "advantage": ["example_lab.advantages"],
         "loss": ["example_lab.losses"],
+        "format": ["dagrpo.checkpoints.formats.dcp"],
     }
 
 

@@ -100,7 +100,7 @@ def test_a_ground_truth_that_is_none_is_an_error_that_names_its_row(
 
 
 def test_an_unknown_verifier_is_an_error(grader: Grader) -> None:
-    with pytest.raises(ValueError, match="no verifier 'gsm9k': did you mean gsm8k"):
+    with pytest.raises(ValueError, match="`gsm9k` is not a verifier: the nearest known one is `gsm8k`"):
         grader.judge(["#### 18"], ["18"], ["gsm9k"], "strict")
 
 
