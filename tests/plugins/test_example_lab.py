@@ -62,6 +62,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "advantage": ["example_lab.advantages"],
         "loss": ["example_lab.losses"],
         "format": ["dagrpo.checkpoints.formats.dcp"],
+        "model_format": ["dagrpo.checkpoints.formats.huggingface"],
     }
 
 
