@@ -8,6 +8,7 @@ import logging
 import sys
 
 from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 
@@ -29,6 +30,8 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
             print(f"{script}: process {rank} of {count} ended with {_ending(failure)}.", file=sys.stderr, flush=True)
         code = (error.failures[0] if _has_spoken(error.failures.get(0)) else failure).exitcode
         raise SystemExit(code if code > 0 else 1) from None
+    except SignalException as stop:  # it has ended all processes already
+        raise SystemExit(128 + stop.sigval) from None
 
 
 def _has_spoken(rank_zero: ProcessFailure | None) -> bool:

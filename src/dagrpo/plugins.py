@@ -167,10 +167,10 @@ class Plugins(Generic[T]):
     def _imported(self, module: str, name: str) -> ModuleType:
         try:
             return importlib.import_module(module)
-        except ImportError as error:
+        except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
             raise UserError(
-                f"`{name}` is not a {self.what} that can be imported ({error}): correct {self.key}, or install what it "
-                "needs; a folder of your own has to be on PYTHONPATH."
+                f"`{name}` is not a {self.what} that can be imported ({type(error).__name__}: {error}): correct {self.key}, or install "
+                "what it needs; a folder of your own has to be on PYTHONPATH."
             ) from error
 
 

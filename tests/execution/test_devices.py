@@ -3,27 +3,29 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from dagrpo.errors import UserError
+from dagrpo.execution import devices
 from dagrpo.execution.devices import VISIBLE, own_devices, visible_devices
 
 HOLDER = """
 import sys
+from pathlib import Path
+from dagrpo.execution import devices as module
 from dagrpo.execution.devices import own_devices
-with own_devices(int(sys.argv[1])) as devices:
-    print(*devices, flush=True)
+module.LOCKS = Path(sys.argv[2])
+with own_devices(int(sys.argv[1])) as own:
+    print(*own, flush=True)
     sys.stdin.readline()
 """
 
 
 @pytest.fixture(autouse=True)
 def _own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(devices, "LOCKS", tmp_path / "locks")
     monkeypatch.delenv(VISIBLE, raising=False)
 
 
@@ -39,15 +41,17 @@ def test_jobs_at_the_same_time_get_different_devices(tmp_path: Path, monkeypatch
     held = []
     jobs = []
     for count in (1, 2):
-        job = subprocess.Popen([sys.executable, "-c", HOLDER, str(count)], stdin=-1, stdout=-1, text=True)
+        job = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(count), str(tmp_path / "locks")], stdin=-1, stdout=-1, text=True
+        )
         assert job.stdout is not None
         held += job.stdout.readline().split()
         jobs.append(job)
     assert sorted(held) == ["0", "1", "2"]
     jobs[0].kill()  # however a job ends, its device is free again
     jobs[0].wait()
-    with own_devices(1) as devices:
-        assert devices == ["0"]
+    with own_devices(1) as own:
+        assert own == ["0"]
         assert os.environ[VISIBLE] == "0"
     assert VISIBLE not in os.environ
     jobs[1].communicate("\n")
@@ -55,8 +59,8 @@ def test_jobs_at_the_same_time_get_different_devices(tmp_path: Path, monkeypatch
 
 def test_devices_that_a_scheduler_gave_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VISIBLE, "GPU-5f, GPU-77")
-    with own_devices(1) as devices:
-        assert devices == ["GPU-5f"]
+    with own_devices(1) as own:
+        assert own == ["GPU-5f"]
     assert os.environ[VISIBLE] == "GPU-5f, GPU-77"
 
 
@@ -72,5 +76,20 @@ def test_more_devices_than_the_machine_has_are_refused(monkeypatch: pytest.Monke
 def test_a_machine_without_devices_computes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert visible_devices() == []
-    with own_devices(1) as devices:
-        assert devices == []
+    with own_devices(1) as own:
+        assert own == []
+
+
+def test_a_device_that_is_named_twice_is_one_and_what_follows_minus_one_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VISIBLE, "0,0,1,-1,2")
+    assert visible_devices() == ["0", "1"]
+
+
+def test_what_nvidia_smi_says_instead_of_numbers_is_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_bytes(b"#!/bin/sh\nprintf 'NVIDIA-SMI has failed \\377\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert visible_devices() == []

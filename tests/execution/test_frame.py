@@ -112,6 +112,7 @@ def test_what_ran_is_noted_for_the_commit_to_dvc() -> None:
 
 
 FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "models/m")
+FULL_SOMEWHERE = OSError(errno.ENOSPC, "No space left on device")
 FORBIDDEN = PermissionError(errno.EACCES, "Permission denied", "data/x")
 
 
@@ -120,6 +121,7 @@ FORBIDDEN = PermissionError(errno.EACCES, "Permission denied", "data/x")
     [
         (UserError("train.parquet row 3: no answer."), MISTAKE, "train.parquet row 3: no answer."),
         (FULL_DISK, MISTAKE, "models/m: No space left on device: make room, then run again."),
+        (FULL_SOMEWHERE, MISTAKE, "a disk: No space left on device: make room, then run again."),
         (FORBIDDEN, MISTAKE, "data/x: Permission denied: correct its permissions, then run again."),
         (torch.OutOfMemoryError("CUDA out of memory"), MISTAKE, "lower runtime.training.micro_batch_size"),
         (TransientError("the server died."), TRANSIENT, "the server died."),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.errors import UserError
 from dagrpo.execution import identity
 from dagrpo.execution.identity import ROOT, WITHOUT_EFFECT, code_digest, code_of
 from dagrpo.params.schema import Params
@@ -45,6 +46,19 @@ def test_an_edit_changes_the_digest_and_an_edit_elsewhere_does_not(lab: Path) ->
     assert code_digest(files) == first
     (lab / "deep.py").write_text("VALUE = 3\n")
     assert code_digest(files) != first
+
+
+def test_a_folder_without_an_init_file_has_code_too(lab: Path) -> None:
+    (lab / "__init__.py").unlink()
+    importlib.invalidate_caches()
+    files = code_of("dagrpo.stages.score", ["some_lab.losses"])
+    assert {Path(file).name for file in files if Path(file).is_absolute()} == {"losses.py", "helpers.py", "deep.py"}
+
+
+def test_code_that_is_not_python_is_named(lab: Path) -> None:
+    (lab / "helpers.py").write_text("def (:\n")
+    with pytest.raises(UserError, match=r"helpers\.py is not Python"):
+        code_of("dagrpo.stages.score", ["some_lab.losses"])
 
 
 @pytest.mark.parametrize("name", sorted(all_stages()))

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, time
+from dataclasses import replace
 from pathlib import Path
 from dagrpo.errors import TransientError, UserError
 from dagrpo.execution import supervisor
@@ -24,18 +26,19 @@ def work(job):
     behaviour = job.params["behaviour"]
     if behaviour == "mistake":
         raise UserError("params.yaml: correct it.")
-    if behaviour == "killed once" and number == 1:
+    if behaviour.startswith("killed once") and number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "server died once" and number == 1:
         raise TransientError("the server died.")
     if behaviour == "always a bug":
         raise KeyError("bug")
-    if behaviour == "slow":
+    if behaviour == "slow" or (behaviour == "killed once, then slow" and number == 2):
         Path("started").touch()
         time.sleep(60)
     job.output("result").write_text("done")
 
 stage = Stage(name="probe", work=work, reads=(), restarts=2)
+stage = replace(stage, processes=lambda runtime: int(os.environ.get("TEST_PROCESSES", "1")))
 supervisor.all_stages = lambda: {"probe": stage}
 supervisor.main(sys.argv[1:])
 """
@@ -49,10 +52,17 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, "stage.py", "--job", "job.json", "--runtime", "runtime.json", "--experiment", "e", *files]
 
 
-def _run(command: list[str], folder: Path, behaviour: str) -> subprocess.Popen[str]:
+def _run(command: list[str], folder: Path, behaviour: str, **environment: str) -> subprocess.Popen[str]:
     (folder / "job.json").write_text(json.dumps({"stage": "probe", "params": {"behaviour": behaviour}, "code": []}))
-    environment = os.environ | {"DAGRPO_TRACKING": "off"}
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | {"DAGRPO_TRACKING": "off"} | environment,
+        stdout=-1,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize("behaviour", ["killed once", "server died once"])
@@ -81,13 +91,49 @@ def test_a_bug_is_tried_again_and_every_traceback_stays_in_the_log(command: list
     assert (tmp_path / "x.log").read_text().count("KeyError: 'bug'") == 3
 
 
-def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], tmp_path: Path) -> None:
-    process = _run(command, tmp_path, "slow")
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "started").exists():
+def _wait_until_it_works(folder: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not (folder / "started").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], tmp_path: Path, processes: str) -> None:
+    process = _run(command, tmp_path, "slow", TEST_PROCESSES=processes)
+    _wait_until_it_works(tmp_path)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert (tmp_path / "attempts").read_text() == "x"
+    assert not (tmp_path / "result.txt").exists()
+
+
+def test_an_interrupt_from_the_terminal_ends_a_stage_that_was_started_again(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "killed once, then slow")
+    _wait_until_it_works(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert (tmp_path / "attempts").read_text() == "xx"
+
+
+def test_a_stage_whose_starter_is_gone_before_it_looks_ends_at_once(command: list[str], tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    process = _run(command, tmp_path, "slow", DAGRPO_STARTED_BY=f"{socket.gethostname()}:{gone.pid}")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert not (tmp_path / "attempts").exists()
+
+
+def test_a_job_file_that_is_gone_is_a_sentence(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "slow")
+    process.kill()
+    process.communicate()
+    (tmp_path / "job.json").write_text('{"stage": "probe"')
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "job.json: job.json is gone or damaged: delete it and start Snakemake again, which writes it anew.\n"
+    )

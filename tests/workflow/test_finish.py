@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.execution.identity import code_digest
-from dagrpo.files import write_json
+from dagrpo.files import sha256_of, write_json
 from dagrpo.params.schema import Params, parse
 from dagrpo.stages import all_stages
 from dagrpo.workflow.finish import still_current
@@ -19,8 +19,15 @@ def _code() -> str:
 
 
 def _ran(folder: Path, params: Params, code: str) -> Path:
-    provenance = folder / "scores.provenance.json"
-    record = {"stage": "score", "key": "k", "code": code, "params": own_params(params, SCORE)}
+    provenance, given = folder / "scores.provenance.json", folder / "completions.parquet"
+    given.write_text("completions")
+    record = {
+        "stage": "score",
+        "key": "k",
+        "code": code,
+        "params": own_params(params, SCORE),
+        "inputs": {str(given): sha256_of(given)},
+    }
     write_json(provenance, record)
     entry = folder / "entry.json"
     write_json(entry, {"outputs": ["scores.json"], "provenance": str(provenance), "key": "k"})
@@ -52,4 +59,10 @@ def test_what_was_replaced_or_removed_since_is_not_recorded(tmp_path: Path, cont
     provenance.unlink()
     if content is not None:
         write_json(provenance, content)
+    assert still_current(entry, Params()) == []
+
+
+def test_what_was_made_of_other_inputs_is_not_recorded(tmp_path: Path) -> None:
+    entry = _ran(tmp_path, Params(), _code())
+    (tmp_path / "completions.parquet").write_text("others")
     assert still_current(entry, Params()) == []

@@ -65,6 +65,15 @@ def test_the_lock_of_a_later_run_that_has_not_noted_itself_yet_stays(tmp_path: P
     assert lock.exists()
 
 
+@pytest.mark.parametrize("content", ['{"pid', "[]", '{"pid": 1}'])
+def test_a_damaged_note_releases_nothing_and_blocks_nothing(tmp_path: Path, content: str) -> None:
+    lock = _lock(tmp_path)
+    (tmp_path / NOTE).parent.mkdir()
+    (tmp_path / NOTE).write_text(content)
+    assert not release_stale_lock(tmp_path)
+    assert lock.exists()
+
+
 WATCHED = (
     "import time; from dagrpo.execution.ancestors import stop_with_the_workflow; "
     "stop_with_the_workflow(); print(1, flush=True); time.sleep(60)"

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from dagrpo.execution.ancestors import STARTED_BY, name_as_starter
 from dagrpo.execution.devices import visible_devices
 from dagrpo.stages import all_stages
 from dagrpo.workflow import jobs
@@ -23,6 +24,7 @@ params = checked(config)
 experiment = params.experiment
 overridden = differs_from_file(params)
 if workflow.is_main_process:
+    os.environ[STARTED_BY] = name_as_starter()
     release_stale_lock(Path.cwd())
     with shown_by_snakemake():
         require_current(params)

@@ -4,10 +4,10 @@ Snakemake counts GPUs but names none. A job takes the first free ones by locking
 releases however the job ends. Not a scheduler: Snakemake's `resources: gpu` decides which jobs run at the same time.
 """
 
+import itertools
 import os
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,18 +20,21 @@ from dagrpo.errors import UserError
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_UNTIL_WAITING_IS_TOLD = 5.0
+SECONDS_TO_COUNT = 20.0  # a driver that takes longer is broken
+LOCKS = Path("/tmp") / f"dagrpo-devices-{os.getuid()}"  # one place for all jobs, whatever their TMPDIR
 
 
 def visible_devices() -> list[str]:
     """The GPUs of this machine that this process may use, by index or UUID; empty where there are none."""
     if VISIBLE in os.environ:
-        return [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip() not in {"", "-1"}]
+        names = [name.strip() for name in os.environ[VISIBLE].split(",")]
+        return list(dict.fromkeys(itertools.takewhile(lambda name: name not in {"", "-1"}, names)))  # as CUDA reads it
     command = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_COUNT, check=True)
     except (OSError, subprocess.SubprocessError):  # no driver, so no GPU that torch could use
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip().isdecimal()]
 
 
 @contextmanager
@@ -80,9 +83,8 @@ def _take(devices: Sequence[str], count: int, held: ExitStack) -> list[str]:
 
 
 def _lock_of(device: str) -> Path:
-    folder = Path(tempfile.gettempdir()) / f"dagrpo-devices-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{socket.gethostname()}-{device.replace('/', '_')}.lock"
+    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    return LOCKS / f"{socket.gethostname()}-{device.replace('/', '_')}.lock"
 
 
 def _restore(before: str | None) -> None:

@@ -24,7 +24,7 @@ def sentence_of(error: BaseException) -> str | None:
     """
     if isinstance(error, UserError | TransientError):
         return str(error)
-    if isinstance(error, OSError) and error.filename is not None:
+    if isinstance(error, OSError):
         return _about_a_file(error)
     if _is_out_of_device_memory(error):
         return (
@@ -36,9 +36,9 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def _about_a_file(error: OSError) -> str | None:
-    if error.errno in NO_ROOM:
-        return f"{error.filename}: {error.strerror}: make room, then run again."
-    if error.errno in NO_PERMISSION:
+    if error.errno in NO_ROOM:  # an error of writing names no file
+        return f"{error.filename or 'a disk'}: {error.strerror}: make room, then run again."
+    if error.errno in NO_PERMISSION and error.filename is not None:
         return f"{error.filename}: {error.strerror}: correct its permissions, then run again."
     return None
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from pydantic import ValidationError
+
 from dagrpo.errors import UserError
 from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.declaration import Job, Stage
@@ -47,6 +49,33 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def declared(path: Path) -> dict[str, Any]:
+    """The job file that the rules have written: stage, params and code. UserError: it is gone or damaged."""
+    content = _own_json(path)
+    if not isinstance(content, dict) or not {"stage", "params", "code"} <= content.keys():
+        raise _damaged(path)
+    return content
+
+
+def runtime_of(path: Path) -> Runtime:
+    """Section runtime as the rules have written it. UserError: the file is gone or damaged."""
+    try:
+        return Runtime.model_validate(_own_json(path))
+    except ValidationError:
+        raise _damaged(path) from None
+
+
+def _own_json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except UserError:
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is gone or damaged: delete it and start Snakemake again, which writes it anew.")
+
+
 def run(stage: Stage, options: argparse.Namespace) -> None:
     """Do a stage's work in this process. SystemExit after a sentence; other exceptions are bugs."""
     if rank() > 0:
@@ -74,7 +103,7 @@ def rank() -> int:
 def _execute(stage: Stage, options: argparse.Namespace) -> None:
     inputs = _grouped(options.input)
     outputs = {name: paths[0] for name, paths in _grouped(options.output).items()}
-    runtime = Runtime.model_validate(read_json(options.runtime))
+    runtime = runtime_of(options.runtime)
     record = _record(stage, options, inputs)
 
     def job(run: StageRun) -> Job:
@@ -109,13 +138,13 @@ def _record(stage: Stage, options: argparse.Namespace, inputs: Mapping[str, Sequ
     missing = [str(path) for paths in inputs.values() for path in paths if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
-    declared = read_json(options.job)
+    job = declared(options.job)
     return {
         "stage": stage.name,
         "experiment": options.experiment,
         "seed": options.seed,
-        "params": declared["params"],
-        "code": code_digest(declared["code"]),
+        "params": job["params"],
+        "code": code_digest(job["code"]),
         "inputs": {str(path): sha256_of(path) for paths in inputs.values() for path in paths},
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.files import digest_of, sha256_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +42,7 @@ def code_digest(files: Iterable[str]) -> str:
 
 def _files(starts: tuple[str, ...]) -> set[Path]:
     packages = {start.partition(".")[0] for start in starts}
-    waiting, files = list(starts), set[Path]()
+    waiting, files = [parent for start in starts for parent in _with_parents(start)], set[Path]()
     while waiting:
         module = waiting.pop()
         file = _file_of(module)
@@ -61,13 +62,20 @@ def _imports(file: Path, module: str) -> tuple[str, ...]:
     """Every module that a file may mean, parent packages included; a name that is no module has no file."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     names: list[str] = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return tuple(parent for name in names for parent in _with_parents(name))
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not Python ({error}): correct it.") from None
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -97,7 +105,9 @@ def _file_of(module: str) -> Path | None:
 @lru_cache
 def _folder_of(top: str) -> Path | None:
     """The folder of a package, or what a single-file module would have for one."""
-    spec = importlib.util.find_spec(top)
+    spec = None if top == "__main__" else importlib.util.find_spec(top)
+    if spec is not None and spec.origin is None and spec.submodule_search_locations:  # a folder without __init__.py
+        return Path(next(iter(spec.submodule_search_locations)))
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     origin = Path(spec.origin)

@@ -5,77 +5,94 @@ is final: the same parameters would make it again. Ctrl-C and SIGTERM end it.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from dagrpo.console import say
 from dagrpo.execution import frame
-from dagrpo.execution.ancestors import stop_with_the_workflow
+from dagrpo.execution.ancestors import STARTED_BY, name_as_starter, stop_with_the_workflow
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
-from dagrpo.execution.failures import MISTAKE, TRANSIENT, sentence_of
-from dagrpo.files import read_json
-from dagrpo.params.runtime import Runtime
+from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.stages import all_stages
-
-INTERRUPTED = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM})
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the stage that the command line names. SystemExit 1 when it failed; the reason has been printed."""
     options = frame.parse(arguments)
-    stage = all_stages()[read_json(options.job)["stage"]]
-    if options.attempt is not None:
-        frame.run(stage, options)
-        return
-    runtime = Runtime.model_validate(read_json(options.runtime))
     try:
-        with own_devices(stage.needs(runtime).gpus):
-            _run(stage, runtime, options, arguments)
+        stage = all_stages()[frame.declared(options.job)["stage"]]
+        if options.attempt is not None:
+            frame.run(stage, options)
+        else:
+            _supervise(stage, options, arguments)
     except SystemExit as end:
-        raise SystemExit(1 if end.code in {MISTAKE, TRANSIENT} else end.code) from None
+        own = options.attempt is None and end.code in {MISTAKE, TRANSIENT}
+        raise SystemExit(1 if own else end.code) from None
     except Exception as error:  # as in the frame: a mistake found before any process was started
         sentence = sentence_of(error)
         if sentence is None:
             raise
-        print(f"{stage.name}: {sentence}", file=sys.stderr, flush=True)
-        raise SystemExit(1) from error
+        print(f"{options.job.name}: {sentence}", file=sys.stderr, flush=True)
+        raise SystemExit(1 if options.attempt is None else exit_code_of(error)) from error
 
 
-def _run(stage: Stage, runtime: Runtime, options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    processes = stage.processes(runtime)
-    if processes == 1 and stage.restarts == 0:
-        frame.run(stage, options)
-        return
-    launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
-    command = (sys.executable, *launcher, sys.argv[0], *arguments)
-    stop_with_the_workflow()
-    for attempt in range(1, stage.restarts + 2):
-        code = _attempt((*command, "--attempt", str(attempt)))
-        if code in {0, MISTAKE} or code in INTERRUPTED or attempt > stage.restarts:
-            raise SystemExit(_as_exit_code(code))
-        say(
-            f"{stage.name}: attempt {attempt} crashed ({_ending(code)}); it goes on from its last state. Log: {options.log}"
-        )
+def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    runtime = frame.runtime_of(options.runtime)
+    stop_with_the_workflow()  # also while a GPU is waited for
+    with own_devices(stage.needs(runtime).gpus):
+        processes = stage.processes(runtime)
+        if processes == 1 and stage.restarts == 0:
+            frame.run(stage, options)
+            return
+        launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
+        command = (sys.executable, *launcher, sys.argv[0], *arguments)
+        raise SystemExit(_restarted(stage, command, options.log))
 
 
-def _attempt(command: Sequence[str]) -> int:
-    """The exit code of one attempt; negative: the signal that ended it."""
-    process = subprocess.Popen(command)
-
-    def pass_on(signum: int, frame: FrameType | None) -> None:
-        process.send_signal(signum)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group, the process among them
-    return process.wait()
-
-
-def _as_exit_code(code: int) -> int:
+def _restarted(stage: Stage, command: Sequence[str], log: Path) -> int:
+    """The exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
+    attempts = Attempts()
+    for number in range(1, stage.restarts + 2):
+        code = attempts.run((*command, "--attempt", str(number)))
+        if code in {0, MISTAKE} or attempts.stopped_by is not None or number > stage.restarts:
+            break
+        say(f"{stage.name}: attempt {number} crashed ({_ending(code)}); it goes on from its last state. Log: {log}")
+    if attempts.stopped_by is not None:
+        return 128 + attempts.stopped_by
     return code if code >= 0 else 128 - code
+
+
+class Attempts:
+    """Runs one process after the other, until a signal says to stop: that one is passed on, and no other is started."""
+
+    def __init__(self) -> None:
+        self.stopped_by: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+
+    def run(self, command: Sequence[str]) -> int:
+        """The exit code; negative: the signal that ended it."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        self._process = subprocess.Popen(command, env=os.environ | {STARTED_BY: name_as_starter()})
+        if self._is_told_to_stop():  # while it was being started
+            self._process.terminate()
+        return self._process.wait()
+
+    def _is_told_to_stop(self) -> bool:
+        return self.stopped_by is not None
+
+    def _stop(self, signum: int, frame: FrameType | None) -> None:
+        self.stopped_by = signum
+        if signum == signal.SIGTERM and self._process is not None:  # a terminal sends SIGINT to the process, too
+            self._process.terminate()
 
 
 def _ending(code: int) -> str:

@@ -154,10 +154,20 @@ def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
         raise UserError("\n".join(_sentences(error.errors(), source))) from None
 
 
+class _OneOfEachKey(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error: the second one would win, and its neighbours be forgotten."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; UserError names the file when it is missing, not YAML, or not a mapping."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_OneOfEachKey)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -22,6 +22,7 @@ from dagrpo.tracking.environment import Process
 
 FOLDER = Path(".state/tracking")
 EVENTS = "events.jsonl"
+DAMAGED = "events.damaged"
 LONGEST_END = 200  # bytes of an end event, generously
 FILES = "files"  # snapshots of artifacts and tables
 PROGRESS = "progress.json"  # how much of the journal is in MLflow, and in which run
@@ -116,7 +117,24 @@ def forget_progress(folder: Path) -> None:
 
 def journals(root: Path) -> list[Path]:
     """The folders of all journals that are not yet in MLflow as a whole, oldest first."""
-    return sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}"))
+    return [
+        folder for folder in sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}")) if _begins(folder)
+    ]
+
+
+def _begins(folder: Path) -> bool:
+    """Whether a journal can be read. One whose beginning is damaged is set aside: the others are delivered without it."""
+    try:
+        start = start_of(folder)
+    except FileNotFoundError:  # delivered by another process meanwhile
+        return False
+    except ValueError:
+        start = {}
+    if isinstance(start, dict) and {"record", "process", "uri", "time"} <= start.keys():
+        return True
+    logger.warning("%s cannot be read, so its run is not recorded: it is kept as %s", folder, DAMAGED)
+    (folder / EVENTS).rename(folder / DAMAGED)
+    return False
 
 
 def read_events(folder: Path, offset: int = 0) -> tuple[list[Event], int]:

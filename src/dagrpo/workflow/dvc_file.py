@@ -80,8 +80,11 @@ def _brought_up_to_date(params: Params) -> str | None:
     """What dvc.yaml should hold; None where it does, or where there is none."""
     if not PATH.exists():
         return None
-    old = PATH.read_text(encoding="utf-8")
-    new = _text(_with_code(yaml.safe_load(old), params))
+    try:
+        old = PATH.read_text(encoding="utf-8")
+        new = _text(_with_code(yaml.safe_load(old), params))
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{PATH} is not what `dagrpo generate` writes: run that to write it anew.") from None
     return None if new == old else new
 
 
@@ -92,6 +95,8 @@ def _text(content: Mapping[str, Any]) -> str:
 def _with_code(content: dict[str, Any], params: Params) -> dict[str, Any]:
     """The same with today's code behind the data among each stage's deps."""
     for name, entry in content["stages"].items():
+        if name not in all_stages():  # somebody's own
+            continue
         body = entry.get("do", entry)
         data = [dep for dep in body.get("deps", ()) if _is_data(dep)]
         body["deps"] = [*data, "workflow/scripts/stage.py", *code_files(params, all_stages()[name])]

@@ -2,14 +2,16 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.markdown import Markdown
 
+from dagrpo.errors import UserError
 from dagrpo.execution.frame import RAN, dvc_drives
 from dagrpo.execution.identity import code_digest
-from dagrpo.files import read_json
+from dagrpo.files import read_json, sha256_of
 from dagrpo.params.schema import Params, read_params
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
@@ -44,9 +46,20 @@ def commit(*, overridden: bool) -> None:
     entries = _left_over()
     if entries:
         params = read_params(PARAMS)
-        _commit_to_dvc([Path(output) for entry in entries for output in still_current(entry, params)])
+        _commit_to_dvc([Path(output) for entry in entries for output in _recordable(entry, params)])
     for entry in entries:
         entry.unlink()
+
+
+def _recordable(entry: Path, params: Params) -> list[str]:
+    """`still_current`; none where a killed run or somebody else has damaged the entry or its provenance."""
+    try:
+        return still_current(entry, params)
+    except (UserError, KeyError, TypeError, AttributeError) as error:
+        print(
+            f"Not recorded in DVC: {entry} cannot be read ({error}): what it names will be made again.", file=sys.stderr
+        )
+        return []
 
 
 def settle_tracking() -> None:
@@ -82,10 +95,10 @@ def _left_over() -> list[Path]:
 
 
 def still_current(entry: Path, params: Params) -> list[str]:
-    """The outputs of a journal entry, if today's parameters and code would make them again; else none.
+    """The outputs of a journal entry, if today's inputs, parameters and code would make them again; else none.
 
     A run with overrides, or one that was killed before an edit, leaves entries that are not: DVC would record their
-    outputs as made by what params.yaml and the code say now.
+    outputs as made by the inputs, params.yaml and code of now.
     """
     ran = read_json(entry)
     provenance = Path(ran["provenance"])
@@ -94,11 +107,16 @@ def still_current(entry: Path, params: Params) -> list[str]:
         return []
     stage = all_stages()[record["stage"]]
     same = record["params"] == own_params(params, stage) and record["code"] == code_digest(code_files(params, stage))
-    return list(ran["outputs"]) if same else []
+    return list(ran["outputs"]) if same and _are_as_recorded(record["inputs"]) else []
+
+
+def _are_as_recorded(digests: Mapping[str, str]) -> bool:
+    return all(Path(path).is_file() and sha256_of(Path(path)) == digest for path, digest in digests.items())
 
 
 def _commit_to_dvc(outputs: list[Path]) -> None:
     """`dvc commit` for the stages that own these outputs; a re-link would rewrite files and make Snakemake rerun."""
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     with Repo(".") as repo:
@@ -109,4 +127,7 @@ def _commit_to_dvc(outputs: list[Path]) -> None:
             if any(Path(str(out.def_path)) in (output, *output.parents) for output in outputs)
         }
         for stage in sorted(stages):
-            repo.commit(target=stage, force=True, relink=False)
+            try:
+                repo.commit(target=stage, force=True, relink=False)
+            except DvcException as error:  # such as an input that is gone: one stage's trouble is not the others'
+                print(f"Not recorded in DVC: {stage}: {error}", file=sys.stderr)

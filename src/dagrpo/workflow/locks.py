@@ -7,6 +7,7 @@ that its owner ran on this machine and is gone: on a shared file system somebody
 from dataclasses import asdict
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_json, write_json
 from dagrpo.tracking.environment import Process
 
@@ -27,7 +28,8 @@ def forget_owner(folder: Path) -> None:
 def release_stale_lock(folder: Path) -> bool:
     """Remove the lock of a run that was killed on this machine; says whether it did. Any other lock stays."""
     locks, note = sorted((folder / LOCKS).glob("*.lock")), folder / NOTE
-    if not locks or not note.exists() or not Process(**read_json(note)).is_gone:
+    owner = _owner(note)
+    if not locks or owner is None or not owner.is_gone:
         return False
     noted = note.stat().st_mtime
     if any(lock.stat().st_mtime > noted for lock in locks):  # of a later run, which has not written its note yet
@@ -36,3 +38,11 @@ def release_stale_lock(folder: Path) -> bool:
         lock.unlink(missing_ok=True)
     forget_owner(folder)
     return True
+
+
+def _owner(note: Path) -> Process | None:
+    """Whom a note names; None where there is none, or one that says nothing."""
+    try:
+        return Process(**read_json(note))
+    except (UserError, TypeError):
+        return None
