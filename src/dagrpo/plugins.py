@@ -160,7 +160,8 @@ class Plugins(Generic[T]):
         module = self._imported(place.module, name)
         if not hasattr(module, place.attribute):
             raise UserError(
-                f"`{name}` is not a {self.what}: {place.module} has no `{place.attribute}`; correct {self.key}."
+                f"`{name}` is not a {self.what}: {place.module} has no `{place.attribute}` (its objects are "
+                f"{', '.join(sorted(name for name in vars(module) if not name.startswith('_')))}); correct {self.key}."
             )
         return getattr(module, place.attribute)
 

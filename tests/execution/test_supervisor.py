@@ -79,7 +79,7 @@ def test_a_mistake_is_told_once_and_not_tried_again(command: list[str], tmp_path
     process = _run(command, tmp_path, "mistake")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert output == "probe: params.yaml: correct it.\n"
+    assert output == "probe: params.yaml: correct it.\nLog: x.log\n"
     assert (tmp_path / "attempts").read_text() == "x"
 
 

@@ -39,7 +39,8 @@ def test_every_part_is_used_by_an_experiment_or_fits_a_model_and_a_task() -> Non
 def test_a_later_preset_wins_and_what_none_says_is_the_default(folder: Path) -> None:
     params = composed(["first"], folder)
     assert (params.sft.steps, params.training.steps, params.model.name) == (3, 7, "small")
-    assert composed(["first", "small"], folder).sft.steps == 0
+    both = composed(["first", "small"], folder)
+    assert (both.sft.steps, both.experiment.name) == (0, "first-small")
 
 
 def test_parts_without_an_experiment_give_it_their_names_without_the_hardware(folder: Path) -> None:
@@ -73,4 +74,15 @@ def test_a_key_that_does_not_exist_is_told_with_the_names_of_the_presets(folder:
     with pytest.raises(
         UserError, match=r"first: unknown key `training\.setps`: the nearest known key is `training\.steps`"
     ):
+        composed(["first"], folder)
+
+
+def test_hardware_alone_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="box say nothing of what is trained: name a model and a task, too"):
+        composed(["box"], folder)
+
+
+def test_a_key_that_stands_twice_is_refused(folder: Path) -> None:
+    (folder / "tasks/sums.yaml").write_text("training: {steps: 7}\ntraining: {order: easy_first}\n")
+    with pytest.raises(UserError, match=r"sums\.yaml is not valid YAML .*the key training stands twice"):
         composed(["first"], folder)

@@ -33,7 +33,10 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_such_lab.losses:tilted", r"cannot be imported|that can be imported \(No module named 'no_such_lab'\)"),
+        (
+            "no_such_lab.losses:tilted",
+            r"cannot be imported|that can be imported \(ModuleNotFoundError: No module named 'no_such_lab'\)",
+        ),
         ("example_lab.losses:tiltd", r"example_lab.losses has no `tiltd`"),
         ("example_lab.losses:policy_gradient", r"not a loss but a function: .* make it a Loss of dagrpo.algorithms"),
         ("example_lab.advantages:best", r"not a loss but a Advantage"),

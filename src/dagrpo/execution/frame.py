@@ -91,7 +91,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
             raise
         logger.exception(sentence)
         if rank() == 0:
-            print(f"{stage.name}: {sentence}", file=sys.stderr, flush=True)
+            print(f"{stage.name}: {sentence}\nLog: {options.log}", file=sys.stderr, flush=True)
         raise SystemExit(exit_code_of(error)) from error
 
 

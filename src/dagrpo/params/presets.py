@@ -28,8 +28,10 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
     values: dict[str, Any] = {}
     for name in names:
         values = merged(values, _resolved(name, folder, ()))
-    if "name" not in values.get("experiment", {}):
-        what = [name for name in names if _path(name, folder).parent.name != "hardware"]
+    what = [name for name in names if _path(name, folder).parent.name != "hardware"]
+    if not what:
+        raise UserError(f"{' and '.join(names)} say nothing of what is trained: name a model and a task, too.")
+    if len(what) > 1 or "name" not in values.get("experiment", {}):
         values = merged(values, {"experiment": {"name": "-".join(Path(name).stem for name in what)}})
     return parse(merged(Params().model_dump(), values), " + ".join(names))
 

@@ -5,7 +5,9 @@ faster, and repeatable up to the rounding of matrix products.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import closing
+from typing import Any
 
 from dagrpo.params.reward import Reward
 from dagrpo.records import Attempt
@@ -38,7 +40,25 @@ def collect(
         for sample in sampling.sample_indices
     ]
     order_of_work = in_lockstep if sampling.lockstep else free_running
-    return asyncio.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
+    return _run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
+
+
+def _run(work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+    """Run to the end, or to Ctrl-C, which is raised where it strikes.
+
+    asyncio.run would make a cancellation of it, which a wave that waits for its engine takes for a fault.
+    """
+    with closing(asyncio.new_event_loop()) as loop:
+        try:
+            return loop.run_until_complete(work)
+        finally:
+            loop.run_until_complete(_cancel(asyncio.all_tasks(loop)))
+
+
+async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def grade(

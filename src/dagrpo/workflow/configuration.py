@@ -1,9 +1,8 @@
 """Snakemake's config as checked parameters, and our sentences as errors that Snakemake shows as they are."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from snakemake.exceptions import WorkflowError
 
@@ -13,36 +12,38 @@ from dagrpo.params.schema import Params, parse, read_params, read_yaml
 from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
 
 PARAMS = Path("params.yaml")
+T = TypeVar("T")
 
 
-@contextmanager
-def shown_by_snakemake() -> Iterator[None]:
-    """A UserError in the block becomes a WorkflowError, which Snakemake shows without a traceback."""
+def told_by_snakemake(ask: Callable[[], T]) -> T:
+    """What `ask` returns; its UserError as a WorkflowError, which Snakemake shows with the lines of rules that led to it."""
     try:
-        yield
+        return ask()
     except UserError as error:
-        raise WorkflowError(str(error)) from None
+        sentence = str(error)
+    raise WorkflowError(sentence)
 
 
 def require_readable() -> None:
     """Refuse a params.yaml that is missing or not YAML in a sentence that names it, before Snakemake reads it."""
-    with shown_by_snakemake():
-        read_yaml(PARAMS)
+    told_by_snakemake(lambda: read_yaml(PARAMS))
 
 
 def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it, checked against the schema and the tasks."""
-    with shown_by_snakemake():
+
+    def check() -> Params:
         params = parse(with_overrides(config))
         require_fitting_tasks(params)
         return params
 
+    return told_by_snakemake(check)
+
 
 def split_for_rollouts(task: str, path: str) -> str:
     """The path of a split whose problems are to be completed; an error for a task that takes more than one turn."""
-    with shown_by_snakemake():
-        require_single_turn(task)
-        return path
+    told_by_snakemake(lambda: require_single_turn(task))
+    return path
 
 
 def differs_from_file(params: Params) -> bool:
