@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
+from dagrpo.console import say
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, read_json, write_json
@@ -72,6 +73,8 @@ def resume(root: Path, steps: int, model: torch.nn.Module, optimizer: torch.opti
     finished = int(world.broadcast(newest.step if newest is not None else 0))
     if finished:
         load(at(root, finished), model, optimizer)
+        if world.is_rank_zero:
+            say(f"Step {finished} of {steps} is finished: going on from {at(root, finished).folder}.")
     return finished
 
 
