@@ -51,9 +51,17 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *command: str) -> subprocess.Popen[str]:
-    """Start a command in a clone; its output is kept in <clone>/output.txt."""
+    """Start a command in a clone, as the leader of a process group; its output is kept in <clone>/output.txt."""
     with (folder / "output.txt").open("a") as output:
-        return subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=output, stderr=output, text=True)
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(folder),
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
 
 
 def run(folder: Path, *command: str, timeout: float = 600) -> str:

@@ -1,7 +1,9 @@
 """The real DAG, with the real SGLang server, on a tiny model: both engines, exactness, interruption."""
 
+import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +115,23 @@ def test_a_run_that_is_killed_three_ways_and_started_again_gives_the_same_bytes(
     trained = [name for name in killed if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics"))]
     assert len(trained) > STEPS
     assert {name: killed[name] for name in trained} == {name: whole[name] for name in trained}
+
+
+def test_ctrl_c_ends_everything_at_once_and_the_next_run_gives_the_same_bytes(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = _ready_to_train(finished[0], tmp_path / "interrupted")
+    target = f"{RUN}/policy/manifest.json"
+    process = clones.start(folder, "snakemake", "--cores", "all", target)
+    _wait_for_step(folder, 2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) != 0
+    _no_process_is_left(folder)
+    output = (folder / "output.txt").read_text()
+    assert "crashed" not in output
+    assert not (folder / target).exists()
+    clones.run(folder, "snakemake", "--cores", "all", target)
+    assert clones.outputs(folder)[target] == clones.outputs(finished[0])[target]
 
 
 def _ready_to_train(finished: Path, destination: Path) -> Path:
