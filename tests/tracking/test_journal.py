@@ -5,12 +5,22 @@ from pathlib import Path
 import pytest
 from tests.tracking.conftest import stage_record
 
-from dagrpo.tracking.journal import EVENTS, Journal, discard, has_end, identity, journals, read_events, start_of
+from dagrpo.tracking.journal import (
+    DAMAGED,
+    EVENTS,
+    Journal,
+    discard,
+    has_end,
+    identity,
+    journals,
+    read_events,
+    start_of,
+)
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    return Journal.begin(tmp_path, "train", {"record": stage_record()})
+    return Journal.begin(tmp_path, "train", {"record": stage_record(), "uri": "sqlite:///mlflow.db"})
 
 
 def test_a_journal_starts_with_the_record_and_its_process(tmp_path: Path, journal: Journal) -> None:
@@ -19,6 +29,16 @@ def test_a_journal_starts_with_the_record_and_its_process(tmp_path: Path, journa
     assert start["event"] == "start"
     assert start["record"]["stage"] == "train"
     assert set(start["process"]) == {"pid", "started", "host"}
+
+
+@pytest.mark.parametrize("beginning", ["", "{}\n", '{"event": "sta'])
+def test_a_journal_whose_beginning_is_damaged_is_set_aside_and_the_others_are_delivered(
+    tmp_path: Path, journal: Journal, beginning: str
+) -> None:
+    damaged = Journal.begin(tmp_path, "score", {"record": stage_record(), "uri": "sqlite:///mlflow.db"})
+    (damaged.folder / EVENTS).write_text(beginning)
+    assert journals(tmp_path) == [journal.folder]
+    assert (damaged.folder / DAMAGED).read_text() == beginning
 
 
 def test_reading_goes_on_where_it_stopped(journal: Journal) -> None:
