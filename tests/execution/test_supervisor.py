@@ -112,7 +112,8 @@ def test_an_interrupt_from_the_terminal_ends_a_stage_that_was_started_again(comm
     process = _run(command, tmp_path, "killed once, then slow")
     _wait_until_it_works(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
+    assert output.endswith("Interrupted.\n")
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "attempts").read_text() == "xx"
 

@@ -211,6 +211,10 @@ def _log_to(path: Path, *, append: bool) -> None:
 
 
 def _log_bug(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        logger.warning("interrupted", exc_info=(kind, error, traceback))
+        print("Interrupted.", file=sys.stderr, flush=True)
+        return
     logger.critical("a bug, not a mistake of yours", exc_info=(kind, error, traceback))
     sys.__excepthook__(kind, error, traceback)
 
