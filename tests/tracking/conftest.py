@@ -34,10 +34,11 @@ StartStage = Callable[..., "subprocess.Popen[str]"]
 
 def stage_record(stage: str = "train", seed: int | None = 0, **changes: Any) -> dict[str, Any]:
     """What the stage frame passes to stage_run."""
-    folder = "models/tiny" if seed is None else f"results/demo/runs/seed_{seed}/{stage}"
+    folder = "models/demo/tiny" if seed is None else f"results/demo/runs/seed_{seed}/{stage}"
     record = {
         "stage": stage,
         "experiment": "demo",
+        "overrides": {},
         "seed": seed,
         "params": {"training": {"steps": 3, "levels": ["a", "b"]}},
         "code": "c" * 64,

@@ -1,6 +1,7 @@
 """What a stage writes down while it works."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.tracking.conftest import stage_record
@@ -78,5 +79,8 @@ def test_a_discarded_journal_is_gone(tmp_path: Path, journal: Journal) -> None:
 
 
 def test_executions_with_the_same_outputs_have_one_identity() -> None:
-    assert identity(stage_record()) == identity(stage_record(key="f" * 64))
-    assert identity(stage_record()) != identity(stage_record(seed=1))
+    def of(variation: str = "", **changes: Any) -> str:
+        return identity({"record": stage_record(**changes), "variation": variation})
+
+    assert of() == of(key="f" * 64)
+    assert len({of(), of(seed=1), of("try 0123abcd"), of("puffy-lamb")}) == 4

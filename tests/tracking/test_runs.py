@@ -43,7 +43,7 @@ def test_stages_that_all_seeds_share_have_a_parent_of_their_own(project: Path) -
             pass
     assert settle(project)
     assert {parent.info.run_name for parent in parent_runs(project).values()} == {"shared", "seed 0", "seed 1"}
-    assert [run.info.run_name for run in stage_runs(project)] == ["model models/tiny", "train train", "train train"]
+    assert [run.info.run_name for run in stage_runs(project)] == ["model tiny", "train train", "train train"]
 
 
 def test_parameters_digests_and_the_key_are_recorded(project: Path) -> None:

@@ -66,6 +66,17 @@ def _typed(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) else value
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as one mapping of dotted keys. Lists stay whole, and so do empty mappings."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            result[prefix + key] = value
+    return result
+
+
 def difference(old: str, new: str) -> list[str]:
     """The lines that differ between two params.yaml texts, each with - or +, comments left out."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)

@@ -58,6 +58,10 @@ class TrainingRuntime(Section):
 
 
 class Runtime(Section):
+    reuse: bool = Field(
+        True,
+        description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
+    )
     engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")

@@ -21,8 +21,13 @@ from dagrpo.report.rollouts import first_and_last
 FIGURE_FILES = tuple(f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg"))
 
 
-def build(inputs: Inputs, report: Report, own_params: Mapping[str, Any]) -> Page:
-    """Compute everything the page shows. `own_params`: the report's own part of params.yaml, to be shown as well."""
+def build(
+    inputs: Inputs, report: Report, own_params: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Page:
+    """Compute everything the page shows.
+
+    `own_params`: the report's own part of params.yaml, to be shown as well; `overrides`: what makes the run a try.
+    """
     comparisons = [compare(inputs, task) for task in inputs.tasks]
     recorded_curves = curves(inputs)
     phases = first_and_last(inputs, report.smoothing)
@@ -34,6 +39,7 @@ def build(inputs: Inputs, report: Report, own_params: Mapping[str, Any]) -> Page
         examples={task: examples(inputs, task, report.completions) for task in inputs.tasks},
         lineage=lineage_rows(inputs.provenance),
         parameters=recorded(inputs.provenance, own_params),
+        overrides=overrides or {},
     )
 
 
@@ -44,7 +50,7 @@ def write(page: Page, window: int, *, html: Path, metrics: Path, table: Path, su
     write_text(html, render(page))
     write_json(metrics, metrics_json(page.comparisons, page.curves, window))
     write_text(table, to_csv(page.curves))
-    write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons))
+    write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides))
 
 
 def _write_figure(drawn: Drawn, folder: Path) -> None:

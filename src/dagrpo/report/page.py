@@ -34,6 +34,7 @@ class Page:
     examples: Mapping[str, TaskExamples]  # by task
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
+    overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def facts(page: Page) -> list[tuple[str, str]]:
     recorded = {
         "Policy": _text(value_of(page.parameters, "model.name")),
         "Training": _training(page),
-        "Seeds": ", ".join(str(seed) for seed in page.inputs.seeds),
+        ("Seed" if len(page.inputs.seeds) == 1 else "Seeds"): ", ".join(str(seed) for seed in page.inputs.seeds),
         "Evaluated on": ", ".join(
             f"{comparison.task} ({wording.plural(comparison.problems, 'problem')})" for comparison in page.comparisons
         ),

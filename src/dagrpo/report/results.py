@@ -1,10 +1,12 @@
 """The numbers of the report for other programs: metrics.json for DVC, summary.md for the end of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.wording import (
+    about_try,
     headline,
     interpretation,
     metric_label,
@@ -52,7 +54,9 @@ def training_numbers(curves: Curves, window: int) -> dict[str, float]:
     }
 
 
-def summary_markdown(experiment: str, comparisons: Sequence[TaskComparison]) -> str:
+def summary_markdown(
+    experiment: str, comparisons: Sequence[TaskComparison], overrides: Mapping[str, Any] | None = None
+) -> str:
     """One table over all tasks, and below it what it means."""
     rows = [
         f"| {comparison.task} | {metric_label(metric.metric)} | {_cells(metric)} |"
@@ -64,7 +68,9 @@ def summary_markdown(experiment: str, comparisons: Sequence[TaskComparison]) -> 
     lines = [
         f"# {experiment}",
         "",
-        f"Seeds: {seeds}. Scores in percent, differences in percentage points, each with its {level}.",
+        *([about_try(overrides), ""] if overrides else []),
+        f"{'Seed' if len(comparisons[0].seeds) == 1 else 'Seeds'}: {seeds}. Scores in percent, differences in percentage points, "
+        f"each with its {level}.",
         "",
         "| task | metric | base | trained | trained - base |",
         "|---|---|---|---|---|",

@@ -1,6 +1,10 @@
 """How numbers become words: one form for each kind of number, and what an interval allows one to say."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from dagrpo.evaluation.statistics import Estimate
+from dagrpo.files import canonical_json
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 
 MINUS = "\N{MINUS SIGN}"
@@ -38,6 +42,12 @@ def plural(count: int, noun: str) -> str:
 
 def includes_zero(difference: Estimate) -> bool:
     return difference.low <= 0 <= difference.high
+
+
+def about_try(overrides: Mapping[str, Any]) -> str:
+    """What a reader of a try must know first: it is not the experiment of params.yaml."""
+    changes = ", ".join(f"{key} = {canonical_json(value)}" for key, value in sorted(overrides.items()))
+    return f"This is a try, not the experiment of params.yaml: {changes}."
 
 
 def headline(comparison: TaskComparison) -> str:

@@ -1,11 +1,14 @@
 """Stage model: the policy before any training. No logic of its own."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime
 
 
 def work(job: Job) -> None:
-    """Make models/<name>/ from wherever the parameters say."""
+    """Make models/<experiment>/<name>/ from wherever the parameters say."""
     from dagrpo import console
     from dagrpo.checkpoints import facts
     from dagrpo.models.make import make_model
@@ -22,4 +25,9 @@ def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=4000)
 
 
-STAGE = Stage(name="model", work=work, reads=("model",), needs=needs)
+def reusable(params: Mapping[str, Any]) -> bool:
+    """Not where it reads a file of this machine, which may have changed."""
+    return bool(params["model"]["source"] != "gguf")
+
+
+STAGE = Stage(name="model", work=work, reads=("model",), needs=needs, reusable=reusable)

@@ -1,4 +1,7 @@
-"""Stage prepare: data/<task>/{train,test,dropped}.parquet and card.json. The task is the name of the card's folder."""
+"""Stage prepare: data/<experiment>/<task>/{train,test,dropped}.parquet and card.json. The task is the name of the card's folder."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from dagrpo.execution.declaration import Job, Stage
 
@@ -27,9 +30,15 @@ def work(job: Job) -> None:
     summary(f"prepare {card.task}", card.summary())
 
 
+def reusable(params: Mapping[str, Any]) -> bool:
+    """Not where it reads files of this machine, which may have changed."""
+    return params["data"]["mirror"] is None and params["data"]["pass_rates"] is None
+
+
 STAGE = Stage(
     name="prepare",
     work=work,
     reads=("data", "experiment.evaluate", "experiment.train"),
     selects=("task", "verifier"),
+    reusable=reusable,
 )

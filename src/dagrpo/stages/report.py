@@ -1,5 +1,8 @@
 """Stage report: an experiment's scores, curves, completions and lineage on one page."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from dagrpo.execution.declaration import Job, Stage
 
 
@@ -20,7 +23,7 @@ def work(job: Job) -> None:
         rollouts=job.inputs["rollouts"],
         provenance=job.inputs["lineage"],
     )
-    page = build(inputs, report, job.params)
+    page = build(inputs, report, job.params, job.overrides)
     html = job.output("html")
     figures = html.parent / "figures"
     write(
@@ -39,4 +42,15 @@ def work(job: Job) -> None:
     summary(f"report of {job.experiment}", [*((c.task, headline(c)) for c in page.comparisons), ("open", str(html))])
 
 
-STAGE = Stage(name="report", work=work, reads=("report",), metrics=("metrics",))
+def reusable(params: Mapping[str, Any]) -> bool:
+    """Never: the page names its experiment."""
+    return False
+
+
+STAGE = Stage(
+    name="report",
+    work=work,
+    reads=("report", "experiment.seeds", "experiment.evaluate", "experiment.tasks"),
+    metrics=("metrics",),
+    reusable=reusable,
+)

@@ -164,7 +164,7 @@ def _superseded(folders: Sequence[Path]) -> set[Path]:
             start = start_of(folder)
         except FileNotFoundError:  # delivered by another process meanwhile
             continue
-        who = identity(start["record"])
+        who = identity(start)
         newest[who] = max(newest.get(who, (0, folder)), (start["time"], folder))
     keep = {folder for _, folder in newest.values()}
     return {folder for folder in folders if folder not in keep}

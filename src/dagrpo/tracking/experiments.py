@@ -12,9 +12,13 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from dagrpo.files import canonical_json
 from dagrpo.tracking.environment import Process
+from dagrpo.tracking.names import tag_value
+from dagrpo.tracking.variations import experiment_name
 
 PARENT = "mlflow.parentRunId"
+VARIATION = "variation"
 SHARED = "shared"  # the seed of stages that all seeds share
 
 
@@ -44,15 +48,29 @@ def find_execution(client: MlflowClient, experiment_id: str, execution: str) -> 
     return str(runs[0].info.run_id) if runs else None
 
 
-def find_parent(client: MlflowClient, experiment_id: str, record: Mapping[str, Any], start_time: int) -> str:
-    """The id of the parent run of an experiment and seed, made if there is none. `start_time` is in milliseconds."""
+def find_parent(
+    client: MlflowClient, experiment_id: str, record: Mapping[str, Any], variation: str, start_time: int
+) -> str:
+    """The id of the parent run of an experiment, a variation of it and a seed, made if there is none.
+
+    `start_time` is in milliseconds.
+    """
     seed = seed_tag(record)
-    runs = client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'", max_results=1)
-    if runs:
-        return str(runs[0].info.run_id)
-    tags = {"role": "parent", "experiment": record["experiment"], "seed": seed}
+    for run in client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'"):
+        if run.data.tags.get(VARIATION, "") == variation:
+            return str(run.info.run_id)
+    tags = {"role": "parent", "experiment": experiment_name(record), "seed": seed} | variation_tags(record, variation)
     name = SHARED if seed == SHARED else f"seed {seed}"
+    name = f"{name}, {variation}" if variation else name
     return str(client.create_run(experiment_id, start_time, tags, name).info.run_id)
+
+
+def variation_tags(record: Mapping[str, Any], variation: str) -> dict[str, str]:
+    """What tells the run of a variation from the experiment's own; nothing for those."""
+    overrides = {
+        f"override.{key}": tag_value(canonical_json(value)) for key, value in record.get("overrides", {}).items()
+    }
+    return ({VARIATION: variation} if variation else {}) | overrides
 
 
 def settle_parent(client: MlflowClient, run_id: str) -> None:
@@ -81,11 +99,11 @@ def run_name(record: Mapping[str, Any]) -> str:
     if not record["outputs"]:
         return str(record["stage"])
     place = posixpath.commonpath([posixpath.dirname(path) for path in record["outputs"]])
-    run_folder = f"results/{record['experiment']}/runs/seed_{record['seed']}"
-    for prefix in (f"{run_folder}/eval/", run_folder, f"results/{record['experiment']}"):
-        if place.startswith(prefix):
-            place = place.removeprefix(prefix)
-            break
+    experiment = record["experiment"]
+    run_folder = f"results/{experiment}/runs/seed_{record['seed']}"
+    folders = (f"{run_folder}/eval/", run_folder, *(f"{top}/{experiment}" for top in ("results", "data", "models")))
+    prefix = next((folder for folder in folders if place.startswith(folder)), "")
+    place = place.removeprefix(prefix)
     return f"{record['stage']} {place.strip('/')}".strip()
 
 

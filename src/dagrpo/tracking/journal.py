@@ -153,9 +153,12 @@ def start_of(folder: Path) -> Event:
     return start
 
 
-def identity(record: Mapping[str, Any]) -> str:
-    """The same for every execution that writes the same outputs: two of them never run at once."""
-    return digest_of([record["experiment"], record["seed"], record["stage"], sorted(record["outputs"])])
+def identity(start: Event) -> str:
+    """The same for every execution that writes the same outputs of the same variation: two of them never run at once."""
+    record = start["record"]
+    return digest_of(
+        [record["experiment"], start.get("variation", ""), record["seed"], record["stage"], sorted(record["outputs"])]
+    )
 
 
 def discard(folder: Path) -> None:

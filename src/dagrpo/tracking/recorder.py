@@ -25,6 +25,7 @@ from dagrpo.tracking.experiments import (
     run_name,
     seed_tag,
     settle_parent,
+    variation_tags,
 )
 from dagrpo.tracking.journal import (
     Event,
@@ -36,6 +37,7 @@ from dagrpo.tracking.journal import (
     start_of,
 )
 from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
+from dagrpo.tracking.variations import experiment_name
 
 # What a database, a server, the network or a damaged journal may raise.
 TROUBLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ValueError, KeyError, TypeError)
@@ -77,11 +79,13 @@ class Recorder:
 
     def _open(self) -> str:
         record = self._start["record"]
-        experiment = find_experiment(self._client, record["experiment"], self._start["artifacts"])
+        experiment = find_experiment(self._client, experiment_name(record), self._start["artifacts"])
         run_id = find_execution(self._client, experiment, self._folder.name)
         if run_id is None:
-            close_dead_runs(self._client, experiment, identity(record))
-            parent = find_parent(self._client, experiment, record, self._start["time"])
+            close_dead_runs(self._client, experiment, identity(self._start))
+            parent = find_parent(
+                self._client, experiment, record, self._start.get("variation", ""), self._start["time"]
+            )
             self._client.update_run(parent, "RUNNING")
             tags = self._tags(record) | {PARENT: parent}
             run = self._client.create_run(experiment, self._start["time"], tags, run_name(record))
@@ -93,9 +97,11 @@ class Recorder:
         return run_id
 
     def _tags(self, record: Mapping[str, Any]) -> dict[str, str]:
-        tags = {name: record[name] for name in ("stage", "experiment", "key", "code")}
+        tags = {name: record[name] for name in ("stage", "key", "code")} | {"experiment": experiment_name(record)}
         tags |= {"role": "stage", "seed": seed_tag(record), "execution": self._folder.name}
-        tags |= {"identity": identity(record), "mlflow.source.name": f"src/dagrpo/stages/{record['stage']}.py"}
+        tags |= variation_tags(record, self._start.get("variation", ""))
+        tags |= {"taken_from": record["taken_from"]} if "taken_from" in record else {}
+        tags |= {"identity": identity(self._start), "mlflow.source.name": f"src/dagrpo/stages/{record['stage']}.py"}
         tags |= {"mlflow.source.type": "LOCAL"} | self._start["tags"] | process_tags(self._process)
         return {name: tag_value(value) for name, value in tags.items()}
 

@@ -30,6 +30,7 @@ from dagrpo.tracking.environment import environment_tags
 from dagrpo.tracking.journal import Journal
 from dagrpo.tracking.store import artifact_location, require_usable, tracking_uri, without_password
 from dagrpo.tracking.system import SystemMeter
+from dagrpo.tracking.variations import recording_root, variation_name
 
 MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")
@@ -118,7 +119,7 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
     if mode == "off":
         yield StageRun(None)
         return
-    journal = _begin(Path.cwd(), record)
+    journal = _begin(recording_root(Path.cwd()), record)
     run = StageRun(journal)
     try:
         with _attended(run, journal.folder if mode == "on" else None):
@@ -143,7 +144,12 @@ def _begin(root: Path, record: Mapping[str, Any]) -> Journal:
     trouble = last_trouble(root)
     if trouble:
         logger.warning("earlier runs are not in MLflow yet: %s", trouble)
-    start = {"uri": without_password(uri), "artifacts": artifact_location(uri, root), "tags": environment_tags(root)}
+    start = {
+        "uri": without_password(uri),
+        "artifacts": artifact_location(uri, root),
+        "tags": environment_tags(Path.cwd()),
+        "variation": variation_name(record["experiment"]),
+    }
     return Journal.begin(root, record["stage"], {"record": dict(record), **start})
 
 

@@ -1,0 +1,31 @@
+"""Variations of an experiment: a try (parameters that params.yaml does not hold), or an experiment that DVC has named.
+
+They are recorded in the MLflow experiment of the same name, under a parent run of their own. What DVC runs in a temporary
+copy of the repository is recorded in the repository itself: the copy is removed afterwards.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+DVC_NAME = "DVC_EXP_NAME"  # set by `dvc exp run`
+DVC_ROOT = "DVC_ROOT"  # the repository, also where a stage runs in a temporary copy of it
+TRY = "~"  # in the name of an experiment's folders; what follows is the digest of the try's parameters
+
+
+def experiment_name(record: Mapping[str, Any]) -> str:
+    """The experiment that an execution belongs to; its folders may be those of a try."""
+    return str(record["experiment"]).partition(TRY)[0]
+
+
+def variation_name(folder: str) -> str:
+    """What to call the variation that this process runs in an experiment's folders; empty: the experiment itself."""
+    _, is_try, digest = folder.partition(TRY)
+    return f"try {digest}" if is_try else os.environ.get(DVC_NAME, "")
+
+
+def recording_root(folder: Path) -> Path:
+    """The project folder whose history holds what runs in `folder`."""
+    main = os.environ.get(DVC_ROOT)
+    return Path(main) if main and os.environ.get(DVC_NAME) and Path(main).is_dir() else folder
