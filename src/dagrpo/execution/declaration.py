@@ -17,7 +17,8 @@ class Job:
     """One execution of a stage: its files, its parameters, and the run that records it."""
 
     stage: str
-    experiment: str
+    experiment: str  # name of its folders: that of the experiment, or <name>~<digest> for a try
+    overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
     seed: int | None  # None for stages that all seeds share
     inputs: Mapping[str, Sequence[Path]]
     outputs: Mapping[str, Path]
@@ -69,6 +70,10 @@ def _one_process(runtime: Runtime) -> int:
     return 1
 
 
+def _always(params: Mapping[str, Any]) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A stage, by its name in the rules. Declarations are imported whenever the Snakefile is read, so a module that makes
@@ -83,3 +88,4 @@ class Stage:
     restarts: int = 0  # after a crash; never after a mistake of the user's
     processes: Callable[[Runtime], int] = _one_process  # that torchrun starts
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
+    reusable: Callable[[Mapping[str, Any]], bool] = _always  # whether its parameters say all that its inputs do not

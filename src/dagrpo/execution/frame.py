@@ -15,19 +15,15 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from pydantic import ValidationError
-
-from dagrpo.errors import UserError
 from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.failures import exit_code_of, sentence_of
-from dagrpo.execution.identity import code_digest
-from dagrpo.files import digest_of, read_json, sha256_of, write_json
-from dagrpo.params.runtime import Runtime
+from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
+from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.tracking.runs import StageRun, stage_run
+from dagrpo.tracking.variations import TRY
 
-STATES = Path(".state")
-RAN = STATES / "ran"  # what ran and is not yet committed to DVC
+RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
 logger = logging.getLogger(__name__)
 
 
@@ -39,41 +35,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line that the rules write."""
     parser = argparse.ArgumentParser(prog="stage.py", description="Runs one stage of the DAG.")
     parser.add_argument("--job", type=Path, required=True, help="JSON: the stage, its params, the files of its code")
-    parser.add_argument("--experiment", required=True)
+    parser.add_argument("--experiment", required=True, help="name of its folders")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--runtime", type=Path, required=True, help="JSON with section runtime")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=PATH", help="may repeat a name")
     parser.add_argument("--output", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--overrides", type=Path, help="JSON with what a try changes, by dotted key")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--attempt", type=int, help="given by the supervisor that starts this process")
+    parser.set_defaults(taken_from=None)  # the provenance.json of another experiment that has made the same
     return parser.parse_args(arguments)
-
-
-def declared(path: Path) -> dict[str, Any]:
-    """The job file that the rules have written: stage, params and code. UserError: it is gone or damaged."""
-    content = _own_json(path)
-    if not isinstance(content, dict) or not {"stage", "params", "code"} <= content.keys():
-        raise _damaged(path)
-    return content
-
-
-def runtime_of(path: Path) -> Runtime:
-    """Section runtime as the rules have written it. UserError: the file is gone or damaged."""
-    try:
-        return Runtime.model_validate(_own_json(path))
-    except ValidationError:
-        raise _damaged(path) from None
-
-
-def _own_json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except UserError:
-        raise _damaged(path) from None
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is gone or damaged: delete it and start Snakemake again, which writes it anew.")
 
 
 def run(stage: Stage, options: argparse.Namespace) -> None:
@@ -101,15 +72,15 @@ def rank() -> int:
 
 
 def _execute(stage: Stage, options: argparse.Namespace) -> None:
-    inputs = _grouped(options.input)
-    outputs = {name: paths[0] for name, paths in _grouped(options.output).items()}
+    inputs, outputs = inputs_of(options), outputs_of(options)
     runtime = runtime_of(options.runtime)
-    record = _record(stage, options, inputs)
+    record = record_of(stage, options)
 
     def job(run: StageRun) -> Job:
         return Job(
             stage=stage.name,
             experiment=options.experiment,
+            overrides=record["overrides"],
             seed=options.seed,
             inputs=inputs,
             outputs=outputs,
@@ -123,56 +94,15 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     if rank() > 0:
         stage.work(job(StageRun(None)))
         return
-    key = digest_of(_what_decides(record))
-    whole = record | {"key": key, "runtime": runtime.model_dump()}
+    whole = record | {"runtime": runtime.model_dump()}
+    if options.taken_from is not None:
+        whole |= {"taken_from": str(options.taken_from)}
     with stage_run(whole | {"outputs": [str(path) for path in outputs.values()]}) as run:
         stage.work(job(run))
         digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
         write_json(outputs["provenance"], whole | {"outputs": digests})
         run.log_outputs(digests)
-    _note_what_ran(outputs, key)
-
-
-def _record(stage: Stage, options: argparse.Namespace, inputs: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
-    """What the execution depends on, and whose it is. UserError names an input that is missing."""
-    missing = [str(path) for paths in inputs.values() for path in paths if not path.exists()]
-    if missing:
-        raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
-    job = declared(options.job)
-    return {
-        "stage": stage.name,
-        "experiment": options.experiment,
-        "seed": options.seed,
-        "params": job["params"],
-        "code": code_digest(job["code"]),
-        "inputs": {str(path): sha256_of(path) for paths in inputs.values() for path in paths},
-    }
-
-
-def _what_decides(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a record that decides the outputs."""
-    return {name: value for name, value in record.items() if name != "experiment"}
-
-
-def state_folder(stage: Stage, record: Mapping[str, Any]) -> Path:
-    """Where resumable state lives: not an output, and never shared by jobs whose results differ before both have ended.
-
-    How far to go (`Stage.extends`) is no part of it: more steps go on from the last state.
-    """
-    params = without(record["params"], stage.extends)
-    return STATES / digest_of(_what_decides(record) | {"params": params})[:16]
-
-
-def without(params: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """Nested parameters less some dotted keys."""
-    result = dict(params)
-    for name in list(result):
-        inner = [key.partition(".")[2] for key in keys if key.partition(".")[0] == name]
-        if "" in inner:
-            del result[name]
-        elif inner:
-            result[name] = without(result[name], inner)
-    return result
+    _note_what_ran(outputs, record)
 
 
 def dvc_drives() -> bool:
@@ -180,21 +110,13 @@ def dvc_drives() -> bool:
     return "DVC_STAGE" in os.environ
 
 
-def _note_what_ran(outputs: Mapping[str, Path], key: str) -> None:
-    """Tell the workflow which outputs are new, so that it commits those, and only those, to DVC."""
-    if dvc_drives():
+def _note_what_ran(outputs: Mapping[str, Path], record: Mapping[str, Any]) -> None:
+    """Tell the workflow which outputs are new, so that it commits those, and only those, to DVC. Not those of a try."""
+    if dvc_drives() or TRY in record["experiment"]:
         return
     names = [str(path) for path in outputs.values()]
-    entry = {"outputs": names, "provenance": str(outputs["provenance"]), "key": key}
-    write_json(RAN / f"{digest_of(names)[:16]}.json", entry)
-
-
-def _grouped(pairs: Sequence[str]) -> dict[str, list[Path]]:
-    grouped: dict[str, list[Path]] = {}
-    for pair in pairs:
-        name, _, path = pair.partition("=")
-        grouped.setdefault(name, []).append(Path(path))
-    return grouped
+    entry = {"outputs": names, "provenance": str(outputs["provenance"]), "key": record["key"]}
+    write_json(RAN / record["experiment"] / f"{digest_of(names)[:16]}.json", entry)
 
 
 def _log_to(path: Path, *, append: bool) -> None:

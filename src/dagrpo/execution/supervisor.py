@@ -19,6 +19,8 @@ from dagrpo.execution.ancestors import STARTED_BY, name_as_starter, stop_with_th
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
+from dagrpo.execution.record import declared, runtime_of
+from dagrpo.execution.reuse import taking_over
 from dagrpo.stages import all_stages
 
 
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the stage that the command line names. SystemExit 1 when it failed; the reason has been printed."""
     options = frame.parse(arguments)
     try:
-        stage = all_stages()[frame.declared(options.job)["stage"]]
+        stage = all_stages()[declared(options.job)["stage"]]
         if options.attempt is not None:
             frame.run(stage, options)
         else:
@@ -43,7 +45,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    runtime = frame.runtime_of(options.runtime)
+    runtime = runtime_of(options.runtime)
+    taking = taking_over(stage, options)
+    if taking is not None:
+        frame.run(taking, options)
+        return
     stop_with_the_workflow()  # also while a GPU is waited for
     with own_devices(stage.needs(runtime).gpus):
         processes = stage.processes(runtime)

@@ -1,0 +1,124 @@
+"""What an execution of a stage depends on: read from its command line, digested into its key and the place of its state."""
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dagrpo.errors import UserError
+from dagrpo.execution.declaration import Stage
+from dagrpo.execution.environment import environment
+from dagrpo.execution.identity import code_digest
+from dagrpo.files import digest_of, read_json, sha256_of
+from dagrpo.params.runtime import Runtime
+
+STATES = Path(".state")
+
+
+def declared(path: Path) -> dict[str, Any]:
+    """The job file that the rules have written: stage, params and code. UserError: it is gone or damaged."""
+    content = _own_json(path)
+    if not isinstance(content, dict) or not {"stage", "params", "code"} <= content.keys():
+        raise _damaged(path)
+    return content
+
+
+def runtime_of(path: Path) -> Runtime:
+    """Section runtime as the rules have written it. UserError: the file is gone or damaged."""
+    try:
+        return Runtime.model_validate(_own_json(path))
+    except ValidationError:
+        raise _damaged(path) from None
+
+
+def _own_json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except UserError:
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is gone or damaged: delete it and start Snakemake again, which writes it anew.")
+
+
+def inputs_of(options: argparse.Namespace) -> dict[str, list[Path]]:
+    """What the stage reads, by name."""
+    return _grouped(options.input)
+
+
+def outputs_of(options: argparse.Namespace) -> dict[str, Path]:
+    """What the stage is to write, by name."""
+    return {name: paths[0] for name, paths in _grouped(options.output).items()}
+
+
+def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
+    """What the execution depends on, and whose it is. UserError names an input that is missing."""
+    inputs = [path for paths in inputs_of(options).values() for path in paths]
+    missing = [str(path) for path in inputs if not path.exists()]
+    if missing:
+        raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
+    job = declared(options.job)
+    record = {
+        "stage": stage.name,
+        "experiment": options.experiment,
+        "overrides": _own_json(options.overrides) if options.overrides else {},
+        "seed": options.seed,
+        "job": options.job.stem,
+        "params": job["params"],
+        "code": code_digest(job["code"]),
+        "environment": environment(on_gpu=bool(stage.needs(runtime_of(options.runtime)).gpus)),
+        "inputs": {str(path): sha256_of(path) for path in inputs},
+    }
+    return record | {"key": _key(record, outputs_of(options).values())}
+
+
+def _key(record: Mapping[str, Any], outputs: Iterable[Path]) -> str:
+    """One digest of what decides the outputs: the same in two experiments that make the same."""
+    experiment = record["experiment"]
+    inputs = {in_any_experiment(path, experiment): digest for path, digest in record["inputs"].items()}
+    places = sorted(in_any_experiment(str(path), experiment) for path in outputs)
+    return digest_of(_what_decides(record) | {"inputs": inputs, "outputs": places})
+
+
+def in_any_experiment(path: str, experiment: str) -> str:
+    """`data/*/gsm8k/train.parquet` for a file in the experiment's folder; another path as it is."""
+    top, _, rest = path.partition("/")
+    own, _, inner = rest.partition("/")
+    return f"{top}/*/{inner}" if own == experiment else path
+
+
+def _what_decides(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a record that decides the outputs, on machines of one kind."""
+    return {name: record[name] for name in ("stage", "seed", "params", "code", "inputs")}
+
+
+def state_folder(stage: Stage, record: Mapping[str, Any]) -> Path:
+    """Where resumable state lives: not an output, and never shared by jobs whose results differ before both have ended.
+
+    How far to go (`Stage.extends`) is no part of it: more steps go on from the last state.
+    """
+    params = without(record["params"], stage.extends)
+    return STATES / f"{record['experiment']}-{digest_of(_what_decides(record) | {'params': params})[:16]}"
+
+
+def without(params: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Nested parameters less some dotted keys."""
+    result = dict(params)
+    for name in list(result):
+        inner = [key.partition(".")[2] for key in keys if key.partition(".")[0] == name]
+        if "" in inner:
+            del result[name]
+        elif inner:
+            result[name] = without(result[name], inner)
+    return result
+
+
+def _grouped(pairs: Sequence[str]) -> dict[str, list[Path]]:
+    grouped: dict[str, list[Path]] = {}
+    for pair in pairs:
+        name, _, path = pair.partition("=")
+        grouped.setdefault(name, []).append(Path(path))
+    return grouped
