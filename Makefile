@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check oracle setup gpu ui sync lint params locks clean
+.PHONY: run test check oracle setup gpu ui lint params locks clean
 
 run: setup
 	snakemake --cores all target
@@ -54,9 +54,6 @@ gpu:
 
 ui: setup
 	dagrpo ui
-
-sync: setup
-	dagrpo sync
 
 params: setup
 	dagrpo generate

@@ -1,7 +1,15 @@
 """The DAG from raw data to a score with an error bar: `snakemake --cores all target`."""
 
+import re
+import sys
+from pathlib import Path
+
 from snakemake.utils import min_version
 
+sys.path.insert(0, str(Path(workflow.basedir, "workflow/scripts")))
+from own_code import use_code_of
+
+use_code_of(Path(workflow.basedir))
 from dagrpo.workflow.configuration import require_readable
 
 min_version("9.27")
@@ -26,7 +34,7 @@ report: "workflow/report/workflow.rst"
 wildcard_constraints:
     task=r"[a-z0-9][a-z0-9_.-]*",
     model=r"[a-z0-9][a-z0-9_.-]*",
-    experiment=r"[a-z0-9][a-z0-9_.-]*",
+    experiment=re.escape(FOLDER),  # a path of another experiment is not made by this one's parameters
     seed=r"\d+",
     policy="base|trained",
 
@@ -36,23 +44,23 @@ onstart:
 
 
 onsuccess:
-    finish(experiment.name)
+    finish()
 
 
 onerror:
-    commit_what_ran()
+    commit(FOLDER)
 
 
 rule target:
     default_target: True
     input:
-        f"results/{experiment.name}/report/report.html",
+        f"results/{FOLDER}/report/report.html",
     message:
-        "{experiment.name} is complete."
+        f"{FOLDER} is complete."
 
 
 rule prepared:
     input:
-        expand("data/{task}/card.json", task=experiment.tasks),
+        expand("data/{folder}/{task}/card.json", folder=FOLDER, task=experiment.tasks),
     message:
-        "The data of {experiment.name} is prepared."
+        f"The data of {FOLDER} is prepared."

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from dagrpo.checkpoints import commands as checkpoint_commands
+from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
 
@@ -66,11 +67,16 @@ def grade(
 
 
 @app.command()
-def sync() -> None:
-    """After `dvc pull` or `dvc checkout`: tell Snakemake which outputs DVC vouches for."""
-    from dagrpo.workflow.sync import sync as run
+def clean(
+    tries: Annotated[bool, typer.Option("--tries", help="the folders of every try: of runs with overrides")] = False,
+) -> None:
+    """Remove what tries have made, and say what that was. Their history in MLflow stays."""
+    from dagrpo.workflow.clean import remove_tries
 
-    run()
+    if not tries:
+        raise UserError("Say what to remove: `dagrpo clean --tries`; an experiment's own results are yours to delete.")
+    for line in remove_tries(Path.cwd()):
+        print(line)
 
 
 @app.command()

@@ -1,94 +1,146 @@
-"""The lock of a killed run is released, that of a living one never: not on this machine, not on another."""
+"""One run at a time in an experiment's folders, and what a killed run has left is removed where that is certain."""
 
 import json
-import os
 import subprocess
 import sys
-import time
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dagrpo.workflow.locks import LOCKS, NOTE, note_owner, release_stale_lock
+from dagrpo.errors import UserError
+from dagrpo.workflow import locks
+from dagrpo.workflow.locks import RUNNING, SNAKEMAKES_LOCKS, hold
+
+HOLDER = """
+import sys, time
+from dagrpo.workflow.locks import hold
+sys.argv = ["/usr/bin/snakemake", "--cores", "all", "target"]
+hold("tiny")
+print("held", flush=True)
+time.sleep(60)
+"""
 
 
-def _lock(folder: Path) -> Path:
-    lock = folder / LOCKS / "0.input.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
+@pytest.fixture(autouse=True)
+def _in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    yield
+    locks._held.close()
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs the experiment tiny."""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _snakemakes_lock(name: str, *lines: str) -> Path:
+    lock = SNAKEMAKES_LOCKS / name
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text("\n".join(lines))
     return lock
 
 
-def _owner(folder: Path, **changes: object) -> None:
-    """A note of a process that is gone, with changes."""
-    note_owner(folder)
-    note = folder / NOTE
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"pid": gone.pid} | changes))
+def _move_to_another_host() -> None:
+    note = RUNNING / "tiny.json"
+    content = json.loads(note.read_text())
+    content["process"]["host"] = "another-host"
+    note.write_text(json.dumps(content))
 
 
-def test_the_lock_of_a_run_that_was_killed_here_is_released(tmp_path: Path) -> None:
-    lock = _lock(tmp_path)
-    _owner(tmp_path)
-    assert release_stale_lock(tmp_path)
-    assert not lock.exists()
-    assert not release_stale_lock(tmp_path)
+def test_a_second_run_of_the_same_experiment_is_refused_with_the_name_of_the_first(
+    other: subprocess.Popen[str],
+) -> None:
+    with pytest.raises(UserError, match=rf"run by `snakemake --cores all target` \(process {other.pid}\): wait"):
+        hold("tiny")
 
 
-def test_the_lock_of_a_living_run_stays(tmp_path: Path) -> None:
-    lock = _lock(tmp_path)
-    note_owner(tmp_path)
-    assert not release_stale_lock(tmp_path)
+def test_runs_of_other_experiments_and_tries_go_on_side_by_side(other: subprocess.Popen[str]) -> None:
+    hold("twin")
+    hold("tiny~0123abcd")
+
+
+def test_a_run_that_dvc_drives_waits_for_its_turn(
+    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DVC_STAGE", "train@tiny-0")
+    waiter = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert waiter.stderr is not None
+    assert waiter.stdout is not None
+    assert f"(process {other.pid}) to end" in waiter.stderr.readline()
+    other.kill()
+    assert waiter.stdout.readline() == "held\n"
+    waiter.kill()
+    waiter.wait()
+
+
+def test_the_locks_of_a_killed_run_are_removed_and_those_of_other_experiments_stay(
+    other: subprocess.Popen[str],
+) -> None:
+    mine = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
+    theirs = _snakemakes_lock("1.output.lock", "results/tiny2/runs/seed_0/policy/manifest.json")
+    other.kill()
+    other.wait()
+    hold("tiny")
+    assert not mine.exists()
+    assert theirs.exists()
+
+
+def test_the_lock_of_a_run_on_another_machine_stays(other: subprocess.Popen[str]) -> None:
+    lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
+    other.kill()
+    other.wait()
+    _move_to_another_host()
+    with pytest.raises(
+        UserError, match=r"tiny may be being run by `snakemake .* on another-host\): if that is certainly"
+    ):
+        hold("tiny")
     assert lock.exists()
 
 
-def test_the_lock_of_a_run_on_another_machine_stays(tmp_path: Path) -> None:
-    lock = _lock(tmp_path)
-    _owner(tmp_path, host="another-host")
-    assert not release_stale_lock(tmp_path)
+def test_a_lock_without_a_note_stays() -> None:
+    lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
+    hold("tiny")
     assert lock.exists()
 
 
-def test_a_lock_without_a_note_stays(tmp_path: Path) -> None:
-    lock = _lock(tmp_path)
-    assert not release_stale_lock(tmp_path)
-    assert lock.exists()
+def test_a_damaged_note_is_no_traceback() -> None:
+    RUNNING.mkdir(parents=True)
+    (RUNNING / "tiny.json").write_text("{")
+    hold("tiny")
 
 
-def test_the_lock_of_a_later_run_that_has_not_noted_itself_yet_stays(tmp_path: Path) -> None:
-    _owner(tmp_path)
-    lock = _lock(tmp_path)
-    later = time.time() + 5
-    os.utime(lock, (later, later))
-    assert not release_stale_lock(tmp_path)
-    assert lock.exists()
+def test_dvc_is_told_which_folders_are_busy_and_told_again_when_they_are_free() -> None:
+    Path(".dvc/tmp").mkdir(parents=True)
+    hold("tiny")
+    busy = json.loads(Path(".dvc/tmp/rwlock").read_text())["write"]
+    assert sorted(busy) == [str(Path(top, "tiny").resolve()) for top in ("data", "models", "results")]
+    locks._held.close()
+    assert json.loads(Path(".dvc/tmp/rwlock").read_text()).get("write", {}) == {}
 
 
-@pytest.mark.parametrize("content", ['{"pid', "[]", '{"pid": 1}'])
-def test_a_damaged_note_releases_nothing_and_blocks_nothing(tmp_path: Path, content: str) -> None:
-    lock = _lock(tmp_path)
-    (tmp_path / NOTE).parent.mkdir()
-    (tmp_path / NOTE).write_text(content)
-    assert not release_stale_lock(tmp_path)
-    assert lock.exists()
+def test_nothing_is_run_where_dvc_writes(other: subprocess.Popen[str]) -> None:
+    Path(".dvc/tmp").mkdir(parents=True)
+    info = {"pid": other.pid, "cmd": "dvc repro"}
+    busy = {"write": {str(Path("results/twin/report").resolve()): info}, "read": {}}
+    Path(".dvc/tmp/rwlock").write_text(json.dumps(busy))
+    with pytest.raises(UserError, match=r"(?s)DVC is at work on twin: wait for it to end.*dvc repro"):
+        hold("twin")
 
 
-WATCHED = (
-    "import time; from dagrpo.execution.ancestors import stop_with_the_workflow; "
-    "stop_with_the_workflow(); print(1, flush=True); time.sleep(60)"
-)
-
-
-@pytest.mark.parametrize("name", ["snakemake", "torchrun", "dagrpo.launch", "stage.py"])
-def test_a_stage_ends_when_the_workflow_above_it_is_killed(tmp_path: Path, name: str) -> None:
-    script = tmp_path / name
-    script.write_text(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WATCHED!r}])")
-    read, write = os.pipe()
-    workflow = subprocess.Popen([sys.executable, str(script)], stdout=write)
-    os.close(write)
-    with os.fdopen(read) as stage_output:
-        assert stage_output.readline() == "1\n"
-        workflow.kill()
-        workflow.wait()
-        assert stage_output.read() == ""  # end of file: the stage, which held the other end, is gone
+def test_nothing_is_run_between_two_stages_of_a_living_dvc(other: subprocess.Popen[str]) -> None:
+    note = json.loads((RUNNING / "tiny.json").read_text())
+    (RUNNING / "dvc.json").write_text(json.dumps(note | {"command": "dvc repro"}))
+    with pytest.raises(UserError, match=r"`dvc repro` \(process \d+\) is at work in this folder"):
+        hold("twin")
+    other.kill()
+    other.wait()
+    hold("twin")

@@ -7,8 +7,8 @@ rule convert:
         code=code("convert"),
         source=f"{RUN}/sft/manifest.json",
     output:
-        manifest=f"{RUN}/initial/manifest.json",
-        provenance=f"{RUN}/initial/provenance.json",
+        manifest=update(f"{RUN}/initial/manifest.json"),
+        provenance=update(f"{RUN}/initial/provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/convert.log",
     benchmark:
@@ -36,8 +36,8 @@ rule export:
         code=code("export"),
         policy=f"{RUN}/policy/manifest.json",
     output:
-        manifest=f"{RUN}/exported/manifest.json",
-        provenance=f"{RUN}/exported/provenance.json",
+        manifest=update(f"{RUN}/exported/manifest.json"),
+        provenance=update(f"{RUN}/exported/provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/export.log",
     benchmark:

@@ -7,29 +7,40 @@ from dagrpo.execution.ancestors import STARTED_BY, name_as_starter
 from dagrpo.execution.devices import visible_devices
 from dagrpo.stages import all_stages
 from dagrpo.workflow import jobs
+from dagrpo.workflow.agreement import agree
 from dagrpo.workflow.configuration import (
+    PARAMS,
     checked,
-    differs_from_file,
-    split_for_rollouts,
+    require_trainable,
     told_by_snakemake,
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
-from dagrpo.workflow.locks import forget_owner, note_owner, release_stale_lock
+from dagrpo.workflow.invocation import is_command, runs_jobs, wants_data_alone
+from dagrpo.workflow.locks import hold
+from dagrpo.workflow.tries import try_of
+from dagrpo.params.schema import read_params
 
 # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 params = checked(config)
 experiment = params.experiment
-overridden = differs_from_file(params)
-if workflow.is_main_process:
+a_try = try_of(params, read_params(PARAMS))
+FOLDER = a_try.folder
+if workflow.is_main_process and is_command():
     os.environ[STARTED_BY] = name_as_starter()
-    release_stale_lock(Path.cwd())
     told_by_snakemake(lambda: require_current(params))
+    if not wants_data_alone():
+        told_by_snakemake(lambda: require_trainable(experiment))
+    if runs_jobs():
+        told_by_snakemake(lambda: hold(FOLDER))
+    keep_current(params, overridden=a_try.is_one)
+    agree(FOLDER)
 
 SCRIPT = "workflow/scripts/stage.py"
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
+MODEL = f"models/{{experiment}}/{params.model.name}/manifest.json"
 RUN = "results/{experiment}/runs/seed_{seed}"
 OTHER_FIGURES = [
     f"results/{{experiment}}/report/figures/{name}"
@@ -77,25 +88,21 @@ def memory(stage):
 def arguments(wildcards, input, output):
     """The rest of a stage's command line. Snakemake compares none of it: it follows from the files, or changes no result."""
     seed = ["--seed", wildcards.seed] if "seed" in wildcards.keys() else []
+    overrides = jobs.overrides_file(a_try.overrides) if a_try.is_one else None
     return " ".join(
         [
-            *("--experiment", experiment.name),
+            *("--experiment", wildcards.experiment),
             *seed,
             *jobs.file_arguments(input.items(), output.items()),
             *("--runtime", jobs.runtime_file(params)),
+            *(("--overrides", overrides) if overrides else ()),
         ]
     )
 
 
 def train_split(wildcards):
     """What training draws its problems from, before they are rated."""
-    return split_for_rollouts(
-        experiment.train, f"data/{experiment.train}/train.parquet"
-    )
-
-
-def test_split(wildcards):
-    return split_for_rollouts(wildcards.task, f"data/{wildcards.task}/test.parquet")
+    return f"data/{wildcards.experiment}/{experiment.train}/train.parquet"
 
 
 def checkpoint_to_evaluate(wildcards):
@@ -105,7 +112,7 @@ def checkpoint_to_evaluate(wildcards):
 
 def of_every_seed(*patterns):
     """The paths of patterns below each seed's folder."""
-    folder = f"results/{experiment.name}/runs/seed_{{seed}}"
+    folder = f"results/{FOLDER}/runs/seed_{{seed}}"
     return [
         f"{folder}/{p}".format(seed=seed) for seed in experiment.seeds for p in patterns
     ]
@@ -126,9 +133,9 @@ def every_provenance():
         for folder in ("sft", "initial", "policy", "exported")
     ]
     return [
-        *(f"data/{task}/provenance.json" for task in experiment.tasks),
-        f"models/{params.model.name}/provenance.json",
-        f"results/{experiment.name}/difficulty/provenance.json",
+        *(f"data/{FOLDER}/{task}/provenance.json" for task in experiment.tasks),
+        f"models/{FOLDER}/{params.model.name}/provenance.json",
+        f"results/{FOLDER}/difficulty/provenance.json",
         *of_every_seed(*checkpoints),
         *of_every_evaluation("completions.provenance.json"),
         *of_every_evaluation("scores.provenance.json"),
@@ -136,9 +143,7 @@ def every_provenance():
 
 
 def start():
-    note_owner(Path.cwd())
-    begin()
-    keep_current(params, overridden=overridden)
+    begin(a_try)
     if not workflow.remote_exec and "gpu" not in workflow.global_resources:
         # Jobs that need a GPU wait for one; where there is none they run on the CPU.
         devices = len(visible_devices())
@@ -146,12 +151,7 @@ def start():
             workflow.register_resource("gpu", devices)
 
 
-def commit_what_ran():
-    commit(overridden=overridden)
-    forget_owner(Path.cwd())
-
-
-def finish(name):
-    commit_what_ran()
+def finish():
+    commit(FOLDER)
     settle_tracking()
-    show_results(name)
+    show_results(FOLDER)

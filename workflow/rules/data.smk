@@ -5,17 +5,17 @@ rule prepare:
     input:
         script=SCRIPT,
         code=code("prepare"),
-        model=f"models/{params.model.name}/manifest.json",
+        model=MODEL,
     output:
-        train="data/{task}/train.parquet",
-        test="data/{task}/test.parquet",
-        dropped="data/{task}/dropped.parquet",
-        card="data/{task}/card.json",
-        provenance="data/{task}/provenance.json",
+        train=update("data/{experiment}/{task}/train.parquet"),
+        test=update("data/{experiment}/{task}/test.parquet"),
+        dropped=update("data/{experiment}/{task}/dropped.parquet"),
+        card=update("data/{experiment}/{task}/card.json"),
+        provenance=update("data/{experiment}/{task}/provenance.json"),
     log:
-        "logs/prepare/{task}.log",
+        "logs/{experiment}/prepare_{task}.log",
     benchmark:
-        "logs/prepare/{task}.benchmark.tsv"
+        "logs/{experiment}/prepare_{task}.benchmark.tsv"
     retries: 0
     conda:
         "../envs/project.yaml"
@@ -42,9 +42,9 @@ rule difficulty:
         ),
         train=train_split,
     output:
-        train="results/{experiment}/difficulty/train.parquet",
-        pass_rates="results/{experiment}/difficulty/difficulty.parquet",
-        provenance="results/{experiment}/difficulty/provenance.json",
+        train=update("results/{experiment}/difficulty/train.parquet"),
+        pass_rates=update("results/{experiment}/difficulty/difficulty.parquet"),
+        provenance=update("results/{experiment}/difficulty/provenance.json"),
     log:
         "logs/{experiment}/difficulty.log",
     benchmark:

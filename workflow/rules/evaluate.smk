@@ -6,10 +6,10 @@ rule sample:
         script=SCRIPT,
         code=code("sample"),
         model=checkpoint_to_evaluate,
-        test=test_split,
+        test="data/{experiment}/{task}/test.parquet",
     output:
-        completions=f"{RUN}/eval/{{task}}/{{policy}}/completions.parquet",
-        provenance=f"{RUN}/eval/{{task}}/{{policy}}/completions.provenance.json",
+        completions=update(f"{RUN}/eval/{{task}}/{{policy}}/completions.parquet"),
+        provenance=update(f"{RUN}/eval/{{task}}/{{policy}}/completions.provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/sample_{task}_{policy}.log",
     benchmark:
@@ -37,9 +37,9 @@ rule score:
         code=code("score"),
         completions=f"{RUN}/eval/{{task}}/{{policy}}/completions.parquet",
     output:
-        scores=f"{RUN}/eval/{{task}}/{{policy}}/scores.parquet",
-        summary=f"{RUN}/eval/{{task}}/{{policy}}/scores.json",
-        provenance=f"{RUN}/eval/{{task}}/{{policy}}/scores.provenance.json",
+        scores=update(f"{RUN}/eval/{{task}}/{{policy}}/scores.parquet"),
+        summary=update(f"{RUN}/eval/{{task}}/{{policy}}/scores.json"),
+        provenance=update(f"{RUN}/eval/{{task}}/{{policy}}/scores.provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/score_{task}_{policy}.log",
     benchmark:

@@ -6,12 +6,12 @@ rule model:
         script=SCRIPT,
         code=code("model"),
     output:
-        manifest="models/{model}/manifest.json",
-        provenance="models/{model}/provenance.json",
+        manifest=update("models/{experiment}/{model}/manifest.json"),
+        provenance=update("models/{experiment}/{model}/provenance.json"),
     log:
-        "logs/model/{model}.log",
+        "logs/{experiment}/model_{model}.log",
     benchmark:
-        "logs/model/{model}.benchmark.tsv"
+        "logs/{experiment}/model_{model}.benchmark.tsv"
     retries: 0
     conda:
         "../envs/project.yaml"
@@ -33,11 +33,11 @@ rule sft:
     input:
         script=SCRIPT,
         code=code("sft"),
-        model=f"models/{params.model.name}/manifest.json",
+        model=MODEL,
         train=train_split,
     output:
-        manifest=f"{RUN}/sft/manifest.json",
-        provenance=f"{RUN}/sft/provenance.json",
+        manifest=update(f"{RUN}/sft/manifest.json"),
+        provenance=update(f"{RUN}/sft/provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/sft.log",
     benchmark:

@@ -11,26 +11,32 @@ rule report:
         rollouts=of_every_seed("rollouts/manifest.json"),
         lineage=every_provenance(),
     output:
-        html=report(
-            "results/{experiment}/report/report.html",
-            caption="../report/report.rst",
-            category="Report",
+        html=update(
+            report(
+                "results/{experiment}/report/report.html",
+                caption="../report/report.rst",
+                category="Report",
+            )
         ),
-        summary="results/{experiment}/report/summary.md",
-        metrics="results/{experiment}/report/metrics.json",
-        curves="results/{experiment}/report/curves.csv",
-        learning_curve=report(
-            "results/{experiment}/report/figures/learning_curve.png",
-            caption="../report/learning_curve.rst",
-            category="Figures",
+        summary=update("results/{experiment}/report/summary.md"),
+        metrics=update("results/{experiment}/report/metrics.json"),
+        curves=update("results/{experiment}/report/curves.csv"),
+        learning_curve=update(
+            report(
+                "results/{experiment}/report/figures/learning_curve.png",
+                caption="../report/learning_curve.rst",
+                category="Figures",
+            )
         ),
-        base_vs_trained=report(
-            "results/{experiment}/report/figures/base_vs_trained.png",
-            caption="../report/base_vs_trained.rst",
-            category="Figures",
+        base_vs_trained=update(
+            report(
+                "results/{experiment}/report/figures/base_vs_trained.png",
+                caption="../report/base_vs_trained.rst",
+                category="Figures",
+            )
         ),
-        figures=OTHER_FIGURES,
-        provenance="results/{experiment}/report/provenance.json",
+        figures=[update(path) for path in OTHER_FIGURES],
+        provenance=update("results/{experiment}/report/provenance.json"),
     log:
         "logs/{experiment}/report.log",
     benchmark:

@@ -8,10 +8,10 @@ rule train:
         initial=f"{RUN}/initial/manifest.json",
         train="results/{experiment}/difficulty/train.parquet",
     output:
-        policy=f"{RUN}/policy/manifest.json",
-        metrics=f"{RUN}/metrics.parquet",
-        rollouts=f"{RUN}/rollouts/manifest.json",
-        provenance=f"{RUN}/policy/provenance.json",
+        policy=update(f"{RUN}/policy/manifest.json"),
+        metrics=update(f"{RUN}/metrics.parquet"),
+        rollouts=update(f"{RUN}/rollouts/manifest.json"),
+        provenance=update(f"{RUN}/policy/provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/train.log",
     benchmark:

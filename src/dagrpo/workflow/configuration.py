@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 from snakemake.exceptions import WorkflowError
 
 from dagrpo.errors import UserError
+from dagrpo.params.experiment import Experiment
 from dagrpo.params.overlay import with_overrides
-from dagrpo.params.schema import Params, parse, read_params, read_yaml
+from dagrpo.params.schema import Params, parse, read_yaml
 from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
 
 PARAMS = Path("params.yaml")
@@ -40,13 +41,7 @@ def checked(config: Mapping[str, Any]) -> Params:
     return told_by_snakemake(check)
 
 
-def split_for_rollouts(task: str, path: str) -> str:
-    """The path of a split whose problems are to be completed; an error for a task that takes more than one turn."""
-    told_by_snakemake(lambda: require_single_turn(task))
-    return path
-
-
-def differs_from_file(params: Params) -> bool:
-    """Whether params.yaml holds other parameters than this run has. Section runtime changes no result and does not count."""
-    held = read_params(PARAMS)
-    return params != held.model_copy(update={"runtime": params.runtime})
+def require_trainable(experiment: Experiment) -> None:
+    """UserError for a task that takes more than one turn of text, whatever has been made of it already."""
+    for task in (experiment.train, *experiment.evaluate):
+        require_single_turn(task)

@@ -1,8 +1,12 @@
-"""The jobs of Snakemake's DAG for some parameters, without running any: what dvc.yaml is generated from."""
+"""Snakemake's DAG for some parameters, without running any of it: what dvc.yaml is generated from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+CHECKSUMS_UP_TO = 10**12  # bytes, as in profiles/default
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +21,32 @@ class PlannedJob:
 
 def planned_jobs(root: Path, config: Mapping[str, object]) -> list[PlannedJob]:
     """Every job that `target` needs when nothing is there yet, with `config` laid over params.yaml."""
+    with opened(root, config, forceall=True) as workflow:
+        return [planned(job) for job in workflow.dag.jobs if job.output]
+
+
+def planned(job: Any) -> PlannedJob:
+    """A job of Snakemake's as a record."""
+    return PlannedJob(
+        rule=job.rule.name,
+        wildcards=dict(job.wildcards_dict),
+        inputs={name: _paths(paths) for name, paths in job.input.items()},
+        outputs={name: _paths(paths) for name, paths in job.output.items()},
+    )
+
+
+@contextmanager
+def opened(root: Path, config: Mapping[str, object], *, forceall: bool = False) -> Iterator[Any]:
+    """Snakemake's own workflow object with the DAG of `target` built. Locks nothing and runs nothing."""
     from snakemake.api import SnakemakeApi
-    from snakemake.settings.types import ConfigSettings, DAGSettings, OutputSettings, Quietness, ResourceSettings
+    from snakemake.settings.types import (
+        ConfigSettings,
+        DAGSettings,
+        ExecutionSettings,
+        OutputSettings,
+        Quietness,
+        ResourceSettings,
+    )
 
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
         workflow = api.workflow(
@@ -27,19 +55,12 @@ def planned_jobs(root: Path, config: Mapping[str, object]) -> list[PlannedJob]:
             workdir=root,
             config_settings=ConfigSettings(config=dict(config)),
         )
-        inner = workflow.dag(DAGSettings(targets={"target"}, forceall=True)).workflow_api._workflow
-        inner._prepare_dag(forceall=True, ignore_incomplete=True, lock_warn_only=True)
+        settings = DAGSettings(targets={"target"}, forceall=forceall, max_checksum_file_size=CHECKSUMS_UP_TO)
+        inner = workflow.dag(settings).workflow_api._workflow
+        inner.execution_settings = ExecutionSettings()
+        inner._prepare_dag(forceall=forceall, ignore_incomplete=True, lock_warn_only=True)
         inner._build_dag()
-        return [
-            PlannedJob(
-                rule=job.rule.name,
-                wildcards=dict(job.wildcards_dict),
-                inputs={name: _paths(paths) for name, paths in job.input.items()},
-                outputs={name: _paths(paths) for name, paths in job.output.items()},
-            )
-            for job in inner.dag.jobs
-            if job.output
-        ]
+        yield inner
 
 
 def _paths(paths: object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from dagrpo.execution.frame import dvc_drives
 from dagrpo.files import write_text
 from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
+from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
 from dagrpo.workflow.jobs import MANIFEST, NOT_DATA, code_files
 
@@ -37,10 +38,19 @@ PROBE = {
     },
     "model": {"name": MODEL},
 }
-OVER_ALL = {"seed": "${experiment.seeds}", "task": "${experiment.evaluate}"}  # the values of a wildcard
+NAME = "${experiment.name}"
+# The values of a wildcard. The experiment's name is part of each stage's, so that dvc.lock holds all experiments.
+OVER_ALL: dict[str, Any] = {"experiment": [NAME], "seed": "${experiment.seeds}", "task": "${experiment.evaluate}"}
+# DVC asks for the keys of its stages alone, so that a misspelt section would pass: this one reads the whole file.
+CHECK_STAGE = "check"
+CHECK = {
+    "matrix": {"experiment": [NAME]},
+    "cmd": "python workflow/scripts/check.py",
+    "params": [{str(PARAMS): None}],
+}
 PLOTS = [
     {
-        "results/${experiment.name}/report/curves.csv": {
+        f"results/{NAME}/report/curves.csv": {
             "title": "Mean reward per step",
             "x": "step",
             "y": "reward_mean",
@@ -57,7 +67,7 @@ def dvc_yaml(params: Params, root: Path) -> str:
         by_rule.setdefault(job.rule, []).append(job)
     owners = _owners(jobs)
     stages = {rule: _stage(all_stages()[rule], by_rule[rule], owners) for rule in sorted(by_rule)}
-    return _text(_with_code({"stages": stages, "plots": PLOTS}, params))
+    return _text(_with_code({"stages": {CHECK_STAGE: CHECK} | stages, "plots": PLOTS}, params))
 
 
 def require_current(params: Params) -> None:
@@ -122,12 +132,17 @@ def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, Planne
     }
     if metrics:
         body["metrics"] = [_template(path, places) for path in sorted(metrics)]
-    if set(job.wildcards) == {"task"}:
-        return {"foreach": "${experiment.tasks}", "do": body}
-    matrix = {name: OVER_ALL[name] for name in ("seed", "task") if name in job.wildcards}
+    matrix = {name: OVER_ALL[name] for name in OVER_ALL if name in job.wildcards}
+    if _is_of_any_task(job):
+        matrix["task"] = "${experiment.tasks}"
     if "policy" in job.wildcards:
-        matrix |= {"policy": [_policy(job) for job in sorted(jobs, key=lambda job: job.wildcards["policy"])]}  # type: ignore[dict-item]
-    return {"matrix": matrix, **body} if matrix else body
+        matrix["policy"] = [_policy(job) for job in sorted(jobs, key=lambda job: job.wildcards["policy"])]
+    return {"matrix": matrix, **body}
+
+
+def _is_of_any_task(job: PlannedJob) -> bool:
+    """Whether it is about a task alone, be it trained on or evaluated."""
+    return set(job.wildcards) & {"seed", "task"} == {"task"}
 
 
 def _checkpoint(job: PlannedJob) -> str | None:
@@ -142,10 +157,9 @@ def _policy(job: PlannedJob) -> str | dict[str, str]:
 
 def _places(job: PlannedJob) -> dict[str, str]:
     """What stands for each made-up name in this rule's paths, a whole part of a path each."""
-    only_task = set(job.wildcards) == {"task"}
-    own_task = {job.wildcards["task"]: "${item}" if only_task else "${item.task}"} if "task" in job.wildcards else {}
+    own_task = {job.wildcards["task"]: "${item.task}"} if "task" in job.wildcards else {}
     seed = "${item.seed}" if "seed" in job.wildcards else "${experiment.seeds[0]}"
-    places = {EXPERIMENT: "${experiment.name}", MODEL: "${model.name}", f"seed_{SEED}": f"seed_{seed}"}
+    places = {job.wildcards["experiment"]: NAME, MODEL: "${model.name}", f"seed_{SEED}": f"seed_{seed}"}
     places |= {TRAIN: "${experiment.train}"} | own_task
     if "policy" in job.wildcards:
         checkpoint = _checkpoint(job)
@@ -208,7 +222,7 @@ def _up_to_what_is_own(path: str, job: PlannedJob, maker: PlannedJob) -> str:
     """
     if job.wildcards.keys() - {"experiment"} or "lineage" not in job.inputs:
         return path
-    foreign = _own_parts(maker) - {EXPERIMENT, MODEL}
+    foreign = _own_parts(maker) - {maker.wildcards["experiment"], MODEL}
     parts = path.split("/")
     cut = next((number for number, part in enumerate(parts) if part in foreign), len(parts))
     return "/".join(parts[:cut])

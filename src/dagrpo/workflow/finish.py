@@ -8,42 +8,40 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
+from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import RAN, dvc_drives
-from dagrpo.execution.identity import code_digest
-from dagrpo.files import read_json, sha256_of
+from dagrpo.files import json_text, read_json, sha256_of
 from dagrpo.params.schema import Params, read_params
-from dagrpo.stages import all_stages
+from dagrpo.workflow.agreement import is_by
 from dagrpo.workflow.configuration import PARAMS
-from dagrpo.workflow.jobs import code_files, own_params
+from dagrpo.workflow.dvc_file import CHECK_STAGE
+from dagrpo.workflow.tries import Try
 
 SECONDS_TO_SETTLE = 60
 SECONDS_BETWEEN_DELIVERIES = 60  # under DVC
 LAST_STAGE = "report"
 
 
-def begin() -> None:
-    """Say that a run that was killed left something over; not when DVC drives, which commits by itself."""
-    if _left_over() and not dvc_drives():
-        print("An earlier run was interrupted: what it finished is kept and will be committed to DVC.", file=sys.stderr)
+def begin(a_try: Try) -> None:
+    """Say that this is a try, or that a run that was killed left something over; not when DVC drives, which commits by itself."""
+    if dvc_drives():
+        return
+    if a_try.is_one:
+        changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in a_try.overrides.items())
+        say(f"A try, with {changes}: it has folders of its own ({a_try.folder}), and DVC does not record it.")
+    elif _left_over(a_try.folder):
+        say("An earlier run was interrupted: what it finished is kept and will be committed to DVC.")
 
 
-def commit(*, overridden: bool) -> None:
+def commit(folder: str) -> None:
     """Record in DVC the outputs of the jobs that ran, and only those: others may be stale.
 
-    Not when DVC is driving (it records them itself), and not when the run's parameters are not those of params.yaml:
-    DVC would record the outputs under the wrong ones.
+    Not when DVC is driving, which records them itself; of a try there are none.
     """
     if dvc_drives() or not Path(".dvc").is_dir():
         return
-    if overridden:
-        print(
-            "Not recorded in DVC: this run's parameters are not those of params.yaml. "
-            "Write them there (`dagrpo use`, or by hand) to have its results versioned.",
-            file=sys.stderr,
-        )
-        return
-    entries = _left_over()
+    entries = _left_over(folder)
     if entries:
         params = read_params(PARAMS)
         _commit_to_dvc([Path(output) for entry in entries for output in _recordable(entry, params)])
@@ -68,14 +66,16 @@ def settle_tracking() -> None:
     Under DVC every stage is a workflow of its own: there the last stage delivers, and one a minute on the way to it.
     """
     from dagrpo.tracking.delivery import last_trouble, seconds_waiting, settle
+    from dagrpo.tracking.variations import recording_root
 
     if (os.environ.get("DAGRPO_TRACKING") or "on") != "on":
         return
     is_last = os.environ.get("DVC_STAGE", LAST_STAGE).startswith(LAST_STAGE)
-    if not is_last and seconds_waiting(Path.cwd()) < SECONDS_BETWEEN_DELIVERIES:
+    root = recording_root(Path.cwd())
+    if not is_last and seconds_waiting(root) < SECONDS_BETWEEN_DELIVERIES:
         return
-    if not settle(Path.cwd(), timeout_s=SECONDS_TO_SETTLE):
-        print(f"MLflow does not hold everything yet: {last_trouble(Path.cwd())}", file=sys.stderr)
+    if not settle(root, timeout_s=SECONDS_TO_SETTLE):
+        print(f"MLflow does not hold everything yet: {last_trouble(root)}", file=sys.stderr)
 
 
 def show_results(experiment: str) -> None:
@@ -90,8 +90,8 @@ def show_results(experiment: str) -> None:
     console.print("Runs:   make ui")
 
 
-def _left_over() -> list[Path]:
-    return sorted(RAN.glob("*.json"))
+def _left_over(folder: str) -> list[Path]:
+    return sorted((RAN / folder).glob("*.json"))
 
 
 def still_current(entry: Path, params: Params) -> list[str]:
@@ -105,9 +105,7 @@ def still_current(entry: Path, params: Params) -> list[str]:
     record = read_json(provenance) if provenance.exists() else {}
     if record.get("key") != ran["key"]:
         return []
-    stage = all_stages()[record["stage"]]
-    same = record["params"] == own_params(params, stage) and record["code"] == code_digest(code_files(params, stage))
-    return list(ran["outputs"]) if same and _are_as_recorded(record["inputs"]) else []
+    return list(ran["outputs"]) if is_by(record, params) and _are_as_recorded(record["inputs"]) else []
 
 
 def _are_as_recorded(digests: Mapping[str, str]) -> bool:
@@ -126,6 +124,7 @@ def _commit_to_dvc(outputs: list[Path]) -> None:
             for out in stage.outs
             if any(Path(str(out.def_path)) in (output, *output.parents) for output in outputs)
         }
+        stages |= {stage.addressing for stage in repo.index.stages if stage.addressing.startswith(f"{CHECK_STAGE}@")}
         for stage in sorted(stages):
             try:
                 repo.commit(target=stage, force=True, relink=False)

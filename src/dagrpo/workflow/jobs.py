@@ -4,7 +4,7 @@ A file keeps Snakemake's error messages short, and its name is the parameter tha
 another name.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,11 @@ def job_file(params: Params, stage: Stage) -> str:
 def runtime_file(params: Params) -> str:
     """The same for section runtime."""
     return _file("runtime", params.runtime.model_dump())
+
+
+def overrides_file(overrides: Mapping[str, Any]) -> str:
+    """The same for what a try changes, by dotted key."""
+    return _file("overrides", dict(overrides))
 
 
 def _file(name: str, content: dict[str, Any]) -> str:

@@ -1,48 +1,177 @@
-"""Snakemake's lock after a SIGKILL: it names no owner, so a killed run would block every later one until --unlock.
+"""One run at a time in the folders of an experiment, whoever starts it: Snakemake, DVC, or both.
 
-A run notes its process when it starts and removes the note when it ends. A lock is released only where such a note says
-that its owner ran on this machine and is gone: on a shared file system somebody else may be at work elsewhere.
+A run holds a file lock that the system releases however the run ends, and writes down who it is. It also tells DVC which
+folders are busy, in DVC's own way, so that `dvc repro` stops before it removes anything. A run that DVC drives waits for
+its turn instead: by then DVC has removed what it is to make again. Runs of other experiments go on side by side.
 """
 
-from dataclasses import asdict
+import atexit
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+from filelock import FileLock, Timeout
+
+from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.execution.frame import dvc_drives
+from dagrpo.execution.record import STATES
 from dagrpo.files import read_json, write_json
 from dagrpo.tracking.environment import Process
+from dagrpo.tracking.variations import TRY
 
-NOTE = Path(".state/snakemake.json")
-LOCKS = Path(".snakemake/locks")
-
-
-def note_owner(folder: Path) -> None:
-    """Say that this process runs the workflow in `folder`."""
-    write_json(folder / NOTE, asdict(Process.current()))
-
-
-def forget_owner(folder: Path) -> None:
-    """Say that nobody does any more."""
-    (folder / NOTE).unlink(missing_ok=True)
+RUNNING = STATES / "running"
+SNAKEMAKES_LOCKS = Path(".snakemake/locks")
+DVC_FOLDER = Path(".dvc")
+TOPS = ("data", "models", "results")
+_held = ExitStack()  # until the process ends
+atexit.register(_held.close)
 
 
-def release_stale_lock(folder: Path) -> bool:
-    """Remove the lock of a run that was killed on this machine; says whether it did. Any other lock stays."""
-    locks, note = sorted((folder / LOCKS).glob("*.lock")), folder / NOTE
-    owner = _owner(note)
-    if not locks or owner is None or not owner.is_gone:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who runs an experiment."""
+
+    process: Process
+    command: str
+
+    def __str__(self) -> str:
+        where = "" if self.process.is_here else f" on {self.process.host}"
+        return f"`{self.command}` (process {self.process.pid}{where})"
+
+
+def hold(experiment: str) -> None:
+    """Keep others from running this experiment here until this process ends. UserError names who does already.
+
+    Under DVC it waits. A lock that a killed run of Snakemake has left for this experiment is removed.
+    """
+    if dvc_drives():
+        _wait_for(experiment)
+        _note(RUNNING / "dvc.json", _driver())
+        return
+    known_to_dvc = TRY not in experiment
+    if known_to_dvc:
+        _refuse_beside_dvc()
+    if not _acquire(experiment, wait=False):
+        raise UserError(f"{experiment} is being run by {_owner(experiment)}: wait for it to end, or stop it.")
+    if known_to_dvc:
+        _tell_dvc(experiment)
+
+
+def _wait_for(experiment: str) -> None:
+    if not _acquire(experiment, wait=False):
+        say(f"Waiting for {_owner(experiment)} to end, which runs {experiment}, too.")
+        _acquire(experiment, wait=True)
+
+
+def _acquire(experiment: str, *, wait: bool) -> bool:
+    RUNNING.mkdir(parents=True, exist_ok=True)
+    try:
+        _held.enter_context(FileLock(lock_of(experiment)).acquire(timeout=-1 if wait else 0))
+    except Timeout:
         return False
-    noted = note.stat().st_mtime
-    if any(lock.stat().st_mtime > noted for lock in locks):  # of a later run, which has not written its note yet
-        return False
-    for lock in locks:
-        lock.unlink(missing_ok=True)
-    forget_owner(folder)
+    _remove_what_a_killed_run_left(experiment)
+    _note(_file(experiment), Owner(process=Process.current(), command=_command(sys.argv)))
     return True
 
 
-def _owner(note: Path) -> Process | None:
+def lock_of(experiment: str) -> Path:
+    """The file that whoever runs an experiment keeps locked."""
+    return RUNNING / f"{experiment}.lock"
+
+
+def _file(experiment: str) -> Path:
+    return RUNNING / f"{experiment}.json"
+
+
+def _note(path: Path, owner: Owner) -> None:
+    write_json(path, asdict(owner))
+
+
+def _read(path: Path) -> Owner | None:
     """Whom a note names; None where there is none, or one that says nothing."""
     try:
-        return Process(**read_json(note))
-    except (UserError, TypeError):
+        note = read_json(path)
+        return Owner(process=Process(**note["process"]), command=note["command"])
+    except (UserError, KeyError, TypeError):
         return None
+
+
+def _owner(experiment: str) -> str:
+    owner = _read(_file(experiment))
+    return "another process" if owner is None else str(owner)
+
+
+def _command(arguments: list[str]) -> str:
+    return " ".join([Path(arguments[0]).name, *arguments[1:]])
+
+
+def _driver() -> Owner:
+    """The DVC above this process."""
+    for parent in psutil.Process().parents():
+        words = parent.cmdline()
+        if any(Path(word).name == "dvc" for word in words[:2]):
+            process = Process(pid=parent.pid, started=parent.create_time(), host=Process.current().host)
+            return Owner(process=process, command=_command(words[1:] if "python" in words[0] else words))
+    return Owner(process=Process.current(), command=_command(sys.argv))
+
+
+def _refuse_beside_dvc() -> None:
+    """UserError where a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
+    driver = _read(RUNNING / "dvc.json")
+    if driver is not None and not driver.process.is_gone:
+        raise UserError(f"{driver} is at work in this folder: wait for it to end, or stop it.")
+
+
+def _tell_dvc(experiment: str) -> None:
+    """Mark the folders as being written to, for as long as this process lives. UserError: DVC is writing to them."""
+    if not DVC_FOLDER.is_dir():
+        return
+    from dvc.fs import localfs
+    from dvc.lock import LockError
+    from dvc.rwlock import rwlock
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # DVC's lock shows a bar, whose thread cannot be started any more when the process ends
+    temporary = DVC_FOLDER.resolve() / "tmp"
+    temporary.mkdir(exist_ok=True)
+    folders = [str(Path(top, experiment).resolve()) for top in TOPS]
+    try:
+        _held.enter_context(rwlock(str(temporary), localfs, " ".join(sys.argv), [], folders, hardlink=False))
+    except LockError as error:
+        busy = str(error).partition("\n\n")[0]
+        raise UserError(f"DVC is at work on {experiment}: wait for it to end, or stop it. It says: {busy}") from None
+
+
+def _remove_what_a_killed_run_left(experiment: str) -> None:
+    """Snakemake's own locks name no owner, so that a killed run would block every later one until --unlock.
+
+    Only after the owner that the note names was seen to be gone from this machine: on a shared file system somebody
+    else may be at work elsewhere, and a file lock need not reach that far.
+    """
+    owner = _read(_file(experiment))
+    if owner is None:
+        return
+    if not owner.process.is_here and _locks_of(experiment):
+        raise UserError(
+            f"{experiment} may be being run by {owner}: if that is certainly not so, delete {_file(experiment)} and "
+            f"{', '.join(map(str, _locks_of(experiment)))}."
+        )
+    if owner.process.is_gone:
+        for lock in _locks_of(experiment):
+            lock.unlink(missing_ok=True)
+
+
+def _locks_of(experiment: str) -> list[Path]:
+    """Snakemake's locks that list files of this experiment."""
+    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
+    return [lock for lock in sorted(SNAKEMAKES_LOCKS.glob("*.lock")) if _lists(lock, starts)]
+
+
+def _lists(lock: Path, starts: tuple[str, ...]) -> bool:
+    try:
+        return any(line.startswith(starts) for line in lock.read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:  # its owner has just ended
+        return False

@@ -1,0 +1,116 @@
+"""Has Snakemake believe what provenance says, where DVC has put files in place behind its back.
+
+After `dvc repro` has restored a stage from its cache, after `dvc pull`, `dvc checkout` or `dvc exp apply`, and after a
+failed job whose former outputs were kept, Snakemake's records are of another execution, or there are none. What lies
+there is what its provenance.json says; so each job whose provenance is that of today's parameters, code and inputs is
+recorded as done, and each other one as not done.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.identity import code_digest
+from dagrpo.files import read_json, sha256_of
+from dagrpo.params.schema import Params, read_params
+from dagrpo.stages import all_stages
+from dagrpo.workflow.configuration import PARAMS
+from dagrpo.workflow.dag import PlannedJob, opened, planned
+from dagrpo.workflow.jobs import NOT_DATA, code_files, own_params
+
+RECORDS = Path(".snakemake/metadata")
+TOPS = ("data", "models", "results")
+PROVENANCE = "provenance.json"
+
+
+def agree(experiment: str) -> None:
+    """Bring Snakemake's records up to date where they do not fit; takes milliseconds where they do."""
+    if any(not _is_known(path) for path in provenances_of(experiment)):
+        command = (sys.executable, "-m", "dagrpo.workflow.agreement")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"DAGRPO_TRACKING": "off"})
+
+
+def provenances_of(experiment: str) -> Iterator[Path]:
+    """Every provenance file of an experiment; not those that are being written."""
+    for top in TOPS:
+        for path in sorted(Path(top, experiment).rglob(f"*{PROVENANCE}")):
+            if not any(part.startswith(".") for part in path.parts):
+                yield path
+
+
+def _is_known(provenance: Path) -> bool:
+    """Whether Snakemake's record of a provenance file is of the execution that it tells of."""
+    record = RECORDS / urlsafe_b64encode(str(provenance).encode()).decode()
+    try:
+        recorded, told = json.loads(record.read_text(encoding="utf-8")), read_json(provenance)
+        job = any(f"{told['job']}.json" in param for param in recorded["params"])
+        inputs = {path: f"sha256:{digest}" for path, digest in told["inputs"].items()}
+        return job and inputs.items() <= recorded["input_checksums"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # there is none, or either is damaged
+        return False
+
+
+def main() -> None:
+    """Go through the jobs of params.yaml in the order in which they run."""
+    params = read_params(PARAMS)
+    with opened(Path.cwd(), {}) as workflow:
+        workflow.async_run(_correct(workflow, params))
+
+
+async def _correct(workflow: Any, params: Params) -> None:
+    for level in workflow.dag.toposorted():
+        for job in level:
+            plan = planned(job)
+            (provenance,) = plan.outputs.get("provenance", (None,))
+            if provenance is None or not Path(provenance).is_file() or _is_known(Path(provenance)):
+                continue
+            if _is_current(plan, Path(provenance), params):
+                _make_newer(plan)
+                await workflow.persistence.finished(job)
+            else:
+                workflow.persistence.started(job)  # not finished, so it is run again
+
+
+def _is_current(plan: PlannedJob, provenance: Path, params: Params) -> bool:
+    """Whether an execution with today's parameters and code has made these outputs of these inputs."""
+    try:
+        told = read_json(provenance)
+        files = [path for name, paths in plan.inputs.items() if name not in NOT_DATA for path in paths]
+        outputs = [path for name, paths in plan.outputs.items() if name != "provenance" for path in paths]
+        return (
+            is_by(told, params)
+            and _digests(files) == told["inputs"]
+            and _digests(outputs) == {path: told["outputs"][path] for path in outputs}
+        )
+    except (OSError, UserError, KeyError, TypeError, AttributeError):  # something is missing or damaged
+        return False
+
+
+def is_by(told: Mapping[str, Any], params: Params) -> bool:
+    """Whether a provenance record is of these parameters and of today's code."""
+    stage = all_stages()[told["stage"]]
+    same_params = told["params"] == own_params(params, stage)
+    return bool(same_params and told["code"] == code_digest(code_files(params, stage)))
+
+
+def _digests(paths: Sequence[str]) -> dict[str, str]:
+    return {path: sha256_of(Path(path)) for path in paths}
+
+
+def _make_newer(plan: PlannedJob) -> None:
+    """Give outputs that are older than an input the time of now: files that DVC restores come in any order."""
+    inputs, outputs = ([path for paths in each.values() for path in paths] for each in (plan.inputs, plan.outputs))
+    newest = max(Path(path).stat().st_mtime_ns for path in inputs)
+    for path in outputs:
+        if Path(path).stat().st_mtime_ns < newest:
+            os.utime(path)
+
+
+if __name__ == "__main__":
+    main()

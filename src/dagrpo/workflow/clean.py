@@ -1,0 +1,52 @@
+"""Removes what tries have left: their folders, their resumable states, their logs. Not their history in MLflow."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import STATES
+from dagrpo.workflow.locks import RUNNING, lock_of
+
+FOLDERS = ("data", "models", "results", "logs")
+A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
+
+
+def remove_tries(root: Path) -> Iterator[str]:
+    """Remove the tries of a project one by one, and name each with its size. UserError: one is being run."""
+    found = _tries(root)
+    if not found:
+        yield "There are no tries."
+    for name, folders in sorted(found.items()):
+        size = sum(file.lstat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
+        with _held(root, name):
+            for folder in folders:
+                shutil.rmtree(folder)
+        for path in (root / RUNNING).glob(f"{name}.*"):
+            path.unlink()
+        yield f"{name}: removed {', '.join(str(folder.relative_to(root)) for folder in folders)} ({size / 1e6:.1f} MB)"
+
+
+def _tries(root: Path) -> dict[str, list[Path]]:
+    """The folders of each try, by its name."""
+    found: dict[str, list[Path]] = {}
+    for top in (*FOLDERS, str(STATES)):
+        for folder in sorted((root / top).iterdir()) if (root / top).is_dir() else ():
+            match = A_TRY.fullmatch(folder.name)
+            if match and folder.is_dir() and not folder.is_symlink():
+                found.setdefault(match[1], []).append(folder)
+    return found
+
+
+@contextmanager
+def _held(root: Path, name: str) -> Iterator[None]:
+    (root / RUNNING).mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(root / lock_of(name), timeout=0):
+            yield
+    except Timeout:
+        raise UserError(f"{name} is being run: stop it first, or wait for its end.") from None

@@ -1,0 +1,65 @@
+"""What a Snakemake process was asked for, read from its command line: the Snakefile is read before Snakemake says it."""
+
+import os
+import sys
+from argparse import Namespace
+from functools import lru_cache
+from pathlib import Path
+
+from snakemake.cli import get_argument_parser
+
+DATA_TARGET = "prepared"
+DATA_STAGES = ("model", "prepare")
+# Options that ask for information or maintenance: nothing is run.
+WITHOUT_JOBS = (
+    "archive",
+    "cleanup_metadata",
+    "cleanup_shadow",
+    "containerize",
+    "d3dag",
+    "dag",
+    "delete_all_output",
+    "delete_temp_output",
+    "detailed_summary",
+    "dryrun",
+    "export_cwl",
+    "filegraph",
+    "generate_unit_tests",
+    "lint",
+    "list_changes",
+    "list_rules",
+    "list_target_rules",
+    "list_untracked",
+    "print_compilation",
+    "report",
+    "rulegraph",
+    "summary",
+    "unlock",
+)
+
+
+@lru_cache
+def _asked() -> Namespace | None:
+    """Snakemake's own command line; None where its API is used instead."""
+    if Path(sys.argv[0]).name != "snakemake":
+        return None
+    return get_argument_parser().parse_args(sys.argv[1:])  # type: ignore[no-any-return]
+
+
+def is_command() -> bool:
+    """Whether somebody has typed `snakemake`; else its API plans jobs for dvc.yaml."""
+    return _asked() is not None
+
+
+def runs_jobs() -> bool:
+    """Whether this command may run jobs."""
+    asked = _asked()
+    return asked is not None and not any(getattr(asked, name, None) for name in WITHOUT_JOBS)
+
+
+def wants_data_alone() -> bool:
+    """Whether it goes no further than the prepared data, which needs no rollouts."""
+    if "DVC_STAGE" in os.environ:
+        return os.environ["DVC_STAGE"].partition("@")[0] in DATA_STAGES
+    asked = _asked()
+    return asked is None or set(asked.targets) == {DATA_TARGET}

@@ -1,0 +1,18 @@
+"""Checks params.yaml. DVC runs it after any change there: by itself it looks at nothing but the keys of its stages."""
+
+import sys
+from pathlib import Path
+
+from own_code import use_code_of
+
+if __name__ == "__main__":
+    use_code_of(Path(__file__).resolve().parents[2])
+    from dagrpo.errors import UserError
+    from dagrpo.params.schema import read_params
+    from dagrpo.workflow.configuration import PARAMS
+    from dagrpo.workflow.forms import require_fitting_tasks
+
+    try:
+        require_fitting_tasks(read_params(PARAMS))
+    except UserError as error:
+        sys.exit(str(error))
