@@ -69,6 +69,13 @@ def link_or_copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, destination)
 
 
+def unshare(path: Path) -> None:
+    """Make a file that has several names one of its own, so that what is written to it stays there. Absent: nothing."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        with atomic_file(path) as temporary:
+            shutil.copyfile(path, temporary)
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes `path`, on any failure it is removed."""

@@ -1,6 +1,8 @@
 """Runs a stage in this process as its rule would: the tests of stages are about what they make, not about Snakemake."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,15 @@ def run_stage(
         part for flag, pairs in (("--input", inputs), ("--output", outputs)) for pair in pairs for part in (flag, pair)
     ]
     frame.run(all_stages()[stage], frame.parse([*options, *files]))
+
+
+@contextmanager
+def without_open_logs() -> Iterator[None]:
+    """The frame sets up logging for its process; afterwards it is as before."""
+    handlers = logging.root.handlers[:]
+    try:
+        yield
+    finally:
+        for handler in logging.root.handlers:
+            handler.close()
+        logging.root.handlers[:] = handlers

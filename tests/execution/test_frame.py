@@ -1,13 +1,13 @@
 """The frame of a stage: one sentence for a mistake, a traceback for a bug, the log has both, nothing half written."""
 
 import errno
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.execution.running import without_open_logs
 
 from dagrpo.errors import TransientError, UserError
 from dagrpo.execution import frame
@@ -26,11 +26,8 @@ def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.delenv("DVC_STAGE", raising=False)
     monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
     Path("in.txt").write_text("raw")
-    handlers = logging.root.handlers[:]
-    yield
-    for handler in logging.root.handlers:
-        handler.close()
-    logging.root.handlers[:] = handlers
+    with without_open_logs():
+        yield
 
 
 def _copy(job: Job) -> None:

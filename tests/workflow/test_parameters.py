@@ -84,7 +84,12 @@ def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
 def test_a_task_of_many_turns_is_prepared_but_not_trained_on(folder: Path) -> None:
     experiment = "experiment: {name: tools, train: gsm8k_tool, evaluate: [gsm8k], tasks: [gsm8k, gsm8k_tool]}"
     (folder / "params.yaml").write_text(experiment)
-    assert "gsm8k_tool needs rollouts with tools, and train and sample make single turns of text" in _failed(folder)
+    refusal = "gsm8k_tool needs rollouts with tools, and train and sample make single turns of text"
+    assert refusal in _failed(folder)
+    finished = folder / "results/tools/report/report.html"
+    finished.parent.mkdir(parents=True)
+    finished.touch()
+    assert refusal in _failed(folder), "also where results of that name exist"
     plan = clones.run(folder, "snakemake", "-n", "prepared")
     assert re.search(r"^prepare +2$", plan, re.MULTILINE)
 

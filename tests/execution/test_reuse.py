@@ -1,0 +1,141 @@
+"""What another experiment has made of the same is taken over; whatever differs, or is damaged, is made again."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.execution.running import without_open_logs
+
+from dagrpo.execution import frame
+from dagrpo.execution.declaration import Job, Stage
+from dagrpo.execution.reuse import taking_over
+from dagrpo.files import read_json, sha256_of, write_json, write_text
+from dagrpo.params.runtime import Runtime
+
+made: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
+    made.clear()
+    with without_open_logs():
+        yield
+
+
+def _work(job: Job) -> None:
+    """A checkpoint folder and a table, as train leaves them."""
+    made.append(job.experiment)
+    folder = job.output("policy").parent
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "weights.bin", job.input("split").read_text())
+    write_json(folder / "manifest.json", {"files": {"weights.bin": {"bytes": 4, "sha256": "unused here"}}})
+    job.output("metrics").write_text(f"metrics of {job.params}")  # in place
+
+
+def _may_be_reused(params: Mapping[str, Any]) -> bool:
+    return bool(params.get("reusable", True))
+
+
+STAGE = Stage(name="sft", work=_work, reads=("sft",), reusable=_may_be_reused)
+
+
+def _run(experiment: str, split: str = "data", *, seed: int = 3, reuse: bool = True, **params: Any) -> dict[str, Any]:
+    """Run the stage as the supervisor does; what its provenance says."""
+    given = Path("data", experiment, "train.parquet")
+    given.parent.mkdir(parents=True, exist_ok=True)
+    given.write_text(split)
+    write_json(Path("job.json"), {"stage": "sft", "params": params, "code": []})
+    write_json(Path("runtime.json"), Runtime(reuse=reuse).model_dump())
+    folder = f"results/{experiment}/runs/seed_{seed}"
+    files = [f"policy={folder}/policy/manifest.json", f"metrics={folder}/metrics.parquet"]
+    outputs = [f"--output={file}" for file in (*files, f"provenance={folder}/policy/provenance.json")]
+    whose = ["--experiment", experiment, "--seed", str(seed), "--log", f"logs/{experiment}.log"]
+    options = frame.parse(
+        ["--job", "job.json", "--runtime", "runtime.json", *whose, f"--input=split={given}", *outputs]
+    )
+    frame.run(taking_over(STAGE, options) or STAGE, options)
+    record: dict[str, Any] = read_json(Path(folder, "policy/provenance.json"))
+    return record
+
+
+def _inode(experiment: str, name: str) -> int:
+    return Path("results", experiment, "runs/seed_3", name).stat().st_ino
+
+
+def test_the_same_is_taken_over_as_hard_links_and_said_so() -> None:
+    first, second = _run("one"), _run("two")
+    assert made == ["one"]
+    for name in ("policy/weights.bin", "policy/manifest.json", "metrics.parquet"):
+        assert _inode("one", name) == _inode("two", name)
+    assert second["taken_from"] == "results/one/runs/seed_3/policy/provenance.json"
+    assert second["key"] == first["key"]
+    assert second["experiment"] == "two"
+    digests = {path: sha256_of(Path(path)) for path in second["outputs"]}
+    assert second["outputs"] == digests
+
+
+@pytest.mark.parametrize(
+    "changed", [{"split": "rows"}, {"seed": 4}, {"steps": 9}, {"reuse": False}, {"reusable": False}], ids=str
+)
+def test_whatever_differs_is_made_again(changed: dict[str, Any]) -> None:
+    _run("one")
+    assert "taken_from" not in _run("two", **changed)
+    assert made == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", ["policy/weights.bin", "policy/manifest.json", "metrics.parquet"])
+@pytest.mark.parametrize("content", [None, "damaged and longer"])
+def test_what_is_damaged_or_gone_is_made_again(name: str, content: str | None) -> None:
+    _run("one")
+    path = Path("results/one/runs/seed_3", name)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    _run("two")
+    assert made == ["one", "two"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"key": 3}'])
+def test_a_damaged_provenance_is_passed_over(content: str) -> None:
+    _run("one")
+    Path("results/one/runs/seed_3/policy/provenance.json").write_text(content)
+    _run("two")
+    assert made == ["one", "two"]
+
+
+def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
+    _run("one")
+    manifest = Path("results/one/runs/seed_3/policy/manifest.json")
+    Path("secret").write_text("secret")
+    write_json(manifest, {"files": {"../../../../../secret": {"bytes": 6}}})
+    provenance = manifest.with_name("provenance.json")
+    record = json.loads(provenance.read_text())
+    record["outputs"][str(manifest)] = sha256_of(manifest)
+    write_json(provenance, record)
+    _run("two")
+    assert made == ["one", "two"]
+
+
+def test_another_environment_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _run("one")
+    monkeypatch.setattr("dagrpo.execution.record.environment", lambda *, on_gpu: {"torch": "9.9"})
+    _run("two")
+    assert made == ["one", "two"]
+
+
+def test_what_replaces_a_link_leaves_the_other_experiment_as_it_was() -> None:
+    _run("one")
+    _run("two")
+    _run("two", "rows", steps=4)
+    one, two = (Path("results", experiment, "runs/seed_3") for experiment in ("one", "two"))
+    assert [(folder / "policy/weights.bin").read_text() for folder in (one, two)] == ["data", "rows"]
+    assert [(folder / "metrics.parquet").read_text() for folder in (one, two)] == [
+        "metrics of {}",
+        "metrics of {'steps': 4}",
+    ]

@@ -1,0 +1,93 @@
+"""Snakemake believes what provenance says: after DVC has put files in place, after a failed job, after a damaged file."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.workflow import clones
+
+CARD = Path("data/tiny/arithmetic/card.json")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone with the data of the tiny experiment: stages model and prepare have run."""
+    folder = clones.clone(tmp_path_factory.mktemp("prepared"))
+    clones.run(folder, "snakemake", "--cores", "all", "prepared")
+    return folder
+
+
+def _plan(folder: Path) -> str:
+    return clones.run(folder, "snakemake", "-n", "prepared")
+
+
+def _set(folder: Path, old: str, new: str) -> None:
+    params = folder / "params.yaml"
+    text = params.read_text()
+    assert old in text
+    params.write_text(text.replace(old, new))
+
+
+def test_without_snakemakes_records_what_is_there_is_believed_and_a_change_is_still_seen(prepared: Path) -> None:
+    shutil.rmtree(prepared / ".snakemake")
+    assert "Nothing to be done" in _plan(prepared)
+    _set(prepared, "test: 12", "test: 13")
+    assert "prepare" in _plan(prepared)
+    _set(prepared, "test: 13", "test: 12")
+    assert "Nothing to be done" in _plan(prepared)
+
+
+def test_files_in_any_order_of_time_are_believed(prepared: Path) -> None:
+    shutil.rmtree(prepared / ".snakemake")
+    (prepared / "models/tiny/tiny_qwen2/manifest.json").touch()
+    assert "Nothing to be done" in _plan(prepared)
+
+
+def test_what_other_parameters_have_made_is_made_again(prepared: Path) -> None:
+    shutil.rmtree(prepared / ".snakemake")
+    _set(prepared, "test: 12", "test: 14")
+    assert "prepare" in _plan(prepared)
+    _set(prepared, "test: 14", "test: 12")
+    assert "Nothing to be done" in _plan(prepared)
+
+
+def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
+    whole = (prepared / CARD).read_text()
+    shutil.rmtree(prepared / ".snakemake")
+    (prepared / CARD).write_text(json.dumps({}))
+    assert "prepare" in _plan(prepared)
+    clones.run(prepared, "snakemake", "--cores", "all", "prepared")
+    assert (prepared / CARD).read_text() == whole
+
+
+def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepared: Path) -> None:
+    before = clones.outputs(prepared)
+    _set(prepared, "pass_rates: null", "pass_rates: nowhere.parquet")
+    done = subprocess.run(
+        ["snakemake", "--cores", "all", "prepared"],
+        cwd=prepared,
+        env=clones.environment(prepared),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert clones.outputs(prepared) == before
+    assert "prepare" in _plan(prepared)
+    _set(prepared, "pass_rates: nowhere.parquet", "pass_rates: null")
+    assert "Nothing to be done" in _plan(prepared)
+
+
+def test_an_experiment_of_another_folder_is_not_made_with_these_parameters(prepared: Path) -> None:
+    done = subprocess.run(
+        ["snakemake", "-n", "results/other/report/report.html"],
+        cwd=prepared,
+        env=clones.environment(prepared),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "results/other/report/report.html" in done.stdout + done.stderr

@@ -1,0 +1,71 @@
+"""Two runs at once in one folder, of Snakemake and of DVC: the second is refused before anything is removed."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.workflow import clones
+
+SFT = "results/tiny/runs/seed_3/sft/manifest.json"
+SNAKEMAKE = ("snakemake", "--cores", "all", SFT)
+DVC = ("dvc", "repro", "sft@tiny-3")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone whose supervised fine-tuning is done, and then asked for with more steps than anybody waits for."""
+    folder = clones.clone(tmp_path_factory.mktemp("beside"))
+    clones.run(folder, *DVC)
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("steps: 90", "steps: 900000"))
+    return folder
+
+
+@pytest.fixture(params=[SNAKEMAKE, DVC], ids=["snakemake", "dvc"])
+def first(request: pytest.FixtureRequest, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A run that is at work on that fine-tuning, ended by the test's end."""
+    process = clones.start(folder, *request.param)
+    deadline = time.monotonic() + 120
+    while not clones.processes(folder, "/sft-", "--attempt"):
+        assert process.poll() is None, (folder / "output.txt").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    while clones.processes(folder, "/sft-"):  # they notice within a second
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.1)
+
+
+def _second(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=clones.environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode != 0
+    return done.stdout + done.stderr
+
+
+@pytest.mark.dag
+def test_the_second_is_refused_and_the_first_works_on(first: "subprocess.Popen[str]", folder: Path) -> None:
+    before = clones.outputs(folder)
+    by_snakemake = isinstance(first.args, tuple) and first.args[0] == "snakemake"
+    for command in (SNAKEMAKE, DVC):
+        said = _second(folder, *command)
+        assert "unlock" not in said
+        assert "Traceback" not in said
+        assert "is being run by" in said or "is at work" in said or "is busy, it is being blocked by" in said, said
+    kept = clones.outputs(folder)
+    assert kept == (before if by_snakemake else kept)
+    assert first.poll() is None
+    assert clones.processes(folder, "/sft-", "--attempt")

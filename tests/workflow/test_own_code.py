@@ -1,0 +1,39 @@
+"""A stage runs the code of the folder that it is in, whatever folder's dagrpo is installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.workflow import clones
+from tests.workflow.clones import ROOT
+
+MODEL = "models/tiny/tiny_qwen2/manifest.json"
+
+
+def _run(folder: Path, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command with what the environment of the tests has installed: another folder's package."""
+    own = {name: value for name, value in clones.environment(folder).items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        command, cwd=folder, env=own | environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_an_edited_clone_runs_its_own_code_though_another_folder_is_installed(tmp_path: Path) -> None:
+    folder = clones.clone(tmp_path / "clone")
+    stage = folder / "src/dagrpo/stages/model.py"
+    stage.write_text(stage.read_text().replace('f"model: ', 'f"edited model: '))
+    done = _run(folder, "snakemake", "--cores", "all", MODEL, PYTHONPATH=str(ROOT / "src"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "edited model: tiny_qwen2" in done.stderr
+
+
+def test_the_code_of_another_folder_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "try.py"
+    script.write_text(
+        f"import dagrpo\nfrom own_code import use_code_of\nfrom pathlib import Path\nuse_code_of(Path({str(tmp_path)!r}))\n"
+    )
+    path = f"{ROOT / 'workflow/scripts'}:{ROOT / 'src'}"
+    done = _run(tmp_path, sys.executable, str(script), PYTHONPATH=path)
+    assert done.returncode == 1
+    assert f"{tmp_path} would run the code of another folder ({ROOT / 'src/dagrpo'}" in done.stderr
+    assert "Traceback" not in done.stderr
