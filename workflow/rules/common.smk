@@ -16,6 +16,7 @@ from dagrpo.workflow.configuration import (
 from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
 from dagrpo.workflow.locks import forget_owner, note_owner, release_stale_lock
+from dagrpo.workflow.stop import stop_on_sigterm
 
 # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -136,6 +137,7 @@ def every_provenance():
 
 
 def start():
+    stop_on_sigterm()
     note_owner(Path.cwd())
     begin()
     keep_current(params, overridden=overridden)

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from dagrpo.errors import UserError
 from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.failures import exit_code_of, sentence_of
+from dagrpo.execution.ending import Ending, Kind
+from dagrpo.execution.failures import TRANSIENT, exit_code_of, sentence_of, words_of
 from dagrpo.execution.identity import code_digest
 from dagrpo.files import digest_of, read_json, sha256_of, write_json
 from dagrpo.params.runtime import Runtime
@@ -78,21 +79,32 @@ def _damaged(path: Path) -> UserError:
 
 def run(stage: Stage, options: argparse.Namespace) -> None:
     """Do a stage's work in this process. SystemExit after a sentence; other exceptions are bugs."""
+    attempt = options.attempt or 1
+    ending = Ending(stage, options.seed, options.log, attempt, rank())
     if rank() > 0:
         options.log = options.log.with_suffix(f".rank_{rank()}.log")
-    _log_to(options.log, append=(options.attempt or 1) > 1)
-    signal.signal(signal.SIGTERM, _terminate)
+    elif attempt == 1:
+        ending.forget()
+    _log_to(options.log, append=attempt > 1)
+    _listen_to_signals()
     stop_with_the_workflow()
     try:
-        _execute(stage, options)
+        _execute(ending.watched(), options)
     except Exception as error:  # the border of the stage: told apart, logged, and raised again where it is a bug
         sentence = sentence_of(error)
         if sentence is None:
+            _tell_bug(ending, error)
             raise
         logger.exception(sentence)
-        if rank() == 0:
-            print(f"{stage.name}: {sentence}\nLog: {options.log}", file=sys.stderr, flush=True)
-        raise SystemExit(exit_code_of(error)) from error
+        code = exit_code_of(error)
+        ending.tell(Kind.CRASH if code == TRANSIENT else Kind.MISTAKE, sentence)
+        raise SystemExit(code) from error
+    except (KeyboardInterrupt, Terminated):
+        logger.warning("stopped", exc_info=True)
+        ending.tell_stopped()
+        raise
+    if rank() == 0:
+        ending.forget()
 
 
 def rank() -> int:
@@ -207,16 +219,28 @@ def _log_to(path: Path, *, append: bool) -> None:
         force=True,  # whatever a library has set up on import
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    sys.excepthook = _log_bug
 
 
-def _log_bug(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        logger.warning("interrupted", exc_info=(kind, error, traceback))
-        print("Interrupted.", file=sys.stderr, flush=True)
-        return
-    logger.critical("a bug, not a mistake of yours", exc_info=(kind, error, traceback))
-    sys.__excepthook__(kind, error, traceback)
+def _tell_bug(ending: Ending, error: Exception) -> None:
+    """Write a bug down. Its traceback goes to the log, and to the screen unless an attempt before ended with the same."""
+    words = words_of(error).splitlines()[0]
+    sentence = f"a bug, not a mistake of yours: {words}. The log has its traceback."
+    noted = ending.noted()
+    logger.critical("a bug, not a mistake of yours", exc_info=error)
+    ending.tell(Kind.BUG, sentence)
+    if noted is not None and noted.sentence == sentence:
+        sys.excepthook = _say_nothing
+
+
+def _say_nothing(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """In the place of sys.excepthook, where the screen has the traceback already."""
+
+
+def _listen_to_signals() -> None:
+    """SIGTERM ends the stage as an exception; Ctrl-C too, where the command line had it end the process at once."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
