@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 SECONDS_BETWEEN_LINES = 10.0
+Item = TypeVar("Item")
 _console = Console(stderr=True)
 
 
@@ -107,9 +108,17 @@ def progress(description: str, total: int, *, brief: bool = False) -> Iterator[A
         yield _Counted(_Bar(bars, bars.add_task(description, total=total, note="")))
 
 
+def counted(items: Sequence[Item], description: str) -> Iterator[Item]:
+    """The items, with a bar over them that leaves no trace of what is done in less than ten seconds."""
+    with progress(description, len(items), brief=True) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Say at once that something is waited for, and while notes come that it goes on; at the end, how long it took."""
+    """Say at once that something starts and, while notes come, that it goes on; at the end, how long it took."""
     started = time.monotonic()
     if _console.is_terminal:
         columns = (
@@ -119,10 +128,10 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
             TextColumn("{task.fields[note]}"),
         )
         with Progress(*columns, console=_console, transient=True) as bars:
-            task = bars.add_task(what, total=None, note="")
+            task = bars.add_task(f"{what}: starting", total=None, note="")
             yield lambda note: bars.update(task, note=note)
     else:
-        say(f"{what} ...")
+        say(f"{what}: starting")
         yield _Reminders(what, started)
     say(f"{what}: ready after {time.monotonic() - started:.0f} s")
 

@@ -16,7 +16,9 @@ from snakemake_logger_plugin_dagrpo.run import Job
 
 FOLDER = Path(".state/failures")
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
-MISTAKE, BUG, CRASH, STOPPED = "mistake", "bug", "crash", "stopped"
+CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
+BEFORE_ITS_WORK = "stopped before its work began; the same command starts it again."
+WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +28,7 @@ class Failure:
     job: Job
     kind: str
     sentence: str
-
-    @property
-    def log(self) -> str | None:
-        """Where to read more; None where there is nothing more to read."""
-        return None if self.kind == STOPPED else self.job.log
+    log: str | None  # of the process that failed, where there are several
 
 
 def path_of(job: Job) -> Path:
@@ -43,14 +41,12 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     try:
         record = json.loads(path_of(job).read_text(encoding="utf-8"))
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
-            return Failure(job=job, kind=str(record["kind"]), sentence=str(record["sentence"]))
-    except (OSError, ValueError, KeyError, TypeError):  # none, or one that says nothing
+            return Failure(job=job, kind=record["kind"], sentence=str(record["sentence"]), log=str(record["log"]))
+    except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
         pass
     if stopping:
-        return Failure(
-            job=job, kind=STOPPED, sentence="stopped before its work began; the same command starts it again."
-        )
-    return Failure(job=job, kind=CRASH, sentence="it ended without saying why: killed, perhaps for want of memory.")
+        return Failure(job=job, kind=STOPPED, sentence=BEFORE_ITS_WORK, log=None)
+    return Failure(job=job, kind=CRASH, sentence=WITHOUT_A_WORD, log=job.log)
 
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:
@@ -59,8 +55,8 @@ def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     parts: list[RenderableType] = []
     for failure in failures:
         parts += [*_told(failure), ""]
-    then = "When that is mended, this goes on:" if mistake else "This goes on:"
-    parts.append(Text.assemble(f"{then} ", (command, "bold"), overflow="fold"))
+    parts.append(Text("When that is mended, this goes on:" if mistake else "This goes on:"))
+    parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
     colour = "red" if mistake else "yellow"
     return Panel(Group(*parts), title=_title(failures), title_align="left", border_style=colour, box=box.HORIZONTALS)
 

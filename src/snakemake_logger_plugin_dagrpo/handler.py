@@ -79,7 +79,7 @@ class LogHandler(LogHandlerBase):
             show = self._show.get(getattr(record, "event", None))
             if show is not None:
                 show(record)
-        except Exception:  # as in every logging handler: what cannot be shown must not end the run
+        except Exception:  # noqa: BLE001  # as in every logging handler: what cannot be shown must not end the run
             self.handleError(record)
 
     def _say(self, text: str | None, *, about: str = "", style: str = "") -> None:
@@ -133,7 +133,8 @@ class LogHandler(LogHandlerBase):
         jobs = [job for job in [*self._run.failed, *self._run.running.values()] if job.log is not None]
         failures = [failure_of(job, stopping=self._stopping) for job in jobs]
         command = "dvc repro" if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        self._console.print(panel(failures, command), width=min(self._console.width, MAX_WIDTH))
+        width = min(self._console.width, MAX_WIDTH) if self._console.is_terminal else MAX_WIDTH
+        self._console.print(panel(failures, command), width=width)
 
 
 def _own_words(handler: LogHandlerBase) -> Handler:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-BYTES_TO_READ = 20_000  # of the log's end
+BYTES_TO_READ = 100_000  # of the log's end
 PHASES = {  # what the log says when each begins; all small letters
     "server_args=": "starting its processes",
     "load weight begin": "loading weights",

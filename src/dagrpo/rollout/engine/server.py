@@ -95,7 +95,7 @@ class SGLangServer:
 
     def _started(self) -> Self:
         self._port = free_port(self._wanted_port)
-        with waiting("SGLang server: starting") as tell:
+        with waiting("SGLang server") as tell:
             self._process = self._launch(self._port)
             try:
                 self._wait_until_ready(tell)
