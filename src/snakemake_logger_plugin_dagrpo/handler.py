@@ -34,6 +34,8 @@ class LogHandler(LogHandlerBase):
         self._console = Console(
             file=sys.stdout if settings.stdout else sys.stderr, no_color=settings.nocolor or None, highlight=False
         )
+        if not self._console.is_terminal:
+            self._console.width = MAX_WIDTH
         self._quiet = {str(choice) for choice in settings.quiet or ()}
         wordy = settings.verbose or settings.printshellcmds or settings.debug_dag
         self._own_words = _own_words(self) if wordy else None
@@ -133,8 +135,7 @@ class LogHandler(LogHandlerBase):
         jobs = [job for job in [*self._run.failed, *self._run.running.values()] if job.log is not None]
         failures = [failure_of(job, stopping=self._stopping) for job in jobs]
         command = "dvc repro" if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        width = min(self._console.width, MAX_WIDTH) if self._console.is_terminal else MAX_WIDTH
-        self._console.print(panel(failures, command), width=width)
+        self._console.print(panel(failures, command), width=min(self._console.width, MAX_WIDTH))
 
 
 def _own_words(handler: LogHandlerBase) -> Handler:

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.settings import OutputSettingsLoggerInterface
 
 from snakemake_logger_plugin_dagrpo import LogHandler
 
@@ -51,7 +52,7 @@ class Shown:
     def __init__(self, **settings: Any) -> None:
         defaults = dict.fromkeys(("printshellcmds", "nocolor", "debug_dag", "verbose", "stdout", "dryrun"), False)
         common = SimpleNamespace(**{**defaults, "quiet": None, "show_failed_logs": False, **settings})
-        self.handler = LogHandler(common, None)
+        self.handler = LogHandler(cast(OutputSettingsLoggerInterface, common), None)
 
     def tell(self, *records: logging.LogRecord) -> None:
         for each in records:

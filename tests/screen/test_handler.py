@@ -11,7 +11,7 @@ from tests.screen.events import END, NOW, error, failed, finished, plan, record,
 
 from dagrpo.execution import ending
 from dagrpo.workflow.configuration import Refusal
-from snakemake_logger_plugin_dagrpo import failures, handler
+from snakemake_logger_plugin_dagrpo import failures, handler, wording
 
 COMMAND_LINE = (
     'RuleException:\nCalledProcessError in file "/p/workflow/rules/train.smk", line 33:\n'
@@ -171,7 +171,7 @@ def test_a_dot_in_config_is_answered_with_the_form_that_works(monkeypatch: pytes
 def test_the_screen_and_the_stages_agree_on_names(tmp_path: Path) -> None:
     assert handler.SCREEN == ending.SCREEN
     assert {failures.CRASH, failures.STOPPED} <= set(ending.Kind)
-    assert Refusal.__name__ in handler.wording.REFUSALS
+    assert Refusal.__name__ in wording.REFUSALS
 
 
 def test_the_package_imports_nothing_of_dagrpo() -> None:

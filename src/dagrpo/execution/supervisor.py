@@ -72,7 +72,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
 
 def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace) -> int:
     """The exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
-    attempts = Attempts()
+    attempts, before = Attempts(), ""
     for number in range(1, stage.restarts + 2):
         code = attempts.run((*command, "--attempt", str(number)))
         ending = Ending(stage, options.seed, options.log, number)
@@ -81,15 +81,18 @@ def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace
             return 128 + attempts.stopped_by
         if code in {0, MISTAKE}:
             break
-        _say_what_crashed(ending.crashed(f"it ended with {_ending(code)}."), goes_on=number <= stage.restarts)
+        failure = ending.crashed(f"it ended with {_ending(code)}.")
+        how = "crashed in the same way." if failure.sentence == before else f"crashed: {failure.sentence}"
+        _say_what_crashed(failure, how, goes_on=number <= stage.restarts)
+        before = failure.sentence
     return code if code >= 0 else 128 - code
 
 
-def _say_what_crashed(failure: Failure, *, goes_on: bool) -> None:
+def _say_what_crashed(failure: Failure, how: str, *, goes_on: bool) -> None:
     """Not of the last attempt under Snakemake, which shows why it failed."""
     if goes_on or not is_shown_by_snakemake():
         then = "It goes on from its last state." if goes_on else "That was the last attempt."
-        say(f"{failure.what}: attempt {failure.attempt} crashed: {failure.sentence} {then} Log: {failure.log}")
+        say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
 
 
 class Attempts:

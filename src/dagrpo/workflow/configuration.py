@@ -15,7 +15,7 @@ PARAMS = Path("params.yaml")
 T = TypeVar("T")
 
 
-class Refusal(WorkflowError):
+class Refusal(WorkflowError):  # type: ignore[misc]  # Snakemake has no types
     """A mistake of the user that is found while the Snakefile is read. The screen shows its sentence alone, by this name."""
 
 
