@@ -12,6 +12,7 @@ NOISE = (
     "Building DAG of jobs",
     "Cannot restore ",
     "Complete log(s):",
+    "Config file params.yaml is extended",
     "Conda environments: ignored",
     "Elapsed time:",
     "Exiting because a job execution failed",

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_everything_at_once_and_the_next_run_gives_the_same_bytes(
     folder = _ready_to_train(finished[0], tmp_path / "interrupted")
     target = f"{RUN}/policy/manifest.json"
     process = clones.start(folder, "snakemake", "--cores", "all", target)
-    _wait_for_step(folder, 2)
+    _wait_for_step(folder, 3)  # of which the second is saved
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) != 0
     _no_process_is_left(folder)
