@@ -8,7 +8,7 @@ from dagrpo import console
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("dagrpo.console.time.monotonic", lambda: now[0])
     return now
 
 

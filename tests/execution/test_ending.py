@@ -39,6 +39,12 @@ def test_a_process_that_is_stopped_because_another_failed_does_not_hide_the_fail
     assert (noted.kind, noted.sentence, noted.log) == ("mistake", "memory is full.", "logs/x.rank_1.log")
 
 
+def test_only_rank_0_tells_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ending("train", rank=1).tell_stopped()
+    assert _ending("train").noted() is None
+
+
 def test_a_stop_after_a_crash_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _ending("train").crashed("it ended with signal 9.")

@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from types import TracebackType
 
 from dagrpo import console
 from dagrpo.errors import UserError
@@ -55,6 +56,7 @@ class Ending:
         self._path = path_of(stage.name, log)
         self._log = log if rank == 0 else log.with_suffix(f".rank_{rank}.log")
         self._attempt = attempt
+        self._rank = rank
         self._speaks = rank == 0 and not is_shown_by_snakemake()
         self._state: Path | None = None
 
@@ -82,12 +84,23 @@ class Ending:
     def tell(self, kind: Kind, sentence: str) -> None:
         """Write down why the job failed; print it where nobody else will."""
         self._note(kind, sentence)
-        if self._speaks and kind != Kind.BUG:  # Python shows a bug with its traceback
+        if self._speaks:
             print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
 
+    def tell_bug(self, words: str) -> None:
+        """Write down a bug, which Python is about to show with its traceback: not where an attempt before showed the same."""
+        sentence = f"a bug, not a mistake of yours: {words.splitlines()[0]}. The log has its traceback."
+        noted = self.noted()
+        self._note(Kind.BUG, sentence)
+        if noted is not None and noted.sentence == sentence:
+            sys.excepthook = _say_nothing
+
     def tell_stopped(self) -> None:
-        """Write down that the job was told to stop, unless it failed before: processes beside one that failed are stopped."""
-        if self._of_this_attempt() is not None:
+        """Write down that the job was told to stop, unless it failed before: processes beside one that failed are stopped.
+
+        Rank 0 does it, which knows the step.
+        """
+        if self._rank > 0 or self._of_this_attempt() is not None:
             return
         sentence = stopped(_finished_steps(self._stage), _saved_steps(self._state))
         self._note(Kind.STOPPED, sentence)
@@ -121,6 +134,10 @@ class Ending:
         except OSError as error:  # a full disk is often the failure itself
             print(f"{self._what}: {sentence} ({self._path} cannot be written: {error})", file=sys.stderr, flush=True)
         return failure
+
+
+def _say_nothing(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """In the place of sys.excepthook."""
 
 
 def path_of(stage: str, log: Path) -> Path:

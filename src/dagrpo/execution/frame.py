@@ -9,10 +9,9 @@ import argparse
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from pydantic import ValidationError
@@ -93,7 +92,8 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     except Exception as error:  # the border of the stage: told apart, logged, and raised again where it is a bug
         sentence = sentence_of(error)
         if sentence is None:
-            _tell_bug(ending, error)
+            logger.critical("a bug, not a mistake of yours", exc_info=error)
+            ending.tell_bug(words_of(error))
             raise
         logger.exception(sentence)
         code = exit_code_of(error)
@@ -219,21 +219,7 @@ def _log_to(path: Path, *, append: bool) -> None:
         force=True,  # whatever a library has set up on import
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-
-
-def _tell_bug(ending: Ending, error: Exception) -> None:
-    """Write a bug down. Its traceback goes to the log, and to the screen unless an attempt before ended with the same."""
-    words = words_of(error).splitlines()[0]
-    sentence = f"a bug, not a mistake of yours: {words}. The log has its traceback."
-    noted = ending.noted()
-    logger.critical("a bug, not a mistake of yours", exc_info=error)
-    ending.tell(Kind.BUG, sentence)
-    if noted is not None and noted.sentence == sentence:
-        sys.excepthook = _say_nothing
-
-
-def _say_nothing(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """In the place of sys.excepthook, where the screen has the traceback already."""
+    logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
 
 
 def _listen_to_signals() -> None:
