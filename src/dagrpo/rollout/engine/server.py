@@ -95,7 +95,7 @@ class SGLangServer:
 
     def _started(self) -> Self:
         self._port = free_port(self._wanted_port)
-        with waiting("SGLang server") as tell:
+        with waiting(f"SGLang server for {self._log.name.removesuffix('.server.log')}") as tell:
             self._process = self._launch(self._port)
             try:
                 self._wait_until_ready(tell)
