@@ -27,7 +27,7 @@ NOISE = (
     "Will exit after finishing currently running jobs",
 )
 _PLACE = re.compile(r'^ *File ".*", line \d+.*$')
-_INPUT_FUNCTION = re.compile(r"^ *(?:Refusal|UserError): (.+?)$", re.MULTILINE)
+_IN_INPUT_FUNCTION = re.compile(r"^ *(?:Refusal|UserError):\s+(.+?)\nWildcards:", re.MULTILINE | re.DOTALL)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+=")
 
 
@@ -50,8 +50,8 @@ def error_text(exception: str, text: str, arguments: Sequence[str]) -> str:
     """An error of Snakemake's as it is shown: a refusal as its sentence alone. `arguments` are Snakemake's own."""
     if exception in REFUSALS:
         return sentence_in(text)
-    if exception == "InputFunctionException" and (found := _INPUT_FUNCTION.search(text)):
-        return found.group(1)
+    if exception == "InputFunctionException" and (found := _IN_INPUT_FUNCTION.search(text)):
+        return "\n".join(line.strip() for line in found.group(1).splitlines())
     if "Invalid config definition" in text:
         return _about_config(text, arguments)
     return text.rstrip()

@@ -139,6 +139,11 @@ def test_quiet_and_verbose_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
             "params.yaml: correct it.\n",
         ),
         (
+            "InputFunctionException",
+            "InputFunctionException in rule sample:\nError:\n  Refusal:\n    `x` is no task.\nWildcards:\n  task=x\nTraceback:\n",
+            "`x` is no task.\n",
+        ),
+        (
             "UserError",
             'UserError in file "/p/x.smk", line 2:\nno plug-in x.\n  File "/p/j.py", line 9, in f',
             "no plug-in x.\n",
