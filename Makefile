@@ -27,8 +27,8 @@ oracle: setup .venv-megatron/.installed
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-megatron/bin/python --no-deps $(TORCH) -r $<
 	touch $@
 
-CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/provenance tests/rewards/verifiers tests/test_files.py \
-  tests/workflow/test_dvc_file.py tests/workflow/test_finish.py tests/workflow/test_locks.py
+CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/provenance tests/rewards/verifiers tests/screen tests/test_files.py \
+  tests/test_console.py tests/workflow/test_dvc_file.py tests/workflow/test_finish.py tests/workflow/test_locks.py tests/workflow/test_stop.py
 
 # The fast part of `make test`: under three minutes.
 check: lint

@@ -1,15 +1,17 @@
 """What a person sees while a stage works: a progress bar, and a summary at its end. Goes to stderr, never into outputs."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    SpinnerColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -18,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 SECONDS_BETWEEN_LINES = 10.0
+Item = TypeVar("Item")
 _console = Console(stderr=True)
 
 
@@ -39,27 +42,59 @@ class _Bar:
 class _Lines:
     """For logs and pipes, where a bar would be noise: one line every ten seconds and one at the end."""
 
-    def __init__(self, description: str, total: int) -> None:
+    def __init__(self, description: str, total: int, *, brief: bool) -> None:
         self._description = description
         self._total = total
         self._done = 0
         self._started = self._last = time.monotonic()
+        self._has_end = not brief
 
     def advance(self, number: int = 1, note: str = "") -> None:
         self._done += number
         now = time.monotonic()
-        if now - self._last >= SECONDS_BETWEEN_LINES or self._done >= self._total:
-            self._last = now
-            _console.print(
-                f"{self._description}: {self._done}/{self._total} {note} ({now - self._started:.0f} s)", highlight=False
-            )
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._has_end = True
+        elif not (self._done >= self._total and self._has_end):
+            return
+        self._last = now
+        _console.print(
+            f"{self._description}: {self._done}/{self._total} {note} ({now - self._started:.0f} s)", highlight=False
+        )
+
+
+@dataclass(slots=True)
+class _Count:
+    """How much of the newest bar is finished; it outlives the bar, for whoever tells of an end."""
+
+    done: int | None = None
+
+
+_newest = _Count()
+
+
+class _Counted:
+    def __init__(self, shown: Advance) -> None:
+        self._shown = shown
+        _newest.done = 0
+
+    def advance(self, number: int = 1, note: str = "") -> None:
+        _newest.done = (_newest.done or 0) + number
+        self._shown.advance(number, note)
+
+
+def finished() -> int | None:
+    """How many units the newest bar of this process has counted; None before the first bar."""
+    return _newest.done
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Advance]:
-    """Show how far `total` units of work are: a bar on a terminal, a line now and then elsewhere."""
+def progress(description: str, total: int, *, brief: bool = False) -> Iterator[Advance]:
+    """Show how far `total` units of work are: a bar on a terminal, a line now and then elsewhere.
+
+    `brief`: leave no trace of what is done in less than ten seconds.
+    """
     if not _console.is_terminal:
-        yield _Lines(description, total)
+        yield _Counted(_Lines(description, total, brief=brief))
         return
     columns = (
         TextColumn("{task.description}"),
@@ -69,8 +104,50 @@ def progress(description: str, total: int) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=_console) as bars:
-        yield _Bar(bars, bars.add_task(description, total=total, note=""))
+    with Progress(*columns, console=_console, transient=brief) as bars:
+        yield _Counted(_Bar(bars, bars.add_task(description, total=total, note="")))
+
+
+def counted(items: Sequence[Item], description: str) -> Iterator[Item]:
+    """The items, with a bar over them that leaves no trace of what is done in less than ten seconds."""
+    with progress(description, len(items), brief=True) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Say at once that something starts and, while notes come, that it goes on; at the end, how long it took."""
+    started = time.monotonic()
+    if _console.is_terminal:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=_console, transient=True) as bars:
+            task = bars.add_task(f"{what}: starting", total=None, note="")
+            yield lambda note: bars.update(task, note=note)
+    else:
+        say(f"{what}: starting")
+        yield _Reminders(what, started)
+    say(f"{what}: ready after {time.monotonic() - started:.0f} s")
+
+
+class _Reminders:
+    """For logs and pipes: a line every ten seconds."""
+
+    def __init__(self, what: str, started: float) -> None:
+        self._what = what
+        self._started = self._last = started
+
+    def __call__(self, note: str) -> None:
+        now = time.monotonic()
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = now
+            say(f"{self._what}: {note} ({now - self._started:.0f} s)")
 
 
 def say(text: str) -> None:

@@ -18,7 +18,8 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
     SystemExit with the exit code of the process that failed first, 1 where that was killed. Where rank 0 could not say
     why, a sentence does.
     """
-    for name in ("torch.distributed.elastic", "torch.distributed.run"):  # which tell of a failure in 30 lines
+    # They tell of a failure in 30 lines, and of a signal.
+    for name in ("torch.distributed.elastic", "torch.distributed.elastic.agent.server.api", "torch.distributed.run"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # What follows -- is the script's: torchrun would take its --log for an abbreviation of its own.
     options = ["--standalone", f"--nproc-per-node={count}", "--", script, *arguments]

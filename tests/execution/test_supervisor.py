@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def work(job):
     behaviour = job.params["behaviour"]
     if behaviour == "mistake":
         raise UserError("params.yaml: correct it.")
-    if behaviour.startswith("killed once") and number == 1:
+    if behaviour == "always killed" or behaviour.startswith("killed once") and number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "server died once" and number == 1:
         raise TransientError("the server died.")
@@ -89,6 +90,34 @@ def test_a_bug_is_tried_again_and_every_traceback_stays_in_the_log(command: list
     assert process.returncode == 1, output
     assert (tmp_path / "attempts").read_text() == "xxx"
     assert (tmp_path / "x.log").read_text().count("KeyError: 'bug'") == 3
+    assert output.count("Traceback") == 1
+    assert _failure(tmp_path)["kind"] == "bug"
+
+
+def _failure(folder: Path) -> dict[str, Any]:
+    (record,) = (folder / ".state/failures").iterdir()
+    return dict(json.loads(record.read_text()))
+
+
+def test_under_snakemakes_screen_a_failure_is_written_down_and_not_printed(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "mistake", DAGRPO_SCREEN="snakemake")
+    output, _ = process.communicate(timeout=60)
+    assert output == ""
+    failure = _failure(tmp_path)
+    assert (failure["kind"], failure["sentence"]) == ("mistake", "params.yaml: correct it.")
+    assert (failure["what"], failure["log"]) == ("probe", "x.log")
+
+
+def test_a_stage_that_ends_well_in_the_end_leaves_no_failure(command: list[str], tmp_path: Path) -> None:
+    output, _ = _run(command, tmp_path, "killed once").communicate(timeout=60)
+    assert "attempt 1 crashed: it ended with signal 9. It goes on from its last state." in output
+    assert list((tmp_path / ".state/failures").iterdir()) == []
+
+
+def test_what_always_crashes_without_a_word_is_written_down(command: list[str], tmp_path: Path) -> None:
+    _run(command, tmp_path, "always killed", DAGRPO_SCREEN="snakemake").communicate(timeout=60)
+    failure = _failure(tmp_path)
+    assert (failure["kind"], failure["sentence"], failure["attempt"]) == ("crash", "it ended with signal 9.", 3)
 
 
 def _wait_until_it_works(folder: Path) -> None:
@@ -105,6 +134,7 @@ def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], t
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
+    assert _failure(tmp_path)["kind"] == "stopped"
     assert not (tmp_path / "result.txt").exists()
 
 
@@ -113,7 +143,7 @@ def test_an_interrupt_from_the_terminal_ends_a_stage_that_was_started_again(comm
     _wait_until_it_works(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert output.endswith("Interrupted.\n")
+    assert output.endswith("probe: stopped; the same command starts it again.\n")
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "attempts").read_text() == "xx"
 
@@ -136,5 +166,5 @@ def test_a_job_file_that_is_gone_is_a_sentence(command: list[str], tmp_path: Pat
     assert done.returncode == 1
     assert (
         done.stderr
-        == "job.json: job.json is gone or damaged: delete it and start Snakemake again, which writes it anew.\n"
+        == "job.json: job.json is gone or damaged: delete it and start Snakemake again, which writes it anew.\nLog: x.log\n"
     )

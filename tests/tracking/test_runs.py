@@ -11,6 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
+from dagrpo.errors import UserError
 from dagrpo.execution.frame import Terminated
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.tracking.delivery import last_trouble, settle
@@ -112,6 +113,24 @@ def test_the_status_tells_a_mistake_from_a_stop(project: Path, error: BaseExcept
         raise error
     assert settle(project)
     assert [run.info.status for run in runs_of(project)] == [status, status]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(UserError("row 3: no answer."), "row 3: no answer."), (KeyError("bug"), "KeyError: 'bug'")],
+)
+def test_a_run_that_failed_says_why(project: Path, error: Exception, words: str) -> None:
+    with pytest.raises(type(error)), stage_run(stage_record()):
+        raise error
+    assert settle(project)
+    assert stage_runs(project)[0].data.tags["error"] == words
+
+
+def test_a_run_that_was_stopped_has_no_error(project: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), stage_run(stage_record()):
+        raise KeyboardInterrupt
+    assert settle(project)
+    assert "error" not in stage_runs(project)[0].data.tags
 
 
 def test_a_stage_stopped_by_sigterm_is_killed(project: Path, start_stage: StartStage) -> None:

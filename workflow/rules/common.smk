@@ -18,6 +18,7 @@ from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
 from dagrpo.workflow.invocation import is_command, runs_jobs, wants_data_alone
 from dagrpo.workflow.locks import hold
+from dagrpo.workflow.stop import stop_on_sigterm
 from dagrpo.workflow.tries import try_of
 from dagrpo.params.schema import read_params
 
@@ -143,6 +144,7 @@ def every_provenance():
 
 
 def start():
+    stop_on_sigterm()
     begin(a_try)
     if not workflow.remote_exec and "gpu" not in workflow.global_resources:
         # Jobs that need a GPU wait for one; where there is none they run on the CPU.

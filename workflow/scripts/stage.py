@@ -1,11 +1,14 @@
 """The command line of every stage: `python workflow/scripts/stage.py --help`."""
 
+import signal
 import sys
 from pathlib import Path
 
 from own_code import use_code_of
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import: the stage's frame listens to Ctrl-C
     use_code_of(Path(__file__).resolve().parents[2])
     from dagrpo.execution.supervisor import main
 

@@ -35,6 +35,11 @@ def sentence_of(error: BaseException) -> str | None:
     return None
 
 
+def words_of(error: BaseException) -> str:
+    """What is recorded of any error: the sentence of one that the user can mend, else the exception's name and text."""
+    return sentence_of(error) or f"{type(error).__name__}: {error}".strip().removesuffix(":")
+
+
 def _about_a_file(error: OSError) -> str | None:
     if error.errno in NO_ROOM:  # an error of writing names no file
         return f"{error.filename or 'a disk'}: {error.strerror}: make room, then run again."

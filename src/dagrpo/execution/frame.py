@@ -9,15 +9,15 @@ import argparse
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.failures import exit_code_of, sentence_of
+from dagrpo.execution.ending import Ending, Kind
+from dagrpo.execution.failures import TRANSIENT, exit_code_of, sentence_of, words_of
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.files import digest_of, sha256_of, unshare, write_json
 from dagrpo.tracking.runs import StageRun, stage_run
@@ -49,21 +49,33 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def run(stage: Stage, options: argparse.Namespace) -> None:
     """Do a stage's work in this process. SystemExit after a sentence; other exceptions are bugs."""
+    attempt = options.attempt or 1
+    ending = Ending(stage, options.seed, options.log, attempt, rank())
     if rank() > 0:
         options.log = options.log.with_suffix(f".rank_{rank()}.log")
-    _log_to(options.log, append=(options.attempt or 1) > 1)
-    signal.signal(signal.SIGTERM, _terminate)
+    elif attempt == 1:
+        ending.forget()
+    _log_to(options.log, append=attempt > 1)
+    _listen_to_signals()
     stop_with_the_workflow()
     try:
-        _execute(stage, options)
+        _execute(ending.watched(), options)
     except Exception as error:  # the border of the stage: told apart, logged, and raised again where it is a bug
         sentence = sentence_of(error)
         if sentence is None:
+            logger.critical("a bug, not a mistake of yours", exc_info=error)
+            ending.tell_bug(words_of(error))
             raise
         logger.exception(sentence)
-        if rank() == 0:
-            print(f"{stage.name}: {sentence}\nLog: {options.log}", file=sys.stderr, flush=True)
-        raise SystemExit(exit_code_of(error)) from error
+        code = exit_code_of(error)
+        ending.tell(Kind.CRASH if code == TRANSIENT else Kind.MISTAKE, sentence)
+        raise SystemExit(code) from error
+    except (KeyboardInterrupt, Terminated):
+        logger.warning("stopped", exc_info=True)
+        ending.tell_stopped()
+        raise
+    if rank() == 0:
+        ending.forget()
 
 
 def rank() -> int:
@@ -131,16 +143,14 @@ def _log_to(path: Path, *, append: bool) -> None:
         force=True,  # whatever a library has set up on import
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    sys.excepthook = _log_bug
+    logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
 
 
-def _log_bug(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        logger.warning("interrupted", exc_info=(kind, error, traceback))
-        print("Interrupted.", file=sys.stderr, flush=True)
-        return
-    logger.critical("a bug, not a mistake of yours", exc_info=(kind, error, traceback))
-    sys.__excepthook__(kind, error, traceback)
+def _listen_to_signals() -> None:
+    """SIGTERM ends the stage as an exception; Ctrl-C too, where the command line had it end the process at once."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -18,6 +18,7 @@ from dagrpo.execution import frame
 from dagrpo.execution.ancestors import STARTED_BY, name_as_starter, stop_with_the_workflow
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
+from dagrpo.execution.ending import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.execution.record import declared, runtime_of
 from dagrpo.execution.reuse import taking_over
@@ -25,8 +26,9 @@ from dagrpo.stages import all_stages
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the stage that the command line names. SystemExit 1 when it failed; the reason has been printed."""
+    """Run the stage that the command line names. SystemExit 1 when it failed; the reason has been told."""
     options = frame.parse(arguments)
+    stage = _named_by(options.job)
     try:
         stage = all_stages()[declared(options.job)["stage"]]
         if options.attempt is not None:
@@ -36,16 +38,29 @@ def main(arguments: Sequence[str]) -> None:
     except SystemExit as end:
         own = options.attempt is None and end.code in {MISTAKE, TRANSIENT}
         raise SystemExit(1 if own else end.code) from None
+    except KeyboardInterrupt:
+        _ending_of(stage, options).tell_stopped()
+        raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:  # as in the frame: a mistake found before any process was started
         sentence = sentence_of(error)
         if sentence is None:
             raise
-        print(f"{options.job.name}: {sentence}", file=sys.stderr, flush=True)
+        _ending_of(stage, options).tell(Kind.MISTAKE, sentence)
         raise SystemExit(1 if options.attempt is None else exit_code_of(error)) from error
+
+
+def _named_by(job: Path) -> Stage:
+    """The stage that a job file is named by, for what is to be said where the file itself cannot be read."""
+    return all_stages().get(job.name.rpartition("-")[0], Stage(name=job.name, work=lambda job: None, reads=()))
+
+
+def _ending_of(stage: Stage, options: argparse.Namespace) -> Ending:
+    return Ending(stage, options.seed, options.log, options.attempt or 1, frame.rank())
 
 
 def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str]) -> None:
     runtime = runtime_of(options.runtime)
+    _ending_of(stage, options).forget()
     taking = taking_over(stage, options)
     if taking is not None:
         frame.run(taking, options)
@@ -58,20 +73,32 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
             return
         launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
-        raise SystemExit(_restarted(stage, command, options.log))
+        raise SystemExit(_restarted(stage, command, options))
 
 
-def _restarted(stage: Stage, command: Sequence[str], log: Path) -> int:
+def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace) -> int:
     """The exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
-    attempts = Attempts()
+    attempts, before = Attempts(), ""
     for number in range(1, stage.restarts + 2):
         code = attempts.run((*command, "--attempt", str(number)))
-        if code in {0, MISTAKE} or attempts.stopped_by is not None or number > stage.restarts:
+        ending = Ending(stage, options.seed, options.log, number)
+        if attempts.stopped_by is not None:
+            ending.tell_stopped()
+            return 128 + attempts.stopped_by
+        if code in {0, MISTAKE}:
             break
-        say(f"{stage.name}: attempt {number} crashed ({_ending(code)}); it goes on from its last state. Log: {log}")
-    if attempts.stopped_by is not None:
-        return 128 + attempts.stopped_by
+        failure = ending.crashed(f"it ended with {_ending(code)}.")
+        how = "crashed in the same way." if failure.sentence == before else f"crashed: {failure.sentence}"
+        _say_what_crashed(failure, how, goes_on=number <= stage.restarts)
+        before = failure.sentence
     return code if code >= 0 else 128 - code
+
+
+def _say_what_crashed(failure: Failure, how: str, *, goes_on: bool) -> None:
+    """Not of the last attempt under Snakemake, which shows why it failed."""
+    if goes_on or not is_shown_by_snakemake():
+        then = "It goes on from its last state." if goes_on else "That was the last attempt."
+        say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
 
 
 class Attempts:

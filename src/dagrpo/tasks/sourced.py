@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.console import progress
 from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 from dagrpo.params.data import Data
@@ -73,10 +74,12 @@ def _read_split(
     """All rows of a split, or as many as a source too large for that has to give."""
     enough = _enough(source, params)
     reader, part = Reader(source), _Split()
-    for row in _rows(reader, files, part.files):
-        part.examples.append(_example(task, source, row, to_problem(row), split, len(part.examples)))
-        if len(part.examples) == enough:
-            break
+    with progress(f"prepare {task.name}: {split} problems", enough or source.rows.get(split, 0), brief=True) as bar:
+        for row in _rows(reader, files, part.files):
+            part.examples.append(_example(task, source, row, to_problem(row), split, len(part.examples)))
+            bar.advance()
+            if len(part.examples) == enough:
+                break
     pa.default_memory_pool().release_unused()  # Arrow keeps what it read with, and what comes next needs it
     part.read = reader.read
     if not source.sampled:

@@ -114,6 +114,7 @@ class Recorder:
             "table": self._table,
             "dataset": self._dataset,
             "outputs": lambda event: self._log_digests(self._run_id, "output", event["digests"]),
+            "error": lambda event: self._client.set_tag(self._run_id, "error", tag_value(event["words"])),
         }
         for event in events:
             if event["event"] in handlers:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import words_of
 from dagrpo.files import write_parquet
 from dagrpo.tracking.delivery import last_trouble, start_following
 from dagrpo.tracking.environment import environment_tags
@@ -87,6 +88,10 @@ class StageRun:
         """{path: sha256} of what the stage has written."""
         self._record(lambda journal: journal.write("outputs", digests=dict(digests)))
 
+    def log_error(self, words: str) -> None:
+        """Why the stage fails: the tag `error` of its run."""
+        self._record(lambda journal: journal.write("error", words=words))
+
     def end(self, status: str) -> None:
         """Close the record; `status` is one of MLflow's: FINISHED, FAILED, KILLED."""
         self._record(lambda journal: journal.write("end", status=status))
@@ -125,7 +130,10 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
         with _attended(run, journal.folder if mode == "on" else None):
             yield run
     except BaseException as error:
-        run.end("KILLED" if _was_told_to_stop(error) else "FAILED")
+        killed = _was_told_to_stop(error)
+        if not killed:
+            run.log_error(words_of(error))
+        run.end("KILLED" if killed else "FAILED")
         raise
     else:
         run.end("FINISHED")

@@ -16,13 +16,17 @@ PARAMS = Path("params.yaml")
 T = TypeVar("T")
 
 
+class Refusal(WorkflowError):  # type: ignore[misc]  # Snakemake has no types
+    """A mistake of the user that is found while the Snakefile is read. The screen shows its sentence alone, by this name."""
+
+
 def told_by_snakemake(ask: Callable[[], T]) -> T:
-    """What `ask` returns; its UserError as a WorkflowError, which Snakemake shows with the lines of rules that led to it."""
+    """What `ask` returns; its UserError as a Refusal, with which Snakemake ends."""
     try:
         return ask()
     except UserError as error:
         sentence = str(error)
-    raise WorkflowError(sentence)
+    raise Refusal(sentence)
 
 
 def require_readable() -> None:

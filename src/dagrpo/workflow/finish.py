@@ -1,5 +1,6 @@
 """Before the first and after the last job of a Snakemake run: DVC told what ran, MLflow too, the results shown."""
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -117,6 +118,7 @@ def _commit_to_dvc(outputs: list[Path]) -> None:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says once per stage that it writes dvc.lock
     with Repo(".") as repo:
         stages = {
             stage.addressing

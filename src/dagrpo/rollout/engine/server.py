@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +19,12 @@ from typing import Self
 import httpx
 import psutil
 
+from dagrpo.console import waiting
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
 from dagrpo.rollout.engine.errors import ServerError, last_line_of, names_a_taken_port, reason_in
+from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.rollout.engine.servable import require_servable
 
@@ -93,12 +95,13 @@ class SGLangServer:
 
     def _started(self) -> Self:
         self._port = free_port(self._wanted_port)
-        self._process = self._launch(self._port)
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self._process.stop()
-            raise
+        with waiting(f"SGLang server for {self._log.name.removesuffix('.server.log')}") as tell:
+            self._process = self._launch(self._port)
+            try:
+                self._wait_until_ready(tell)
+            except BaseException:
+                self._process.stop()
+                raise
         self._ready_at = self._log.stat().st_size
         children = psutil.Process(self._process.pid).children(recursive=True)
         workers = {child: child.name() for child in children if child.name().startswith("sglang")}
@@ -150,7 +153,7 @@ class SGLangServer:
             scratch=scratch,
         )
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, tell: Callable[[str], None]) -> None:
         deadline = time.monotonic() + self._engine.start_timeout
         headers = {"Authorization": f"Bearer {self.api_key}"}
         with httpx.Client(base_url=self.address, headers=headers, timeout=5.0, trust_env=False) as http:
@@ -163,6 +166,7 @@ class SGLangServer:
                         f"The SGLang server was not ready after {self._engine.start_timeout} s: raise "
                         f"runtime.engine.start_timeout; it last said: {last_line_of(self._log)} (log: {self._log})"
                     )
+                tell(phase_in(self._log))
                 time.sleep(SECONDS_BETWEEN_CHECKS)
             http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
 

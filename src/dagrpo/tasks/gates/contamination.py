@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dagrpo.console import counted
 from dagrpo.records import Example
 from dagrpo.tasks.gates.sieve import Sieve
 from dagrpo.tasks.gates.text import identity, normalised, runs, words
@@ -121,7 +122,7 @@ def _read(train: Sequence[Example], occurrences: Occurrences, length: int, phras
     phrases = {phrase for run in occurrences for phrase in runs(run.split(), phrase_length)}
     matches: list[tuple[int, str]] = []
     problems_with: Counter[str] = Counter()
-    for example in train:
+    for example in counted(train, "prepare: comparing train problems with test problems"):
         text = words(normalised(example.question))
         problems_with.update({phrase for phrase in runs(text, phrase_length) if phrase in phrases})
         matches += [(example.index, run) for run in runs(text, length) if run in occurrences]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dagrpo.console import counted
 from dagrpo.records import Example
 from dagrpo.tasks.gates.sieve import Sieve
 from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered
@@ -38,7 +39,8 @@ def count_prompt_tokens(sieve: Sieve, model: Path) -> bool | None:
     tokenizer = load_tokenizer(model)
     counter = TokenCounter(tokenizer)
     for split, examples in sieve.kept.items():
-        counts = counter.count([rendered(tokenizer, example) for example in examples])
+        shown = counted(examples, f"prepare: tokens of {split} prompts")
+        counts = counter.count([rendered(tokenizer, example) for example in shown])
         sieve.kept[split] = [
             replace(example, prompt_tokens=count) for example, count in zip(examples, counts, strict=True)
         ]

@@ -1,0 +1,171 @@
+"""How a stage that did not end well ended: written down for whoever shows it, and shown here where nobody else does.
+
+The record is one small JSON file per job, named by the job's log, in `.state/failures`. It is removed when the job starts
+again. Snakemake's screen (the package snakemake_logger_plugin_dagrpo, which does not import this one) reads it, also when
+the stage ran on another machine.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+
+from dagrpo import console
+from dagrpo.errors import UserError
+from dagrpo.execution.declaration import Job, Stage
+from dagrpo.files import read_json, write_json
+
+FOLDER = Path(".state/failures")
+SCREEN = "DAGRPO_SCREEN"  # set by Snakemake's screen, which shows failures itself
+
+
+class Kind(StrEnum):
+    """What ended a stage: its user's mistake, a bug, something outside it that broke, or a signal to stop."""
+
+    MISTAKE = "mistake"
+    BUG = "bug"
+    CRASH = "crash"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why one execution of a stage did not end well. Example of `what`: "train, seed 0"."""
+
+    stage: str
+    what: str
+    kind: str  # a Kind
+    sentence: str
+    log: str
+    attempt: int  # from 1
+    step: int | None  # how many steps were finished, of a stage that has some
+    time: float  # seconds since 1970
+
+
+class Ending:
+    """The record of one job's failure, and what is known for it while the job works."""
+
+    def __init__(self, stage: Stage, seed: int | None, log: Path, attempt: int = 1, rank: int = 0) -> None:
+        """`log` names the job, whichever of its processes this is."""
+        self._stage = stage
+        self._what = stage.name if seed is None else f"{stage.name}, seed {seed}"
+        self._path = path_of(stage.name, log)
+        self._log = log if rank == 0 else log.with_suffix(f".rank_{rank}.log")
+        self._attempt = attempt
+        self._rank = rank
+        self._speaks = rank == 0 and not is_shown_by_snakemake()
+        self._state: Path | None = None
+
+    def forget(self) -> None:
+        """Remove the record: the job starts, or has ended well."""
+        self._path.unlink(missing_ok=True)
+
+    def noted(self) -> Failure | None:
+        """What an earlier attempt, or another process of this one, has written down."""
+        try:
+            return Failure(**read_json(self._path))
+        except (UserError, TypeError, OSError):  # none, or damaged: it is about to be written anew
+            return None
+
+    def watched(self) -> Stage:
+        """The stage, whose work tells this record where its state is."""
+        work = self._stage.work
+
+        def noting(job: Job) -> None:
+            self._state = job.state
+            work(job)
+
+        return replace(self._stage, work=noting)
+
+    def tell(self, kind: Kind, sentence: str) -> None:
+        """Write down why the job failed; print it where nobody else will."""
+        self._note(kind, sentence)
+        if self._speaks:
+            print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
+
+    def tell_bug(self, words: str) -> None:
+        """Write down a bug, which Python is about to show with its traceback: not where an attempt before showed the same."""
+        sentence = f"a bug, not a mistake of yours: {words.splitlines()[0]}. The log has its traceback."
+        noted = self.noted()
+        self._note(Kind.BUG, sentence)
+        if noted is not None and noted.sentence == sentence:
+            sys.excepthook = _say_nothing
+
+    def tell_stopped(self) -> None:
+        """Write down that the job was told to stop, unless it failed before: processes beside one that failed are stopped.
+
+        Rank 0 does it, which knows the step.
+        """
+        if self._rank > 0 or self._of_this_attempt() is not None:
+            return
+        sentence = stopped(_finished_steps(self._stage), _saved_steps(self._state))
+        self._note(Kind.STOPPED, sentence)
+        if self._speaks:
+            print(f"{self._what}: {sentence}", file=sys.stderr, flush=True)
+
+    def crashed(self, sentence: str) -> Failure:
+        """What an attempt that crashed has written down; `sentence` where it ended without a word."""
+        noted = self._of_this_attempt()
+        if noted is not None and noted.kind != Kind.STOPPED:  # stopped: by another of its processes, which crashed
+            return noted
+        return self._note(Kind.CRASH, sentence)
+
+    def _of_this_attempt(self) -> Failure | None:
+        noted = self.noted()
+        return noted if noted is not None and noted.attempt == self._attempt else None
+
+    def _note(self, kind: Kind, sentence: str) -> Failure:
+        failure = Failure(
+            stage=self._stage.name,
+            what=self._what,
+            kind=kind,
+            sentence=sentence,
+            log=str(self._log),
+            attempt=self._attempt,
+            step=_finished_steps(self._stage),
+            time=time.time(),
+        )
+        try:
+            write_json(self._path, asdict(failure))
+        except OSError as error:  # a full disk is often the failure itself
+            print(f"{self._what}: {sentence} ({self._path} cannot be written: {error})", file=sys.stderr, flush=True)
+        return failure
+
+
+def _say_nothing(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """In the place of sys.excepthook."""
+
+
+def path_of(stage: str, log: Path) -> Path:
+    """The record of the job with this log."""
+    return FOLDER / f"{stage}-{hashlib.sha256(str(log).encode()).hexdigest()[:16]}.json"
+
+
+def is_shown_by_snakemake() -> bool:
+    """Whether a Snakemake above this process shows why the stage failed."""
+    return SCREEN in os.environ
+
+
+def stopped(finished: int | None, saved: int) -> str:
+    """The sentence about a stage that was told to stop: after which step, and where it goes on."""
+    if not saved:
+        after = f" at step {finished}" if finished else ""
+        return f"stopped{after}; the same command starts it again."
+    if finished is None or finished <= saved:
+        return f"stopped at step {saved}; the same command goes on from there."
+    return f"stopped at step {finished}; the same command goes on from step {saved}, the last that was saved."
+
+
+def _finished_steps(stage: Stage) -> int | None:
+    """How far the bar of a stage with steps is."""
+    return console.finished() if stage.extends else None
+
+
+def _saved_steps(state: Path | None) -> int:
+    """The step of the newest whole state that the trainer has saved; 0: none."""
+    saved = [] if state is None else state.glob("step_*/state.json")
+    return max((int(path.parent.name.removeprefix("step_")) for path in saved), default=0)

@@ -1,0 +1,81 @@
+"""Why jobs failed, as their stages wrote it down, and the one panel that says so at the end of a run."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.text import Text
+
+from snakemake_logger_plugin_dagrpo.run import Job
+
+FOLDER = Path(".state/failures")
+SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
+CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
+BEFORE_ITS_WORK = "stopped before its work began; the same command starts it again."
+WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why one job did not end well."""
+
+    job: Job
+    kind: str
+    sentence: str
+    log: str | None  # of the process that failed, where there are several
+
+
+def path_of(job: Job) -> Path:
+    """Where the stage of a job says why it failed."""
+    return FOLDER / f"{job.stage}-{hashlib.sha256(str(job.log).encode()).hexdigest()[:16]}.json"
+
+
+def failure_of(job: Job, *, stopping: bool) -> Failure:
+    """What a job's stage has written, or what can be said without. `stopping`: the run was told to stop."""
+    try:
+        record = json.loads(path_of(job).read_text(encoding="utf-8"))
+        if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
+            return Failure(job=job, kind=record["kind"], sentence=str(record["sentence"]), log=str(record["log"]))
+    except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
+        pass
+    if stopping:
+        return Failure(job=job, kind=STOPPED, sentence=BEFORE_ITS_WORK, log=None)
+    return Failure(job=job, kind=CRASH, sentence=WITHOUT_A_WORD, log=job.log)
+
+
+def panel(failures: Sequence[Failure], command: str) -> RenderableType:
+    """Every failure with its sentence and log, and the command that goes on."""
+    mistake = any(failure.kind != STOPPED for failure in failures)
+    parts: list[RenderableType] = []
+    for failure in failures:
+        parts += [*_told(failure), ""]
+    parts.append(Text("When that is mended, this goes on:" if mistake else "This goes on:"))
+    parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
+    colour = "red" if mistake else "yellow"
+    return Panel(Group(*parts), title=_title(failures), title_align="left", border_style=colour, box=box.HORIZONTALS)
+
+
+def _title(failures: Sequence[Failure]) -> str:
+    failed = [failure for failure in failures if failure.kind != STOPPED]
+    if not failed:
+        return "Stopped"
+    return "A stage failed" if len(failed) == 1 else f"{len(failed)} stages failed"
+
+
+def _told(failure: Failure) -> list[RenderableType]:
+    if failure.kind == STOPPED:
+        return [Text.assemble((failure.job.name, "bold"), f": {failure.sentence}", overflow="fold")]
+    lines: list[RenderableType] = [Text(failure.job.name, style="bold"), _indented(failure.sentence)]
+    if failure.log is not None:
+        lines.append(_indented(f"Log: {failure.log}"))
+    return lines
+
+
+def _indented(text: str) -> RenderableType:
+    return Padding(Text(text, overflow="fold"), (0, 0, 0, 2))

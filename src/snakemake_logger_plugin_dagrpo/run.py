@@ -1,0 +1,77 @@
+"""The jobs of one Snakemake run, as its log records tell of them, in lines for a person to read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import LogRecord
+
+TARGETS = frozenset({"target", "prepared", "total"})  # in Snakemake's counts, and no stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One execution of a rule."""
+
+    stage: str  # the rule
+    title: str  # as the rule's message has it: `train: seed 0`
+    log: str | None  # None: a target, which does nothing
+    started: float  # seconds since 1970
+
+    @property
+    def name(self) -> str:
+        """The title as the subject of a sentence: `train, seed 0`."""
+        return self.title.replace(": ", ", ", 1)
+
+
+class Run:
+    """What has been started, has ended and has failed so far."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, Job] = {}
+        self.failed: list[Job] = []
+        self.total = 0  # stages
+        self.done = 0
+
+    def plan(self, stats: Mapping[str, int]) -> str:
+        """Take note of how many jobs each rule has; the line that says so."""
+        stages = {name: count for name, count in stats.items() if name not in TARGETS}
+        self.total = sum(stages.values())
+        named = ", ".join(name if count == 1 else f"{count} {name}" for name, count in stages.items())
+        return f"{self.total} stage{'' if self.total == 1 else 's'} to run: {named}"
+
+    def start(self, record: LogRecord) -> str:
+        """Take note of a job; the line that says so."""
+        fields = record.__dict__
+        title = fields.get("rule_msg") or " ".join([fields["rule_name"], *map(str, fields["wildcards"].values())])
+        log = fields["log"][0] if fields.get("log") else None
+        self.running[fields["jobid"]] = Job(stage=fields["rule_name"], title=title, log=log, started=record.created)
+        return str(title)
+
+    def finish(self, record: LogRecord) -> str | None:
+        """Take note of a job's end; the line that says so, None for a target."""
+        job = self.running.pop(record.__dict__["job_id"], None)
+        if job is None or job.log is None:
+            return None
+        self.done += 1
+        counted = f", {self.done} of {self.total} stages" if self.total > 1 else ""
+        return f"{job.title}: done in {duration(record.created - job.started)}{counted}"
+
+    def fail(self, record: LogRecord) -> str | None:
+        """Take note of a failure; where other jobs still run, the line that says what is waited for."""
+        job = self.running.pop(record.__dict__["jobid"], None)
+        if job is None:
+            return None
+        self.failed.append(job)
+        if not self.running:
+            return None
+        others = "; ".join(other.title for other in self.running.values())
+        return f"{job.title}: failed after {duration(record.created - job.started)}. Still running: {others}"
+
+
+def duration(seconds: float) -> str:
+    """`7 s`, `2 min 5 s`, `3 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

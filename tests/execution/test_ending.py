@@ -1,0 +1,64 @@
+"""The sentence about a stage that was told to stop, and what is known for it."""
+
+from pathlib import Path
+
+import pytest
+
+from dagrpo.console import progress
+from dagrpo.execution.declaration import Stage
+from dagrpo.execution.ending import Ending, Kind, stopped
+
+
+@pytest.mark.parametrize(
+    ("finished", "saved", "sentence"),
+    [
+        (None, 0, "stopped; the same command starts it again."),
+        (3, 0, "stopped at step 3; the same command starts it again."),
+        (43, 43, "stopped at step 43; the same command goes on from there."),
+        (None, 40, "stopped at step 40; the same command goes on from there."),
+        (43, 40, "stopped at step 43; the same command goes on from step 40, the last that was saved."),
+    ],
+)
+def test_who_stops_is_told_where_it_goes_on(finished: int | None, saved: int, sentence: str) -> None:
+    assert stopped(finished, saved) == sentence
+
+
+def _ending(name: str, attempt: int = 1, rank: int = 0) -> Ending:
+    stage = Stage(name=name, work=lambda job: None, reads=(), extends=("training.steps",))
+    return Ending(stage, 3, Path("logs/x.log"), attempt, rank)
+
+
+def test_a_process_that_is_stopped_because_another_failed_does_not_hide_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ending("train", rank=1).tell(Kind.MISTAKE, "memory is full.")
+    _ending("train").tell_stopped()
+    noted = _ending("train").noted()
+    assert noted is not None
+    assert (noted.kind, noted.sentence, noted.log) == ("mistake", "memory is full.", "logs/x.rank_1.log")
+
+
+def test_only_rank_0_tells_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ending("train", rank=1).tell_stopped()
+    assert _ending("train").noted() is None
+
+
+def test_a_stop_after_a_crash_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ending("train").crashed("it ended with signal 9.")
+    with progress("train", 9) as bar:
+        bar.advance(2)
+    _ending("train", attempt=2).tell_stopped()
+    noted = _ending("train").noted()
+    assert noted is not None
+    assert (noted.kind, noted.step, noted.what) == ("stopped", 2, "train, seed 3")
+
+
+def test_a_stop_that_ends_all_processes_of_a_crash_is_the_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ending("train").tell_stopped()
+    assert _ending("train").crashed("it ended with exit code 1.").kind == "crash"

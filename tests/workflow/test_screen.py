@@ -1,0 +1,55 @@
+"""What Snakemake shows of a user's mistakes, in one clone of the real DAG."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.workflow import clones
+from tests.workflow.clones import RUN
+
+pytestmark = pytest.mark.dag
+PROFILE = "Using workflow specific profile profiles/default for setting default command line arguments.\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clones.clone(tmp_path_factory.mktemp("mistakes"))
+
+
+def _fails(folder: Path, *command: str) -> str:
+    """What a command shows that ends with exit code 1."""
+    (folder / "output.txt").unlink(missing_ok=True)
+    assert clones.start(folder, *command).wait(timeout=300) == 1
+    return (folder / "output.txt").read_text().removeprefix(PROFILE)
+
+
+def test_a_refused_parameter_is_one_sentence(folder: Path) -> None:
+    shown = _fails(folder, "snakemake", "--cores", "all", "target", "--config", "sft__learning_rate=-1")
+    assert shown == "params.yaml: `sft.learning_rate` is -1: input should be greater than 0.\n"
+
+
+def test_a_dotted_override_is_answered_with_the_form_that_works(folder: Path) -> None:
+    shown = _fails(folder, "snakemake", "--cores", "all", "target", "--config", "training.steps=3")
+    assert shown.endswith("write --config training__steps=3.\n")
+    assert "Traceback" not in shown
+
+
+def test_a_mistake_in_a_stage_is_one_panel_after_the_stages_that_ended_well(folder: Path) -> None:
+    target = f"{RUN}/sft/manifest.json"
+    shown = _fails(folder, "snakemake", "--cores", "all", target, "--config", "data__max_prompt_tokens=3")
+    assert shown.startswith("3 stages to run: model, prepare, sft\nmodel: tiny_qwen2\n")
+    assert re.search(r"^prepare: arithmetic: done in \d+ s, 2 of 3 stages$", shown, re.MULTILINE)
+    assert shown.count("data/arithmetic/train.parquet has no rows") == 1
+    assert shown.count(f"Log: logs/{clones.NAME}/seed_3/sft.log") == 1
+    panel = shown[shown.index("A stage failed") :]
+    assert f"snakemake --cores all {target} --config data__max_prompt_tokens=3" in panel
+    for noise in (
+        "stage.py",
+        "Traceback",
+        "Error in rule",
+        "RuleException",
+        "WorkflowError",
+        "Select jobs",
+        ".snakemake/log",
+    ):
+        assert noise not in shown

@@ -1,0 +1,37 @@
+"""SIGTERM to a workflow stops its stages and is KeyboardInterrupt in it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+WORKFLOW = """
+import subprocess, sys
+from dagrpo.workflow.stop import running_stages, stop_on_sigterm
+stop_on_sigterm()
+stage = subprocess.Popen(["bash", "-c", f"{sys.executable} stage.py; echo ended with $?"])
+try:
+    stage.wait()
+except KeyboardInterrupt:
+    stage.wait()
+    print("interrupted", running_stages(), flush=True)
+"""
+STAGE = """
+import signal, subprocess, sys, time
+if len(sys.argv) == 1:  # as a stage that supervises its attempts
+    attempt = subprocess.Popen([sys.executable, "stage.py", "--attempt"])
+    signal.signal(signal.SIGTERM, lambda *_: attempt.terminate())
+    print("started", flush=True)
+    sys.exit(128 - attempt.wait())
+time.sleep(60)
+"""
+
+
+def test_sigterm_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path) -> None:
+    (tmp_path / "stage.py").write_text(STAGE)
+    process = subprocess.Popen([sys.executable, "-c", WORKFLOW], cwd=tmp_path, stdout=-1, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert output.splitlines() == ["ended with 143", "interrupted []"]
