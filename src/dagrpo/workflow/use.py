@@ -21,6 +21,7 @@ from dagrpo.params.overlay import Change, changes
 from dagrpo.params.presets import composed, experiments, preset_text
 from dagrpo.params.schema import Params, read_yaml
 from dagrpo.workflow.dvc_file import keep_current
+from dagrpo.workflow.forms import require_fitting_tasks
 
 PARAMS = Path("params.yaml")
 WRITTEN = STATES / "params.sha256"  # of the params.yaml that this command wrote last
@@ -33,6 +34,7 @@ def use(names: Sequence[str], *, force: bool) -> None:
     UserError: a preset is unknown, or there is nobody to ask. typer.Exit: the user does not agree.
     """
     params = composed(names)
+    require_fitting_tasks(params)
     old, new = _present(), params_yaml(params).encode()
     if old is not None:
         _show_what_changes(params)
