@@ -7,6 +7,7 @@ A token is never part of a sentence, nor is an address that could hold a passwor
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import ERROR
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -62,11 +63,12 @@ def told_in_a_sentence(wanted: Wanted, *also: type[Exception]) -> Iterator[None]
 
     An error of this machine's own disk stays what it is. The libraries' own warnings are silenced.
     """
+    caught: tuple[type[Exception], ...] = (*FAULTS, *also)
     before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    logging.set_verbosity(ERROR)
     try:
         yield
-    except (*FAULTS, *also) as error:
+    except caught as error:
         if isinstance(error, UserError) or _is_of_the_disk(error):
             raise
         raise UserError(_sentence(_cause(error), wanted)) from error
