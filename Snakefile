@@ -3,9 +3,11 @@
 from snakemake.utils import min_version
 
 from dagrpo.workflow.configuration import require_readable
+from dagrpo.workflow.folder import require_writable
 
 min_version("9.27")
 require_readable()
+require_writable()
 
 
 configfile: "params.yaml"

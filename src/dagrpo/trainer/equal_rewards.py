@@ -37,8 +37,8 @@ class EqualRewards:
 
     def _sentence(self, step: int) -> str:
         return (
-            f"train (seed {self._seed}), step {step}: for {len(self._row)} steps all samples of a problem have earned the same reward, from which nothing "
-            f"can be learned: {self._cause()}."
+            f"train (seed {self._seed}), step {step}: for {len(self._row)} steps all samples of a problem have earned the "
+            f"same reward, from which nothing can be learned: {self._cause()}."
         )
 
     def _cause(self) -> str:
