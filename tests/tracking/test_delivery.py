@@ -319,7 +319,7 @@ def test_a_server_that_refuses_costs_no_result_and_is_told_in_a_sentence(
                 pass
         assert not settle(fresh)
         assert last_trouble(fresh).startswith(f"the server at http://{address} {told}")
-        assert "what is missing there waits, and the next run or `dagrpo ui` delivers it" in last_trouble(fresh)
+        assert "no result is lost, and the next run or `dagrpo ui` delivers what waits" in last_trouble(fresh)
         assert len(journals(fresh)) == 2
         told_of = [folder.name in (fresh / FOLDER / LOG).read_text() for folder in journals(fresh)]
         assert told_of == [True, False], "the server is asked once"

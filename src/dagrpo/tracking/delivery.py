@@ -120,7 +120,7 @@ def _deliver(root: Path, deadline: float) -> None:
         if trouble := _deliver_one(root, folder, servers, superseded=folder in superseded):
             troubles.append(trouble)
     if troubles:
-        waiting = f"what is missing there waits, and the next run or `dagrpo ui` delivers it (see {FOLDER / LOG})."
+        waiting = f"no result is lost, and the next run or `dagrpo ui` delivers what waits (see {FOLDER / LOG})."
         write_text(root / FOLDER / TROUBLE_FILE, f"{troubles[0]}; {waiting}\n")
     else:
         (root / FOLDER / TROUBLE_FILE).unlink(missing_ok=True)
