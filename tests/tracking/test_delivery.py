@@ -19,9 +19,9 @@ from filelock import FileLock
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import StartStage, runs_of, stage_record, stage_runs
 
-from dagrpo.files import sha256_of, write_parquet
-from dagrpo.tracking import runs
-from dagrpo.tracking.delivery import LOCK, LOG, follow, last_trouble, seconds_waiting, settle
+from dagrpo.files import sha256_of, write_parquet, write_text
+from dagrpo.tracking import delivery, runs
+from dagrpo.tracking.delivery import LOCK, LOG, TROUBLE_FILE, follow, last_trouble, seconds_waiting, settle
 from dagrpo.tracking.journal import FOLDER, journals, start_of
 from dagrpo.tracking.recorder import Recorder
 from dagrpo.tracking.runs import StageRun, stage_run
@@ -277,6 +277,26 @@ def test_following_ends_when_nothing_can_be_delivered(project: Path) -> None:
     follow(folder, pause_s=0.0)
     assert journals(project) == [folder]
     assert "file is not a database" in last_trouble(project)
+
+
+def test_passes_that_fail_become_rarer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, passes = [], []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 20:
+            raise Crash
+
+    def fail(root: Path) -> bool:
+        passes.append(len(pauses))
+        write_text(root / FOLDER / TROUBLE_FILE, "the server does not answer")
+        return False
+
+    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(delivery, "settle", fail)
+    with stage_run(stage_record()), pytest.raises(Crash):
+        follow(journals(project)[0])
+    assert passes == [0, 2, 6, 14]
 
 
 @contextmanager
