@@ -1,4 +1,4 @@
-# `make run` and `make test` are all one needs; each sets up .venv first if it is missing.
+# `make run` and `make test` are all one needs; each sets up .venv first if it is missing. `make` alone lists the targets.
 SHELL := /bin/bash
 LOCK ?= requirements/cpu.lock
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
@@ -8,18 +8,22 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check oracle setup gpu ui lint params locks clean
+.DEFAULT_GOAL := help
+.PHONY: help run test check oracle setup gpu ui lint params locks clean
 
-run: setup
+help: ## what can be made
+	@awk -F ': .*## ' '/^[a-z ]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+run: setup ## train and score the experiment of params.yaml (as shipped: six minutes on two cores)
 	snakemake --cores all target
 
 # Some tests ask megatron-core itself, which has an environment of its own: pytest alone skips them.
 test oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
 
-test: setup lint .venv-megatron/.installed
+test: setup lint .venv-megatron/.installed ## lint, types and all tests
 	pytest
 
-oracle: setup .venv-megatron/.installed
+oracle: setup .venv-megatron/.installed ## the tests that compare checkpoints with megatron-core, alone
 	pytest packages/dagrpo_megatron
 
 .venv-megatron/.installed: requirements/megatron-test.lock | setup
@@ -30,37 +34,39 @@ oracle: setup .venv-megatron/.installed
 CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/provenance tests/rewards/verifiers tests/screen tests/test_files.py \
   tests/test_console.py tests/workflow/test_dvc_file.py tests/workflow/test_finish.py tests/workflow/test_locks.py tests/workflow/test_stop.py
 
-# The fast part of `make test`: under three minutes.
-check: lint
+check: lint ## the fast part of `make test`: under three minutes
 	pytest $(CHECKED)
 
-lint: setup
+lint: setup ## formats, style and types
 	ruff check . && ruff format --check .
 	snakefmt --check Snakefile workflow
 	mypy
 
-setup: .venv/.installed
+setup: .venv/.installed ## install everything in .venv, once: one to five minutes, 4 GB of disk
 
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
+	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
 	test -x .venv/bin/python || python3 -m venv .venv
 	.venv/bin/pip install -q --disable-pip-version-check uv==0.13.8
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
+	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	touch $@
 
-gpu:
+gpu: ## install the set for a GPU instead: removes .venv first
 	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
-ui: setup
+ui: setup ## serve the run history on loopback and print the address
 	dagrpo ui
 
-params: setup
+params: setup ## write what is generated: dvc.yaml, the schema, docs/parameters.md
 	dagrpo generate
 
-locks: setup
+locks: setup ## resolve requirements/gpu.lock anew
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
 
-clean:
-	rm -rf data/* models/* results/* logs .state
+clean: ## remove all data, models, results, logs and saved states of this folder
+	find data models results -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +
+	rm -rf logs .state

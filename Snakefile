@@ -11,9 +11,11 @@ from own_code import use_code_of
 
 use_code_of(Path(workflow.basedir))
 from dagrpo.workflow.configuration import require_readable
+from dagrpo.workflow.folder import require_writable
 
 min_version("9.27")
 require_readable()
+require_writable()
 
 
 configfile: "params.yaml"

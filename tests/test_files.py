@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from dagrpo.files import (
     read_parquet,
     write_json,
     write_parquet,
+    write_text,
 )
 
 
@@ -242,3 +244,15 @@ def test_a_symbolic_link_is_followed_since_it_may_be_relative(tmp_path: Path) ->
     link_or_copy(tmp_path / "link", tmp_path / "folder" / "b")
     assert not (tmp_path / "folder" / "b").is_symlink()
     assert (tmp_path / "folder" / "b").stat().st_ino == (tmp_path / "a").stat().st_ino
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_with_the_name_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**place: object) -> tuple[int, str]:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{place['dir']}/.params.yaml.x1y2.part")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    with pytest.raises(PermissionError) as told:
+        write_text(tmp_path / "params.yaml", "")
+    assert told.value.filename == str(tmp_path / "params.yaml")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.errors import UserError
@@ -19,18 +18,12 @@ PARAMS = Path("params.yaml")
 @app.command()
 def use(
     presets: Annotated[list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo gspo h200; or a file")],
+    force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
 ) -> None:
     """Write params.yaml from presets, each laid over the one before, and show what changes."""
-    from dagrpo.params.overlay import difference
-    from dagrpo.params.presets import preset_text
+    from dagrpo.workflow.use import use as write
 
-    old = PARAMS.read_text() if PARAMS.exists() else ""
-    new = preset_text(presets)
-    console = Console(highlight=False)
-    for line in difference(old, new):
-        console.print(line, style="green" if line.startswith("+") else "red", markup=False)
-    write_text(PARAMS, new)
-    console.print(f"{PARAMS} is now {' + '.join(presets)}.", markup=False)
+    write(presets, force=force)
 
 
 @app.command()

@@ -80,7 +80,8 @@ def unshare(path: Path) -> None:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes `path`, on any failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    with _refusals_naming(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(descriptor)
     temporary = Path(name)
     try:
@@ -98,7 +99,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success it becomes `path` (replacing an older one), on any failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     recover_folder(path)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    with _refusals_naming(path):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     try:
         yield temporary
         temporary.chmod(0o755)
@@ -107,6 +109,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         replace_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _refusals_naming(path: Path) -> Iterator[None]:
+    """A PermissionError of a temporary name as one of the name that the user knows."""
+    try:
+        yield
+    except PermissionError as error:
+        raise PermissionError(error.errno, error.strerror, str(path)) from None
 
 
 def replace_folder(new: Path, path: Path) -> None:

@@ -102,6 +102,12 @@ class Plugins(Generic[T]):
         """What a plug-in is called in columns and metrics: its name, or the attribute of its import path."""
         return name.rpartition(self.separator)[2]
 
+    def nearest(self, name: str) -> str | None:
+        """The known name that an unknown one was probably meant to be; None for a known one, and where none is near."""
+        known = self._known()
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        return near[0] if near and name not in known else None
+
     def _place(self, name: str) -> _Place:
         known = self._known()
         if name in known:
@@ -109,14 +115,16 @@ class Plugins(Generic[T]):
         module, _, attribute = name.rpartition(self.separator)
         if not module or not attribute:
             raise UserError(
-                f"`{name}` is not a {self.what}: {self._nearest(name, list(known))}; correct {self.key}, or give an import "
+                f"`{name}` is not a {self.what}: {self._hint(name)}; correct {self.key}, or give an import "
                 f"path, `module{self.separator}attribute`."
             )
         return _Place(module=module, attribute=attribute)
 
-    def _nearest(self, name: str, known: list[str]) -> str:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        return f"the nearest known one is `{near[0]}`" if near else f"the known ones are {', '.join(sorted(known))}"
+    def _hint(self, name: str) -> str:
+        near = self.nearest(name)
+        return (
+            f"the nearest known one is `{near}`" if near else f"the known ones are {', '.join(sorted(self._known()))}"
+        )
 
     def _own(self) -> dict[str, _Place]:
         modules = sorted(module.name for module in pkgutil.iter_modules(self._folders()))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ import torch
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
 from dagrpo.checkpoints.planned import write_all
+from dagrpo.errors import UserError
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
 from dagrpo.params.model import Fresh, Model
@@ -33,11 +35,14 @@ class Hub:
     files: dict[str, bytes]
     requested: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)  # files that are announced, but not handed out
+    cut_off: set[str] = field(default_factory=set)  # files of which the second half never comes
 
     def answer(self, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
         self.requested.append(f"{method} {path}")
         if path.startswith(f"/api/models/{REPOSITORY}/tree/{REVISION}"):
             return 200, {"Content-Type": "application/json"}, json.dumps(self._tree()).encode()
+        if path == f"/api/models/{REPOSITORY}/revision/{REVISION}":
+            return 200, {"Content-Type": "application/json"}, json.dumps({"id": REPOSITORY, "sha": REVISION}).encode()
         name = path.removeprefix(f"/{REPOSITORY}/resolve/{REVISION}/")
         if method == "GET" and name in self.refused:
             return 403, {}, b""
@@ -63,7 +68,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            cut_off = self.path.rpartition("/")[2] in self.hub.cut_off
+            self.wfile.write(body[: len(body) // 2] if cut_off else body)
 
     do_HEAD = do_GET
 
@@ -157,7 +163,7 @@ def test_a_copy_of_tied_embeddings_is_dropped(hub: Hub, source: Path, tmp_path: 
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     shards = sorted(name for name in hub.files if name.endswith(".safetensors"))
     hub.refused = {shards[-1]}
-    with pytest.raises(ValueError, match="cannot be downloaded"):
+    with pytest.raises(UserError, match=r"someone/small at commit 0123456789ab is not handed out .* answers 403"):
         _make(tmp_path / "models" / "small")
     assert not (tmp_path / "models" / "small").exists()
     hub.refused = set()
@@ -167,18 +173,28 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, tmp_path:
     assert [request.rpartition("/")[2] for request in fetched] == [shards[-1]]
 
 
+def test_a_file_of_which_the_end_is_missing_is_no_model(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's tries
+    hub.cut_off = {"tokenizer.json"}
+    with pytest.raises(UserError, match=r"broke off while someone/small at commit 0123456789ab was read .*: run again"):
+        _make(tmp_path / "models" / "small")
+    assert not (tmp_path / "models" / "small").exists()
+    hub.cut_off = set()
+    assert _make(tmp_path / "models" / "small") == verify(tmp_path / "models" / "small")
+
+
 def test_a_repository_that_does_not_exist_is_named(hub: Hub, tmp_path: Path) -> None:
     params = Model(source="hub", repository="someone/else", revision=REVISION)
-    with pytest.raises(
-        ValueError, match=r"someone/else at 0123456789ab.* cannot be downloaded .*check model\.repository"
-    ):
+    with pytest.raises(UserError, match=r"knows no someone/else: correct model\.repository and model\.revision"):
         make_model(tmp_path / "models" / "small", params)
-    assert not (tmp_path / "models" / "small").exists()
+    assert not (tmp_path / "models").exists()
 
 
 def test_a_hub_that_cannot_be_reached_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _point_at("http://127.0.0.1:9", monkeypatch)
-    with pytest.raises(ValueError, match=r"cannot be downloaded .*the network"):
+    with pytest.raises(UserError, match=r"127\.0\.0\.1:9 cannot be reached .* or set model\.source to gguf"):
         _make(tmp_path / "models" / "small")
 
 

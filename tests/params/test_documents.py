@@ -10,7 +10,6 @@ import pytest
 
 from dagrpo.params import documents
 from dagrpo.params.base import Section
-from dagrpo.params.overlay import difference
 from dagrpo.params.plugged import Choice, Chosen, Several, config_of
 from dagrpo.params.schema import Params, parse, read_params
 from dagrpo.plugins import Plugins
@@ -43,11 +42,6 @@ def test_every_plug_in_has_its_place_in_the_page_and_in_the_json_schema() -> Non
     assert [loss["properties"]["name"].get("const") for loss in losses] == ["gspo", "ppo_clip", None]
     assert all(loss["additionalProperties"] is False for loss in losses[:2])
     assert set(schema["Reward"]["properties"]["components"]["properties"]) >= {"accuracy", "overlong"}
-
-
-def test_the_difference_shows_values_and_leaves_comments_out() -> None:
-    old, new = documents.params_yaml(Params()), documents.params_yaml(parse({"training": {"steps": 3}}))
-    assert difference(old, new) == ["-  steps: 120", "+  steps: 3"]
 
 
 def _sections(section: type[Section]) -> list[type[Section]]:

@@ -20,6 +20,7 @@ class Hub(ThreadingHTTPServer):
         self.commit = commit
         self.files = files
         self.asked: list[str] = []  # every path that was asked for
+        self.faults: dict[str, str] = {}  # "refused", or "cut off": the second half never comes
 
     @property
     def address(self) -> str:
@@ -67,20 +68,27 @@ class _Handler(BaseHTTPRequestHandler):
             commit, _, name = path.removeprefix(raw).partition("/")
             if commit != hub.commit:
                 return self._fail("RevisionNotFound")
-            return self._send(hub.files[name], body=body) if name in hub.files else self._fail("EntryNotFound")
+            if hub.faults.get(name) == "refused":
+                return self._fail("GatedRepo", 403)
+            cut_off = hub.faults.get(name) == "cut off"
+            return (
+                self._send(hub.files[name], body=body, cut_off=cut_off)
+                if name in hub.files
+                else self._fail("EntryNotFound")
+            )
         return self._fail("RevisionNotFound" if hub.repository in path else "RepoNotFound")
 
-    def _send(self, content: bytes, *, body: bool) -> None:
+    def _send(self, content: bytes, *, body: bool, cut_off: bool = False) -> None:
         self.send_response(200)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("X-Repo-Commit", self.server.commit)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if body:
-            self.wfile.write(content)
+            self.wfile.write(content[: len(content) // 2] if cut_off else content)
 
-    def _fail(self, code: str) -> None:
-        self.send_response(404)
+    def _fail(self, code: str, status: int = 404) -> None:
+        self.send_response(status)
         self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -62,7 +62,7 @@ def test_a_tool_or_a_user_that_knows_the_answer_is_an_oracle() -> None:
 
 def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
     with pytest.raises(
-        ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.tasks"
+        ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.train"
     ):
         get_task("gsm8")
     with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, openmath; correct"):

@@ -5,8 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,13 @@ from filelock import FileLock
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import StartStage, runs_of, stage_record, stage_runs
 
-from dagrpo.files import sha256_of, write_parquet
-from dagrpo.tracking import runs
-from dagrpo.tracking.delivery import LOCK, follow, last_trouble, seconds_waiting, settle
+from dagrpo.files import sha256_of, write_parquet, write_text
+from dagrpo.tracking import delivery, runs
+from dagrpo.tracking.delivery import LOCK, LOG, TROUBLE_FILE, follow, last_trouble, seconds_waiting, settle
 from dagrpo.tracking.journal import FOLDER, journals, start_of
 from dagrpo.tracking.recorder import Recorder
 from dagrpo.tracking.runs import StageRun, stage_run
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.store import complete, open_client, tracking_uri
 
 
 class Crash(Exception):
@@ -276,22 +279,88 @@ def test_following_ends_when_nothing_can_be_delivered(project: Path) -> None:
     assert "file is not a database" in last_trouble(project)
 
 
+def test_passes_that_fail_become_rarer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, passes = [], []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 20:
+            raise Crash
+
+    def fail(root: Path) -> bool:
+        passes.append(len(pauses))
+        write_text(root / FOLDER / TROUBLE_FILE, "the server does not answer")
+        return False
+
+    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(delivery, "settle", fail)
+    with stage_run(stage_record()), pytest.raises(Crash):
+        follow(journals(project)[0])
+    assert passes == [0, 2, 6, 14]
+
+
+@contextmanager
+def _refusing(status: int) -> Iterator[str]:
+    """The address of a server that answers everything with one status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Silence."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (401, "refuses the credentials (401): set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+        (403, "refuses the credentials (403): set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+        (503, "does not answer (too many 503 error responses): start it, or correct MLFLOW_TRACKING_URI"),
+    ],
+)
+def test_a_server_that_refuses_costs_no_result_and_is_told_in_a_sentence(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, status: int, told: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    with _refusing(status) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://alice:s3cret@{address}")
+        for stage in ("train", "export"):
+            with stage_run(stage_record(stage)):
+                pass
+        assert not settle(fresh)
+        assert last_trouble(fresh).startswith(f"the server at http://{address} {told}")
+        assert "no result is lost, and the next run or `dagrpo ui` delivers what waits" in last_trouble(fresh)
+        assert len(journals(fresh)) == 2
+        told_of = [folder.name in (fresh / FOLDER / LOG).read_text() for folder in journals(fresh)]
+        assert told_of == [True, False], "the server is asked once"
+
+
+def test_what_waited_for_credentials_is_delivered_with_them(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://alice:s3cret@mlflow.lab")
+    assert complete("http://mlflow.lab", fresh) == "http://alice:s3cret@mlflow.lab"
+    assert complete("http://other.lab", fresh) == "http://other.lab"
+
+
 def test_a_password_in_the_address_is_neither_journalled_nor_shown(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = "http://alice:s3cret@127.0.0.1:9"  # where nobody answers
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with (
-        pytest.raises(ValueError, match=r"The MLflow server at http://127\.0\.0\.1:9 does not answer"),
-        stage_run(stage_record()),
-    ):
-        pytest.fail("the stage must not work")
-    monkeypatch.setattr(runs, "require_usable", lambda uri: None)
     with stage_run(stage_record()):
         pass
     (folder,) = journals(fresh)
     assert start_of(folder)["uri"] == "http://alice@127.0.0.1:9"
     assert not settle(fresh)
-    assert last_trouble(fresh)
+    assert last_trouble(fresh).startswith("the server at http://127.0.0.1:9 does not answer (")
     written = [path.read_text() for path in (fresh / FOLDER).rglob("*") if path.is_file()]
     assert not any("s3cret" in text for text in written)

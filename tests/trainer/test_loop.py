@@ -1,6 +1,7 @@
 """Whole runs with a scripted engine: the order of work, and that an interrupted run leaves the bytes of a whole one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
+from dagrpo.params.reward import Reward
 from dagrpo.trainer.run import TrainingRun
 
 Inputs = tuple[Path, Path]
@@ -146,3 +148,19 @@ def test_permuted_rewards_are_those_of_the_step_in_another_order(
     )
     assert sorted(own) == sorted(shuffled)
     assert own != shuffled
+
+
+def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_interruption_too(
+    inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = replace(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=7), reward=Reward())
+    runs.execute(run, stop=lambda step: step == 3)
+    assert "nothing can be learned" not in capsys.readouterr().err
+    _, reported = runs.execute(run)
+    assert [metrics["steps_with_equal_rewards"] for _, metrics in reported] == [1, 2, 3, 4, 5, 6, 7]
+    told = [line for line in capsys.readouterr().err.splitlines() if "nothing can be learned" in line]
+    assert len(told) == 1
+    assert told[0].startswith(
+        "train (seed 7), step 5: for 5 steps all samples of a problem have earned the same reward"
+    )
+    assert told[0] in caplog.text

@@ -80,14 +80,21 @@ def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepar
     assert "Nothing to be done" in _plan(prepared)
 
 
-def test_an_experiment_of_another_folder_is_not_made_with_these_parameters(prepared: Path) -> None:
+def _refused(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["snakemake", "-n", "results/other/report/report.html"],
-        cwd=prepared,
-        env=clones.environment(prepared),
+        ["snakemake", "-n", *arguments],
+        cwd=folder,
+        env=clones.environment(folder),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert "results/other/report/report.html" in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_path_of_another_experiment_or_of_a_try_is_not_made_with_these_parameters(prepared: Path) -> None:
+    report = "results/other/report/report.html"
+    assert f"{report} is of the experiment other, and params.yaml holds tiny" in _refused(prepared, report)
+    said = _refused(prepared, str(CARD), "--config", "training__steps=3")
+    assert f"{CARD} is not made with overrides: the place of this try is data/tiny~" in said

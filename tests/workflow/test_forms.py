@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from dagrpo.errors import UserError
 from dagrpo.params.presets import composed
 from dagrpo.params.schema import parse
 from dagrpo.tasks.registry import TASKS
-from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
+from dagrpo.workflow.forms import parse_with_tasks, require_fitting_tasks, require_single_turn
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "presets/experiments").glob("*.yaml"))
@@ -22,6 +23,37 @@ def _check(train: str, evaluate: str, **sections: Any) -> None:
 def test_an_unknown_task_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(ValueError, match="`gsm8` is not a task: the nearest known one is `gsm8k`"):
         _check("gsm8", "gsm8k")
+
+
+def test_an_unknown_task_is_told_together_with_the_other_mistakes() -> None:
+    values = {"experiment": {"train": "gsm9k", "evaluate": ["arithmetic"]}, "training": {"setps": 3}}
+    with pytest.raises(UserError) as told:
+        parse_with_tasks(values)
+    task, tasks, key = str(told.value).splitlines()
+    assert task.startswith(
+        "params.yaml: `gsm9k` is not a task: the nearest known one is `gsm8k`; correct experiment.train"
+    )
+    assert tasks == (
+        "params.yaml: experiment.tasks must list train and evaluate, no more and no less: set it to ['arithmetic', 'gsm8k']."
+    )
+    assert key == "params.yaml: unknown key `training.setps`: the nearest known key is `training.steps`."
+
+
+def test_a_task_that_is_listed_beside_its_misspelling_is_not_called_listed_twice() -> None:
+    with pytest.raises(UserError) as told:
+        parse_with_tasks({"experiment": {"train": "gsm9k", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm9k"]}})
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_two_unknown_tasks_are_told_at_once() -> None:
+    with pytest.raises(UserError, match=r"`aime_2024x` is not a task.*\n`gsm9k` is not a task"):
+        _check("gsm9k", "aime_2024x")
+
+
+@pytest.mark.parametrize("experiment", [None, "gsm8k", {"train": 3, "evaluate": "gsm8k", "tasks": [[]]}])
+def test_what_is_no_list_of_tasks_is_refused_by_the_schema(experiment: object) -> None:
+    with pytest.raises(UserError, match=r"^params\.yaml: `experiment"):
+        parse_with_tasks({"experiment": experiment})
 
 
 @pytest.mark.parametrize("task", ["gsm8k_tool", "gsm8k_feedback", "geo3k_tool"])

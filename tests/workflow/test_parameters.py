@@ -71,7 +71,7 @@ def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
 def test_use_writes_a_preset_and_shows_what_changes(folder: Path) -> None:
     (folder / "params.yaml").write_text(params_yaml(Params()))
     output = clones.run(folder, "dagrpo", "use", "arithmetic_tiny_control")
-    assert "+  permuted: true" in output
+    assert "reward.permuted: false -> true" in output
     clones.run(folder, *DRY_RUN)
 
 

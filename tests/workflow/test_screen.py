@@ -35,14 +35,15 @@ def test_a_dotted_override_is_answered_with_the_form_that_works(folder: Path) ->
 
 
 def test_a_mistake_in_a_stage_is_one_panel_after_the_stages_that_ended_well(folder: Path) -> None:
-    target = f"{RUN}/sft/manifest.json"
-    shown = _fails(folder, "snakemake", "--cores", "all", target, "--config", "data__max_prompt_tokens=3")
+    params, target = folder / "params.yaml", f"{RUN}/sft/manifest.json"
+    params.write_text(params.read_text().replace("max_prompt_tokens: null", "max_prompt_tokens: 3"))
+    shown = _fails(folder, "snakemake", "--cores", "all", target)
     assert shown.startswith("3 stages to run: model, prepare, sft\nmodel: tiny_qwen2\n")
     assert re.search(r"^prepare: arithmetic: done in \d+ s, 2 of 3 stages$", shown, re.MULTILINE)
-    assert shown.count("data/arithmetic/train.parquet has no rows") == 1
+    assert shown.count("data/tiny/arithmetic/train.parquet has no rows") == 1
     assert shown.count(f"Log: logs/{clones.NAME}/seed_3/sft.log") == 1
     panel = shown[shown.index("A stage failed") :]
-    assert f"snakemake --cores all {target} --config data__max_prompt_tokens=3" in panel
+    assert f"snakemake --cores all {target}" in panel
     for noise in (
         "stage.py",
         "Traceback",

@@ -16,7 +16,12 @@ from dagrpo.workflow.configuration import (
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
-from dagrpo.workflow.invocation import is_command, runs_jobs, wants_data_alone
+from dagrpo.workflow.invocation import (
+    is_command,
+    require_own_targets,
+    runs_jobs,
+    wants_data_alone,
+)
 from dagrpo.workflow.locks import hold
 from dagrpo.workflow.stop import stop_on_sigterm
 from dagrpo.workflow.tries import try_of
@@ -34,6 +39,7 @@ if workflow.is_main_process and is_command():
     told_by_snakemake(lambda: require_current(params))
     if not wants_data_alone():
         told_by_snakemake(lambda: require_trainable(experiment))
+    told_by_snakemake(lambda: require_own_targets(FOLDER))
     if runs_jobs():
         told_by_snakemake(lambda: hold(FOLDER))
     keep_current(params, overridden=a_try.is_one)

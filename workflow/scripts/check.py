@@ -8,11 +8,11 @@ from own_code import use_code_of
 if __name__ == "__main__":
     use_code_of(Path(__file__).resolve().parents[2])
     from dagrpo.errors import UserError
-    from dagrpo.params.schema import read_params
+    from dagrpo.params.schema import read_yaml
     from dagrpo.workflow.configuration import PARAMS
-    from dagrpo.workflow.forms import require_fitting_tasks
+    from dagrpo.workflow.forms import parse_with_tasks
 
     try:
-        require_fitting_tasks(read_params(PARAMS))
+        parse_with_tasks(read_yaml(PARAMS))
     except UserError as error:
         sys.exit(str(error))

@@ -8,10 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 from transformers import CONFIG_MAPPING
 
 from dagrpo.checkpoints.folder import AUXILIARY, CONFIG, new_checkpoint, require_config
@@ -20,6 +18,7 @@ from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, require_space
+from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
 from dagrpo.models.folder import finish
 
 WANTED = ("*.safetensors", *AUXILIARY)
@@ -51,16 +50,18 @@ def _download(repository: str, revision: str, folder: Path) -> None:
         "local_dir": folder,
         "cache_dir": folder / ".cache",
     }
-    try:
+    wanted = Wanted(
+        repository=repository,
+        revision=revision,
+        kind="model",
+        correct="correct model.repository and model.revision",
+        instead="set model.source to gguf and model.gguf to a file of this machine",
+    )
+    require_answer(wanted)
+    with told_in_a_sentence(wanted):
         files = snapshot_download(**request, dry_run=True)
         require_space(folder, sum(file.file_size for file in files if file.will_download))
         snapshot_download(**request)
-    except (httpx.HTTPError, EntryNotFoundError, OfflineModeIsEnabled) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{repository} at {revision} cannot be downloaded ({reason}): "
-            "check model.repository, model.revision, the network and HF_TOKEN."
-        ) from error
 
 
 def _require_plain(folder: Path, repository: str) -> None:

@@ -1,14 +1,16 @@
 """Small mappings laid over larger ones: presets, overrides, and the difference that they make."""
 
-import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
+from dagrpo.params.documents import yaml_value
 from dagrpo.params.plugged import Chosen
-from dagrpo.params.schema import Params
+from dagrpo.params.schema import Params, parse
 
 OVERRIDE = "__"
 
@@ -77,8 +79,38 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def difference(old: str, new: str) -> list[str]:
-    """The lines that differ between two params.yaml texts, each with - or +, comments left out."""
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
-    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
-    return [line for line in changed if not line[1:].lstrip().startswith("#")]
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A parameter whose value differs, both values as params.yaml writes them."""
+
+    key: str  # dotted
+    old: str
+    new: str
+
+
+def changes(old: Mapping[str, Any], new: Params) -> list[Change]:
+    """What differs between a params.yaml, which may hold mistakes, and other parameters, in the order of the latter."""
+    before, after = flat(_whole(old)), flat(new.model_dump())
+    keys = [*after, *(key for key in before if key not in after)]
+    return [
+        Change(key, _shown(before, key), _shown(after, key))
+        for key in keys
+        if key not in before or key not in after or before[key] != after[key]
+    ]
+
+
+def _whole(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the defaults of the keys that are not there; of invalid values as they stand."""
+    try:
+        return parse(values).model_dump()
+    except UserError:
+        return merged(Params().model_dump(), values)
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    if key not in values:
+        return "(none)"
+    try:
+        return yaml_value(values[key])
+    except TypeError:  # a value that YAML knows, such as a date, and no parameter has
+        return str(values[key])

@@ -46,6 +46,11 @@ def known(folder: Path = FOLDER) -> dict[str, Path]:
     return {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
 
 
+def experiments(folder: Path = FOLDER) -> list[str]:
+    """The names of the presets that are whole experiments."""
+    return sorted(path.stem for path in (folder / "experiments").glob("*.yaml"))
+
+
 def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]:
     """A preset with the parts that it uses below its own keys."""
     if name in above:

@@ -170,7 +170,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=_OneOfEachKey)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (PermissionError, IsADirectoryError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): correct its permissions, or move it away."
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist
         line = " ".join(str(error).split())
         raise UserError(f"{path} is not valid YAML ({line}): correct it, or write it anew with `dagrpo use`.") from None
     if not isinstance(values, dict):

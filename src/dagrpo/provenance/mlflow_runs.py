@@ -4,8 +4,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagrpo.errors import UserError
 from dagrpo.provenance.records import Execution, files_of
-from dagrpo.tracking.store import is_initialised, open_client, require_usable, tracking_uri
+from dagrpo.tracking.store import (
+    hide_password,
+    is_initialised,
+    open_client,
+    require_answer,
+    require_usable,
+    tracking_uri,
+)
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -22,8 +30,22 @@ def past_executions(root: Path) -> list[Execution]:
     if not is_initialised(uri):
         return []
     require_usable(uri)
-    client = open_client(uri)
+    require_answer(uri)
+    client = _client(uri)
     return [execution for tags in _tags_of_runs(client) if (execution := _execution(tags)) is not None]
+
+
+def _client(uri: str) -> "MlflowClient":
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return open_client(uri)
+    except MlflowException as error:
+        from dagrpo.tracking.trouble import trouble_with_server
+
+        if trouble := trouble_with_server(error, uri):
+            raise UserError(f"the runs on record cannot be read: {hide_password(trouble, Path.cwd())}.") from error
+        raise
 
 
 def _tags_of_runs(client: "MlflowClient") -> Iterator[Mapping[str, str]]:

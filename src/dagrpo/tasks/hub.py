@@ -5,13 +5,15 @@ gigabytes for the large data sets.
 """
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagrpo.errors import UserError
 from dagrpo.tasks.source import Place, RawFile, Source
+
+if TYPE_CHECKING:
+    from dagrpo.hub import Wanted
 
 
 def hub_place(source: Source) -> Place:
@@ -34,14 +36,16 @@ def _urls(source: Source) -> dict[str, list[str]]:
     `datasets` gets an empty folder of its own. In its shared cache it would, when the hub does not answer, take whichever
     commit it finds there.
     """
-    with _faults_in_a_sentence(source):
-        import datasets  # 1 to 4 s, and only the hub needs it
+    from dagrpo.hub import require_answer, told_in_a_sentence
 
-        with tempfile.TemporaryDirectory() as cache:
-            builder = datasets.load_dataset_builder(
-                source.repository, source.configuration, revision=source.revision, cache_dir=cache
-            )
-            return {str(split): [str(url) for url in urls] for split, urls in builder.config.data_files.items()}
+    require_answer(_wanted(source))
+    import datasets  # 1 to 4 s, and only a hub that answers needs it
+
+    with told_in_a_sentence(_wanted(source), datasets.exceptions.DatasetsError), tempfile.TemporaryDirectory() as cache:
+        builder = datasets.load_dataset_builder(
+            source.repository, source.configuration, revision=source.revision, cache_dir=cache
+        )
+        return {str(split): [str(url) for url in urls] for split, urls in builder.config.data_files.items()}
 
 
 def _file(source: Source, url: str) -> RawFile:
@@ -59,20 +63,19 @@ def _file(source: Source, url: str) -> RawFile:
 def _fetch(source: Source, name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    with _faults_in_a_sentence(source):
+    from dagrpo.hub import told_in_a_sentence
+
+    with told_in_a_sentence(_wanted(source)):
         return Path(hf_hub_download(source.repository, name, repo_type="dataset", revision=source.revision))
 
 
-@contextmanager
-def _faults_in_a_sentence(source: Source) -> Iterator[None]:
-    import datasets
-    import httpx
+def _wanted(source: Source) -> "Wanted":
+    from dagrpo.hub import Wanted
 
-    try:
-        yield
-    except (OSError, ValueError, httpx.HTTPError, datasets.exceptions.DatasetsError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"{source.repository} at commit {source.revision} cannot be read from the hub ({reason}): check the network, "
-            "or set data.mirror to a folder with a local copy."
-        ) from error
+    return Wanted(
+        repository=source.repository,
+        revision=source.revision,
+        kind="dataset",
+        correct="choose another task",
+        instead="set data.mirror to a folder with a local copy",
+    )

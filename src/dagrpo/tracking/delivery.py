@@ -36,6 +36,7 @@ from dagrpo.tracking.journal import (
 from dagrpo.tracking.store import complete, hide_password, open_client
 
 SECONDS_BETWEEN_PASSES = 5.0
+LONGEST_WAIT = 64  # pauses between two passes that fail
 ABANDONED_SECONDS = 3600.0
 MAX_LOG_BYTES = 1 << 20
 LOCK = "delivery.lock"
@@ -88,49 +89,67 @@ def start_following(folder: Path) -> None:
 def follow(folder: Path, pause_s: float = SECONDS_BETWEEN_PASSES) -> None:
     """Deliver again and again until the stage of this journal has ended."""
     root = folder.parents[len(FOLDER.parts)]
+    pauses = 1
     while folder.exists():
         was_last = _has_ended(folder)
         settle(root)
         if was_last:
             return
+        pauses = min(2 * pauses, LONGEST_WAIT) if last_trouble(root) else 1
+        _pause(folder, pauses, pause_s)
+
+
+def _pause(folder: Path, pauses: int, pause_s: float) -> None:
+    """Longer after each failure, since a server that is down writes a traceback every time; the stage's end cuts it short."""
+    for _ in range(pauses):
         time.sleep(pause_s)
+        if _has_ended(folder):
+            return
 
 
 def _deliver(root: Path, deadline: float) -> None:
     """One pass over all journals, of running stages, too. The caller holds the lock."""
     _remove_abandoned(root)
     superseded = _superseded(journals(root))
-    troubles = []
+    troubles: list[str] = []
+    servers: dict[str, str] = {}  # that take nothing now, and why: each is asked once in a pass
     for folder in _waiting(root):
         if time.monotonic() > deadline:
             troubles.append("there was no time left")
             break
-        if trouble := _deliver_one(root, folder, superseded=folder in superseded):
+        if trouble := _deliver_one(root, folder, servers, superseded=folder in superseded):
             troubles.append(trouble)
     if troubles:
-        write_text(root / FOLDER / TROUBLE_FILE, f"{troubles[0]} (see {FOLDER / LOG})\n")
+        waiting = f"no result is lost, and the next run or `dagrpo ui` delivers what waits (see {FOLDER / LOG})."
+        write_text(root / FOLDER / TROUBLE_FILE, f"{troubles[0]}; {waiting}\n")
     else:
         (root / FOLDER / TROUBLE_FILE).unlink(missing_ok=True)
 
 
-def _deliver_one(root: Path, folder: Path, *, superseded: bool) -> str:
+def _deliver_one(root: Path, folder: Path, servers: dict[str, str], *, superseded: bool) -> str:
     """Bring over what is new in one journal, discard it when it is complete. Returns why that failed, or nothing."""
     from dagrpo.tracking.recorder import TROUBLE, Recorder
+    from dagrpo.tracking.trouble import trouble_with, trouble_with_server
 
+    uri = ""
     try:
         uri = complete(start_of(folder)["uri"], root)
+        if uri in servers:
+            return servers[uri]
         if Recorder(folder, open_client(uri)).advance(superseded=superseded):
             discard(folder)
     except TROUBLE as error:
         forget_progress(folder)  # what is delivered twice changes nothing, and its run may have been removed
         _log(folder, hide_password(traceback.format_exc(), root))
-        lines = str(error).strip().splitlines() or [""]
-        return hide_password(f"{type(error).__name__}: {lines[0]}", root)
+        trouble = hide_password(trouble_with(error, uri), root)
+        if trouble_with_server(error, uri):
+            servers[uri] = trouble
+        return trouble
     return ""
 
 
 def _log(folder: Path, text: str) -> None:
-    logger.warning("%s: not delivered: see %s", folder.name, FOLDER / LOG)
+    logger.info("%s: not delivered: see %s", folder.name, FOLDER / LOG)
     with (folder.parent / LOG).open("a", encoding="utf-8") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {folder.name}\n{text}\n")
 

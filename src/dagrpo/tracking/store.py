@@ -50,9 +50,9 @@ def without_user(uri: str) -> str:
 
 
 def complete(uri: str, root: Path) -> str:
-    """An address that was written down, with the password again if MLFLOW_TRACKING_URI still names it."""
+    """An address that was written down, with user and password as MLFLOW_TRACKING_URI now has them for it."""
     now = tracking_uri(root)
-    return now if without_password(now) == uri else uri
+    return now if without_user(now) == without_user(uri) else uri
 
 
 def hide_password(text: str, root: Path) -> str:
@@ -68,26 +68,48 @@ def _with_user(uri: str, user: str) -> str:
     return parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
 
 
+def is_server(uri: str) -> bool:
+    """Whether the address is a server's, which keeps database and artifacts itself."""
+    return urlsplit(uri).scheme in {"http", "https"}
+
+
 def artifact_location(uri: str, root: Path) -> str | None:
     """mlartifacts/ beside an embedded database, or in `root` for another database; None: the server decides."""
-    if _is_server(uri):
+    if is_server(uri):
         return None
     database = database_path(uri)
     return str((database.parent if database else root.resolve()) / ARTIFACTS)
 
 
 def require_usable(uri: str) -> None:
-    """Refuse, before any work, to record where that cannot succeed. UserError says what to do; takes milliseconds."""
+    """Refuse, before any work, to record where that can never succeed. UserError says what to do; takes milliseconds.
+
+    A server need not answer yet: what is meant for it waits, as when it goes away during the work.
+    """
     database = database_path(uri)
     if database is not None:
         _require_database(database)
-    elif _is_server(uri):
-        _require_answer(uri)
-    elif urlsplit(uri).scheme in {"", "file"}:
+    elif not is_server(uri) and urlsplit(uri).scheme in {"", "file"}:
         raise UserError(
             f"MLFLOW_TRACKING_URI={uri} names a folder, and MLflow records in a database or on a server: "
             f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
         )
+
+
+def require_answer(uri: str) -> None:
+    """UserError where the address is a server's that does not answer."""
+    if not is_server(uri):
+        return
+    try:
+        with urllib.request.urlopen(f"{without_user(uri).rstrip('/')}/health", timeout=ANSWER_SECONDS):
+            pass
+    except urllib.error.HTTPError:
+        return  # it answers; whether we may write, its own client will say
+    except OSError as error:
+        raise UserError(
+            f"The MLflow server at {without_user(uri)} does not answer ({getattr(error, 'reason', error)}): "
+            "start it, or correct MLFLOW_TRACKING_URI."
+        ) from None
 
 
 def open_client(uri: str) -> "MlflowClient":
@@ -145,20 +167,3 @@ def _require_database(database: Path) -> None:
         raise UserError(
             f"{database} cannot record runs ({error}): move it away, name another with MLFLOW_TRACKING_URI, {_REMEDY}."
         ) from None
-
-
-def _require_answer(uri: str) -> None:
-    try:
-        with urllib.request.urlopen(f"{without_user(uri).rstrip('/')}/health", timeout=ANSWER_SECONDS):
-            pass
-    except urllib.error.HTTPError:
-        return  # it answers; whether we may write, its own client will say
-    except OSError as error:
-        raise UserError(
-            f"The MLflow server at {without_user(uri)} does not answer ({getattr(error, 'reason', error)}): "
-            f"start it, correct MLFLOW_TRACKING_URI, {_REMEDY}."
-        ) from None
-
-
-def _is_server(uri: str) -> bool:
-    return urlsplit(uri).scheme in {"http", "https"}

@@ -23,6 +23,7 @@ from dagrpo.tracking.store import (
     artifact_location,
     is_initialised,
     open_client,
+    require_answer,
     require_usable,
     tracking_uri,
     without_user,
@@ -44,6 +45,7 @@ def serve(port: int) -> None:
     root = Path.cwd()
     uri = tracking_uri(root)
     require_usable(uri)
+    require_answer(uri)
     is_server = artifact_location(uri, root) is None
     if not is_server:
         _require_free(port)

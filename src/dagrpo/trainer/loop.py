@@ -25,6 +25,7 @@ from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.prompts import training_problems
 from dagrpo.trainer import gates, state
 from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.equal_rewards import EqualRewards
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
@@ -79,6 +80,7 @@ class Trainer:
         self._world = world
         self._opener = opener
         self._record = Record(run.state)
+        self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = training_problems(run.train_split, self._tokenizer, run.training) if world.is_rank_zero else []
         self._policy = load_policy(run.initial, world)
@@ -90,7 +92,7 @@ class Trainer:
         finished = state.resume(run.state, run.training.steps, model, self._optimizer, world)
         if world.is_rank_zero:
             for step in range(1, finished + 1):
-                self._report(step, self._record.reported(step))
+                self._report(step, self._equal_rewards.counted(self._record.reported(step)))
         if finished < run.training.steps:
             self._take_steps(finished)
         if world.is_rank_zero:
@@ -141,7 +143,8 @@ class Trainer:
         step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
         self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps)
         clock.lap("seconds_record")
-        self._report(step, metrics | clock.laps)
+        self._report(step, self._equal_rewards.counted(metrics | clock.laps))
+        self._equal_rewards.warn(step)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
 
     @contextmanager

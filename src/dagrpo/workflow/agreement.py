@@ -22,10 +22,9 @@ from dagrpo.params.schema import Params, read_params
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, opened, planned
-from dagrpo.workflow.jobs import NOT_DATA, code_files, own_params
+from dagrpo.workflow.jobs import NOT_DATA, TOPS, code_files, own_params
 
 RECORDS = Path(".snakemake/metadata")
-TOPS = ("data", "models", "results")
 PROVENANCE = "provenance.json"
 
 

@@ -10,9 +10,9 @@ from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES
+from dagrpo.workflow.jobs import TOPS
 from dagrpo.workflow.locks import RUNNING, lock_of
 
-FOLDERS = ("data", "models", "results", "logs")
 A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
 
 
@@ -34,7 +34,7 @@ def remove_tries(root: Path) -> Iterator[str]:
 def _tries(root: Path) -> dict[str, list[Path]]:
     """The folders of each try, by its name."""
     found: dict[str, list[Path]] = {}
-    for top in (*FOLDERS, str(STATES)):
+    for top in (*TOPS, "logs", str(STATES)):
         for folder in sorted((root / top).iterdir()) if (root / top).is_dir() else ():
             match = A_TRY.fullmatch(folder.name)
             if match and folder.is_dir() and not folder.is_symlink():

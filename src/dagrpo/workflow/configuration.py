@@ -9,8 +9,8 @@ from snakemake.exceptions import WorkflowError
 from dagrpo.errors import UserError
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.overlay import with_overrides
-from dagrpo.params.schema import Params, parse, read_yaml
-from dagrpo.workflow.forms import require_fitting_tasks, require_single_turn
+from dagrpo.params.schema import Params, read_yaml
+from dagrpo.workflow.forms import parse_with_tasks, require_single_turn
 
 PARAMS = Path("params.yaml")
 T = TypeVar("T")
@@ -36,13 +36,7 @@ def require_readable() -> None:
 
 def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it, checked against the schema and the tasks."""
-
-    def check() -> Params:
-        params = parse(with_overrides(config))
-        require_fitting_tasks(params)
-        return params
-
-    return told_by_snakemake(check)
+    return told_by_snakemake(lambda: parse_with_tasks(with_overrides(config)))
 
 
 def require_trainable(experiment: Experiment) -> None:

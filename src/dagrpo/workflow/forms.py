@@ -1,32 +1,95 @@
 """What the tasks of an experiment ask of the other parameters: refused before any work, in a sentence."""
 
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
 from dagrpo.errors import UserError
-from dagrpo.params.schema import Params
+from dagrpo.params.schema import Params, parse
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.tasks.registry import get_task
+from dagrpo.tasks.registry import TASKS, get_task
+
+
+def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
+    """Parameters whose tasks are known and fit. UserError holds every mistake that can be told at once, a sentence each."""
+    unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
+    told = [f"{source}: {sentence}" for sentence in unknown.values()]
+    try:
+        params = parse(_as_meant(values, unknown), source)
+    except UserError as error:
+        raise UserError("\n".join([*told, str(error)])) from None
+    if told:
+        raise UserError("\n".join(told))
+    require_fitting_tasks(params)
+    return params
 
 
 def require_fitting_tasks(params: Params) -> None:
     """UserError when a task is unknown, an evaluation would hand out answers, or a reward could never be earned."""
-    for name in params.experiment.tasks:
-        get_task(name)
+    mistakes = [*_unknown(params)] or [*_oracles(params), *_rewards_without_tools(params)]
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _unknown(params: Params) -> Iterator[str]:
+    mistakes = (_mistake(name) for name in params.experiment.tasks)
+    yield from (str(mistake) for mistake in mistakes if mistake is not None)
+
+
+def _oracles(params: Params) -> Iterator[str]:
     for name in params.experiment.evaluate:
         if get_task(name).oracle:
-            raise UserError(
+            yield (
                 f"experiment.evaluate names {name}, which tells the policy whether its answer is right, so that its score "
                 "would say nothing: evaluate the task in a form without that help."
             )
-    _require_tools(params)
 
 
-def _require_tools(params: Params) -> None:
+def _rewards_without_tools(params: Params) -> Iterator[str]:
     task = get_task(params.experiment.train)
     for name, config in params.reward.components.items():
         if COMPONENTS.get(name).needs_tools and config.weight and not task.tools:
-            raise UserError(
+            yield (
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."
             )
+
+
+def _mistake(task: str) -> UserError | None:
+    """Why there is no such task; None where there is."""
+    try:
+        get_task(task)
+    except UserError as error:
+        return error
+    return None
+
+
+def _names(values: Mapping[str, Any]) -> list[str]:
+    """The tasks that unchecked values name, each once; what is not a name is the schema's to refuse."""
+    experiment = values.get("experiment")
+    if not isinstance(experiment, Mapping):
+        return []
+    named = [experiment.get("train")]
+    for key in ("evaluate", "tasks"):
+        several = experiment.get(key)
+        named += several if isinstance(several, list) else []
+    return list(dict.fromkeys(name for name in named if isinstance(name, str)))
+
+
+def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, Any]:
+    """With the nearest task for each unknown one, so that advice on other keys does not repeat the mistake."""
+    experiment = values.get("experiment")
+    if not unknown or not isinstance(experiment, Mapping):
+        return dict(values)
+    meant = {name: TASKS.nearest(name) or name for name in unknown}
+    tasks = {key: _corrected(experiment[key], meant) for key in ("train", "evaluate", "tasks") if key in experiment}
+    return {**values, "experiment": {**experiment, **tasks}}
+
+
+def _corrected(value: Any, meant: Mapping[str, str]) -> Any:
+    """Names replaced; in a list, a replacement that stands there already is left out."""
+    if isinstance(value, list):
+        return [_corrected(item, meant) for item in value if not (item in [*meant] and meant[item] in value)]
+    return meant.get(value, value) if isinstance(value, str) else value
 
 
 def require_single_turn(name: str) -> None:

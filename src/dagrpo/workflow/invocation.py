@@ -4,9 +4,13 @@ import os
 import sys
 from argparse import Namespace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from snakemake.cli import get_argument_parser
+
+from dagrpo.errors import UserError
+from dagrpo.tracking.variations import TRY
+from dagrpo.workflow.jobs import TOPS
 
 DATA_TARGET = "prepared"
 DATA_STAGES = ("model", "prepare")
@@ -63,3 +67,19 @@ def wants_data_alone() -> bool:
         return os.environ["DVC_STAGE"].partition("@")[0] in DATA_STAGES
     asked = _asked()
     return asked is None or set(asked.targets) == {DATA_TARGET}
+
+
+def require_own_targets(folder: str) -> None:
+    """UserError for a path that belongs to another experiment than the one whose parameters this run has."""
+    asked = _asked()
+    for target in asked.targets if asked is not None and "DVC_STAGE" not in os.environ else ():
+        top, *inner = PurePath(target).parts or ("",)
+        if top not in TOPS or not inner or inner[0] == folder:
+            continue
+        own = PurePath(top, folder, *inner[1:])
+        if TRY in folder and inner[0] == folder.partition(TRY)[0]:
+            raise UserError(f"{target} is not made with overrides: the place of this try is {own}.")
+        raise UserError(
+            f"{target} is of the experiment {inner[0]}, and params.yaml holds {folder}: put that one's parameters there "
+            f"(`dagrpo use`), or ask for {own}."
+        )

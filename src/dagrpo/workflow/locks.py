@@ -21,11 +21,11 @@ from dagrpo.execution.record import STATES
 from dagrpo.files import read_json, write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.variations import TRY
+from dagrpo.workflow.jobs import TOPS
 
 RUNNING = STATES / "running"
 SNAKEMAKES_LOCKS = Path(".snakemake/locks")
 DVC_FOLDER = Path(".dvc")
-TOPS = ("data", "models", "results")
 _held = ExitStack()  # until the process ends
 atexit.register(_held.close)
 

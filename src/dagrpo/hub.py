@@ -1,0 +1,139 @@
+"""The Hugging Face hub as something that may not answer: asked first, briefly, and its faults told in a sentence.
+
+The libraries that download from it try again for half a minute per file when nobody answers. `require_answer` asks once.
+A token is never part of a sentence, nor is an address that could hold a password.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import ERROR
+from typing import Literal
+from urllib.parse import urlsplit
+
+import httpx
+from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RevisionNotFoundError,
+    XetDownloadError,
+)
+from huggingface_hub.utils import logging
+
+from dagrpo.errors import UserError
+from dagrpo.files import NO_ROOM
+
+ANSWER_SECONDS = 10.0
+NO_ANSWER = (httpx.ConnectError, httpx.TimeoutException, httpx.ProxyError, httpx.UnsupportedProtocol)
+FAULTS = (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, EntryNotFoundError, XetDownloadError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A repository at a commit, and what the user can do when it does not come."""
+
+    repository: str
+    revision: str  # a full commit
+    kind: Literal["model", "dataset"]
+    correct: str  # what names it: "correct model.repository"
+    instead: str  # how to do without the hub: "set data.mirror to ..."
+
+    def __str__(self) -> str:
+        return f"{self.repository} at commit {self.revision[:12]}"
+
+
+def require_answer(wanted: Wanted) -> None:
+    """UserError when the hub does not answer within seconds, or does not know what is wanted, or does not hand it out."""
+    with told_in_a_sentence(wanted):
+        HfApi().repo_info(
+            wanted.repository,
+            revision=wanted.revision,
+            repo_type=wanted.kind,
+            timeout=ANSWER_SECONDS,
+            files_metadata=False,
+        )
+
+
+@contextmanager
+def told_in_a_sentence(wanted: Wanted, *also: type[Exception]) -> Iterator[None]:
+    """Turn what a download may raise, and `also`, into a UserError that says what to do.
+
+    An error of this machine's own disk stays what it is. The libraries' own warnings are silenced.
+    """
+    caught: tuple[type[Exception], ...] = (*FAULTS, *also)
+    before = logging.get_verbosity()
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    except caught as error:
+        if isinstance(error, UserError) or _is_of_the_disk(error):
+            raise
+        raise UserError(_sentence(_cause(error), wanted)) from error
+    finally:
+        logging.set_verbosity(before)
+
+
+def _is_of_the_disk(error: BaseException) -> bool:
+    return isinstance(error, OSError) and (error.errno in NO_ROOM or error.filename is not None)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error of the network below those that libraries have made of it; the error itself where there is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, HfHubHTTPError | httpx.TransportError | OfflineModeIsEnabled):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def _sentence(error: BaseException, wanted: Wanted) -> str:
+    if isinstance(error, HfHubHTTPError):
+        return _about_an_answer(error, wanted)
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"{wanted} is to come from the hub, but HF_HUB_OFFLINE is set: unset it, or {wanted.instead}."
+    if isinstance(error, NO_ANSWER):
+        return (
+            f"{wanted} is to come from the hub, and {_endpoint()} cannot be reached ({_reason(error)}): check the network; "
+            f"behind a proxy, set HTTPS_PROXY; where the hub has a mirror, set HF_ENDPOINT; or {wanted.instead}."
+        )
+    if isinstance(error, httpx.TransportError):
+        return f"{_endpoint()} broke off while {wanted} was read ({_reason(error)}): run again, or {wanted.instead}."
+    if isinstance(error, HFValidationError):
+        return f"{wanted.repository} is no name of a repository: {wanted.correct}, or {wanted.instead}."
+    return f"{wanted} cannot be read from the hub ({_reason(error)}): run again, or {wanted.instead}."
+
+
+def _about_an_answer(error: HfHubHTTPError, wanted: Wanted) -> str:
+    """What an HTTP status means here. The hub also answers 401 where there is no such repository."""
+    status = error.response.status_code
+    answer = f"{_endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
+    if isinstance(error, RevisionNotFoundError):
+        return f"{_endpoint()} has no commit {wanted.revision} of {wanted.repository}: {wanted.correct}, or {wanted.instead}."
+    if isinstance(error, EntryNotFoundError):
+        return f"{wanted} lacks a file on {_endpoint()}: {wanted.correct}, or {wanted.instead}."
+    if status in {401, 403}:
+        return f"{wanted} is not handed out ({answer}): {_about_credentials(wanted)}, or {wanted.instead}."
+    if status == 404:
+        return f"{_endpoint()} knows no {wanted.repository}: {wanted.correct}, or {wanted.instead}."
+    return f"{wanted} cannot be read ({answer}): try again later, or {wanted.instead}."
+
+
+def _about_credentials(wanted: Wanted) -> str:
+    page = f"{_endpoint()}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.repository}"
+    if get_token() is None:
+        return f"{wanted.correct}, or set HF_TOKEN to a token that may read it, after accepting its terms on {page}"
+    return f"the token in HF_TOKEN, or of `hf auth login`, may not read it: renew the token, accept the terms on {page}"
+
+
+def _endpoint() -> str:
+    """The hub's address without a user or a password."""
+    parts = urlsplit(constants.ENDPOINT)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,62 @@
+"""A project that one may not write to is refused in a sentence, before any work."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dagrpo.errors import UserError
+from dagrpo.workflow.folder import refuse_read_only
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def project() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    folder = Path(tempfile.mkdtemp())
+    for path in (folder, folder / "results"):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _sentence(act: Callable[[], None]) -> str:
+    """What somebody is told who is not root and owns no file here; empty where nothing is said."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            act()
+        except UserError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as told:
+        return told.read()
+
+
+@pytest.mark.parametrize("name", [".", "results"])
+def test_a_folder_that_one_may_not_write_to_is_named_with_its_owner(project: Path, name: str) -> None:
+    project.chmod(0o777)
+    (project / name).chmod(0o555)
+    told = _sentence(lambda: refuse_read_only(project))
+    assert told.startswith(f"{project / name} cannot be written to by you (")
+    assert f"it belongs to {(project / name).owner()}: work in a copy of your own" in told
+    (project / name).chmod(0o755)
+
+
+def test_a_project_of_ones_own_is_not_refused(project: Path) -> None:
+    for path in (project, project / "results"):
+        path.chmod(0o777)
+    assert _sentence(lambda: refuse_read_only(project)) == ""
