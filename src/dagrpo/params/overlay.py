@@ -75,7 +75,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             result |= flat(value, f"{prefix}{key}.")
         else:
-            result[prefix + key] = value
+            result[f"{prefix}{key}"] = value
     return result
 
 
