@@ -1,12 +1,15 @@
 """The real DAG, with the real SGLang server, on a tiny model: both engines, exactness, interruption."""
 
+import json
 import os
 import random
 import re
 import shutil
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -45,7 +48,9 @@ def test_what_changes_only_speed_memory_or_place_runs_nothing_again(finished: tu
         )
     )
     assert params.read_text() != whole
-    _is_up_to_date(folder)
+    assert "Nothing to be done" in clones.run(folder, "snakemake", "-n", "target")
+    status = clones.run(folder, "dvc", "status", "--json")
+    assert list(json.loads(status[status.index("{") :])) == [f"check@{NAME}"], "which reads the file, and makes nothing"
     params.write_text(whole)
 
 
@@ -66,14 +71,44 @@ def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[
     _is_up_to_date(folder)
 
 
-def test_overrides_run_but_are_not_recorded_under_the_parameters_of_the_file(finished: tuple[Path, Path]) -> None:
+def test_a_try_has_folders_of_its_own_and_leaves_the_experiment_as_it_was(finished: tuple[Path, Path]) -> None:
     folder = finished[1]
-    plan = clones.run(folder, "snakemake", "-n", "target", "--config", "training__steps=3")
-    assert "train" in plan
-    lock = (folder / "dvc.lock").read_text()
+    lock, before = (folder / "dvc.lock").read_text(), clones.outputs(folder)
     output = clones.run(folder, "snakemake", "--cores", "all", "target", "--config", "report__completions=1")
-    assert "Not recorded in DVC" in output
+    assert "A try, with report.completions: 1" in output
+    (results,) = (folder / "results").glob(f"{NAME}~*")
+    page = (results / "report/report.html").read_text()
+    assert "This is a try, not the experiment of params.yaml: report.completions = 1." in page
+    policy = f"{RUN.relative_to('results', NAME)}/policy"
+    weights = [next((folder / "results" / name / policy).glob("shard-*")) for name in (NAME, results.name)]
+    assert weights[0].samefile(weights[1])
+    assert {name: digest for name, digest in clones.outputs(folder).items() if "~" not in name} == before
     assert (folder / "dvc.lock").read_text() == lock
+    _is_up_to_date(folder)
+    assert f"results/{results.name}" in clones.run(folder, "dagrpo", "clean", "--tries")
+    assert clones.outputs(folder) == before
+
+
+def test_dvc_runs_an_experiment_of_its_own_with_its_own_code_and_it_is_in_the_history(
+    finished: tuple[Path, Path],
+) -> None:
+    folder = finished[1]
+    template = folder / "src/dagrpo/report/template.html.j2"
+    whole = template.read_text()
+    template.write_text(whole.replace("<h2>Lineage</h2>", "<h2>Edited</h2>"))
+    for command in (["add", "-A"], ["commit", "-q", "-m", "results"]):
+        clones.run(folder, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", *command)
+    before = clones.outputs(folder)
+    clones.run(folder, "dvc", "exp", "run", "--temp", "-n", "edited-page", "-S", "report.completions=1")
+    assert clones.outputs(folder) == before
+    clones.run(folder, "dvc", "exp", "apply", "edited-page")
+    assert "<h2>Edited</h2>" in (folder / f"results/{NAME}/report/report.html").read_text()
+    _is_up_to_date(folder)
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        names = {name for (name,) in database.execute("select value from tags where key = 'variation'")}
+    assert "edited-page" in names
+    clones.run(folder, "git", "checkout", "-q", "params.yaml", "dvc.lock")
+    template.write_text(whole)
 
 
 def _wait_for_step(folder: Path, step: int) -> None:
@@ -97,14 +132,15 @@ KILLS: list[tuple[str, Callable[[Path], None]]] = [
 ]
 
 
-def test_a_run_that_is_killed_three_ways_and_started_again_gives_the_same_bytes(
+def test_a_run_that_is_stopped_and_killed_three_ways_and_started_again_gives_the_same_bytes(
     finished: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """SIGKILL of the trainer, of its server and of Snakemake, each once and each at a random step."""
+    """Ctrl-C, then SIGKILL of the trainer, of its server and of Snakemake, each once and each at a random step."""
     folder = _ready_to_train(finished[0], tmp_path / "killed")
     target = f"{RUN}/policy/manifest.json"
-    steps = sorted(random.SystemRandom().sample(range(1, STEPS), len(KILLS)))
-    print("killed after steps", steps)
+    first, *steps = sorted(random.SystemRandom().sample(range(3, STEPS), 1 + len(KILLS)))
+    print("stopped after step", first, "and killed after steps", steps)
+    _stop_with_ctrl_c(folder, target, first)
     process = clones.start(folder, "snakemake", "--cores", "all", target)
     for step, (_, kill) in zip(steps, KILLS, strict=True):
         _wait_for_step(folder, step)
@@ -118,13 +154,9 @@ def test_a_run_that_is_killed_three_ways_and_started_again_gives_the_same_bytes(
     assert {name: killed[name] for name in trained} == {name: whole[name] for name in trained}
 
 
-def test_ctrl_c_ends_everything_at_once_and_the_next_run_gives_the_same_bytes(
-    finished: tuple[Path, Path], tmp_path: Path
-) -> None:
-    folder = _ready_to_train(finished[0], tmp_path / "interrupted")
-    target = f"{RUN}/policy/manifest.json"
+def _stop_with_ctrl_c(folder: Path, target: str, step: int) -> None:
     process = clones.start(folder, "snakemake", "--cores", "all", target)
-    _wait_for_step(folder, 3)  # of which the second is saved
+    _wait_for_step(folder, step)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) != 0
     _no_process_is_left(folder)
@@ -133,8 +165,6 @@ def test_ctrl_c_ends_everything_at_once_and_the_next_run_gives_the_same_bytes(
     for noise in ("crashed", "Traceback", "stage.py"):
         assert noise not in output
     assert not (folder / target).exists()
-    clones.run(folder, "snakemake", "--cores", "all", target)
-    assert clones.outputs(folder)[target] == clones.outputs(finished[0])[target]
 
 
 def _ready_to_train(finished: Path, destination: Path) -> Path:
@@ -142,9 +172,8 @@ def _ready_to_train(finished: Path, destination: Path) -> Path:
     folder = clones.clone(destination)
     for top in ("data", "models"):
         shutil.copytree(finished / top, folder / top, dirs_exist_ok=True)
-    for name in ("sft", "initial"):
-        shutil.copytree(finished / RUN / name, folder / RUN / name)
-    clones.run(folder, "snakemake", "--touch", "--cores", "all", f"{RUN}/initial/manifest.json")
+    for name in (RUN / "sft", RUN / "initial", Path("results", NAME, "difficulty")):
+        shutil.copytree(finished / name, folder / name)
     return folder
 
 
@@ -207,9 +236,7 @@ def test_the_report_of_snakemake_is_written_with_captions(finished: tuple[Path, 
     (finished[0] / "workflow_report.html").unlink()
 
 
-def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake_after_a_sync(
-    finished: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake(finished: tuple[Path, Path], tmp_path: Path) -> None:
     clones.run(finished[0], "dvc", "remote", "add", "-f", "-d", "store", str(tmp_path / "store"))
     clones.run(finished[0], "dvc", "push")
     folder = clones.clone(tmp_path / "pulled")
@@ -217,6 +244,5 @@ def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake_after_a_sync(
     shutil.copy(finished[0] / ".dvc/config", folder / ".dvc/config")
     clones.run(folder, "dvc", "pull")
     assert clones.outputs(folder) == clones.outputs(finished[0])
-    clones.run(folder, "python", "-m", "dagrpo", "sync")
-    assert clones.outputs(folder) == clones.outputs(finished[0])
     _is_up_to_date(folder)
+    assert clones.outputs(folder) == clones.outputs(finished[0])

@@ -11,7 +11,10 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 
 
 class Experiment(Section):
-    name: Name = Field("arithmetic_tiny", description="Names the folder results/<name> and the MLflow experiment.")
+    name: Name = Field(
+        "arithmetic_tiny",
+        description="Names the folders data/<name>, models/<name>, results/<name> and the MLflow experiment.",
+    )
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = Field(
         [0], description="One independent training run per seed; the report draws intervals over them."
     )

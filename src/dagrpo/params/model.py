@@ -38,7 +38,7 @@ class Fresh(Section):
 
 
 class Model(Section):
-    name: Name = Field("tiny_qwen2", description="Names the folder models/<name>.")
+    name: Name = Field("tiny_qwen2", description="Names the folder models/<experiment>/<name>.")
     source: Literal["fresh", "gguf", "hub"] = Field(
         "fresh",
         description="fresh: a new tiny Qwen2 with a character tokenizer; gguf: a GGUF file; hub: a Hugging Face model.",

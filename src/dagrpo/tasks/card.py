@@ -1,4 +1,4 @@
-"""What stands in data/<task>/card.json: where the problems come from, what the gates found, and what was written."""
+"""What stands in data/<experiment>/<task>/card.json: where the problems come from, what the gates found, and what was written."""
 
 import re
 from collections.abc import Mapping

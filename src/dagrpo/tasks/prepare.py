@@ -1,4 +1,4 @@
-"""Stage prepare: a task's problems, through the gates, -> data/<task>/{train,test}.parquet, what was dropped, and a card.
+"""Stage prepare: a task's problems, through the gates, -> data/<experiment>/<task>/{train,test}.parquet, what was dropped, and a card.
 
 The gates stand in gates/, each in a file that says what it drops; here is their order.
 """

@@ -1,4 +1,4 @@
-"""The row contract of data/<task>/{train,test}.parquet: a superset of verl's, with an explicit Arrow schema.
+"""The row contract of data/<experiment>/<task>/{train,test}.parquet: a superset of verl's, with an explicit Arrow schema.
 
 No nulls but an unknown pass rate, no schema inferred from the data: the same rows always give the same columns, whatever they hold.
 """

@@ -1,0 +1,77 @@
+"""Any number of experiments are up to date at once: finished in any order, visited in any order, stored once."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.workflow import clones
+from tests.workflow.clones import TINY
+
+from dagrpo.params.documents import params_yaml
+from dagrpo.params.overlay import merged
+from dagrpo.params.schema import parse
+
+pytestmark = pytest.mark.dag
+GSPO = {"name": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}
+DIFFERENCES: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "twin": {},  # in nothing but the name
+    "more-data": {"data": {"arithmetic": {"train": 41}}},
+    "other.model": {"model": {"fresh": {"num_hidden_layers": 1}}},
+    "gspo": {"algorithm": {"loss": GSPO}},
+}
+ORDERS = 10
+
+
+@pytest.fixture(scope="module")
+def several(finished: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """(a clone in which the experiments have been run to their ends in a random order, the params.yaml of each)"""
+    folder = shutil.copytree(finished[0], tmp_path_factory.mktemp("several") / "clone", symlinks=True)
+    texts = {}
+    for name, difference in DIFFERENCES.items():
+        values = merged(merged(TINY, {"experiment": {"name": name}}), difference)
+        texts[name] = params_yaml(parse(values))
+    for name in random.SystemRandom().sample(sorted(texts), len(texts)):
+        _put(folder, texts[name])
+        clones.run(folder, "snakemake", "--cores", "all", "target")
+    return folder, texts
+
+
+def _put(folder: Path, text: str) -> None:
+    (folder / "params.yaml").write_text(text)
+
+
+def test_in_ten_random_orders_nothing_is_to_be_done(several: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    folder, texts = several
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    orders = [random.SystemRandom().sample(sorted(texts), len(texts)) for _ in range(ORDERS)]
+    script = Path(__file__).with_name("visits.py")
+    shown = clones.run(folder, "python", str(script), json.dumps(orders), str(tmp_path))
+    visits = json.loads(shown[shown.index('[{"snakemake"') :])
+    assert len(visits) == ORDERS * len(texts)
+    assert [visit for visit in visits if visit != {"snakemake": [], "dvc": []}] == []
+
+
+def test_both_commands_say_so_for_each(several: tuple[Path, dict[str, str]]) -> None:
+    folder, texts = several
+    for text in texts.values():
+        _put(folder, text)
+        assert "Nothing to be done" in clones.run(folder, "snakemake", "-n", "target")
+        assert "up to date" in clones.run(folder, "dvc", "status")
+
+
+def test_what_is_equal_is_stored_once(several: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = several
+    run = "runs/seed_3"
+    same_model = [folder / f"models/{name}/tiny_qwen2/model.safetensors" for name in ("tiny", "twin", "gspo")]
+    same_policy = sorted((folder / f"results/tiny/{run}/policy").glob("shard-*")) + sorted(
+        (folder / f"results/twin/{run}/policy").glob("shard-*")
+    )
+    for files in (same_model, same_policy):
+        assert len({path.stat().st_ino for path in files}) == 1
+    policies = {(folder / f"results/{name}/{run}/policy/manifest.json").read_text() for name in DIFFERENCES}
+    assert len(policies) == len(DIFFERENCES) - 1, "tiny and its twin alone have the same policy"

@@ -1,0 +1,28 @@
+"""Run in a clone: `python visits.py ORDERS.json PARAMS_FOLDER`. For each experiment of each order, what both engines want."""
+
+import json
+import sys
+from pathlib import Path
+
+from dvc.repo import Repo
+
+from dagrpo.params.schema import read_params
+from dagrpo.workflow.configuration import PARAMS
+from dagrpo.workflow.dag import opened
+from dagrpo.workflow.dvc_file import keep_current
+
+
+def wanted(text: str) -> dict[str, list[str]]:
+    """The jobs that Snakemake would run for a params.yaml, and the stages that DVC calls changed."""
+    PARAMS.write_text(text)
+    keep_current(read_params(PARAMS), overridden=False)
+    with opened(Path.cwd(), {}) as workflow:
+        jobs = [str(job) for job in workflow.dag.needrun_jobs() if job.output]
+    with Repo(".") as repo:
+        return {"snakemake": jobs, "dvc": sorted(repo.status())}
+
+
+if __name__ == "__main__":
+    orders, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+    texts = {name: (folder / f"{name}.yaml").read_text() for name in orders[0]}
+    json.dump([wanted(texts[name]) for order in orders for name in order], sys.stdout)
