@@ -15,7 +15,7 @@ from dagrpo.workflow.configuration import (
     told_by_snakemake,
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
-from dagrpo.workflow.finish import begin, commit, settle_tracking, show_results
+from dagrpo.workflow.finish import begin, settle_tracking, show_results
 from dagrpo.workflow.invocation import (
     is_command,
     require_own_targets,
@@ -23,6 +23,7 @@ from dagrpo.workflow.invocation import (
     wants_data_alone,
 )
 from dagrpo.workflow.locks import hold
+from dagrpo.workflow.recording import commit, record_left_over
 from dagrpo.workflow.stop import stop_on_sigterm
 from dagrpo.workflow.tries import try_of
 from dagrpo.params.schema import read_params
@@ -44,6 +45,8 @@ if workflow.is_main_process and is_command():
         told_by_snakemake(lambda: hold(FOLDER))
     keep_current(params, overridden=a_try.is_one)
     agree(FOLDER)
+    if runs_jobs():
+        record_left_over(FOLDER)
 
 SCRIPT = "workflow/scripts/stage.py"
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"

@@ -8,8 +8,8 @@ from dagrpo.execution.identity import code_digest
 from dagrpo.files import sha256_of, write_json
 from dagrpo.params.schema import Params, parse
 from dagrpo.stages import all_stages
-from dagrpo.workflow.finish import still_current
 from dagrpo.workflow.jobs import code_files, own_params
+from dagrpo.workflow.recording import still_current
 
 SCORE = all_stages()["score"]
 

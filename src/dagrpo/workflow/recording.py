@@ -1,0 +1,102 @@
+"""What Snakemake's jobs have made is recorded in DVC: the outputs of the jobs that ran, and only those.
+
+A stage leaves an entry in `.state/ran/<experiment>/` when it ends well; it is removed when DVC has recorded its outputs. What
+cannot be recorded now, because params.yaml has been edited meanwhile, is recorded by a later run of the same experiment.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dagrpo.console import say
+from dagrpo.errors import UserError
+from dagrpo.execution.frame import RAN, dvc_drives
+from dagrpo.files import read_json, sha256_of
+from dagrpo.params.schema import Params, read_params
+from dagrpo.workflow.agreement import is_by
+from dagrpo.workflow.configuration import PARAMS
+from dagrpo.workflow.dvc_file import CHECK_STAGE
+
+
+def record_left_over(folder: str) -> None:
+    """Before a run: record what an earlier one, which was killed or whose params.yaml was edited meanwhile, has finished."""
+    if commit(folder):
+        say("What an earlier run had finished is recorded in DVC now.")
+
+
+def commit(folder: str) -> bool:
+    """Record what has run; says whether there was something, and all of it is recorded.
+
+    Not when DVC is driving, which records by itself; of a try there is nothing.
+    """
+    if dvc_drives() or not Path(".dvc").is_dir():
+        return False
+    params = read_params(PARAMS)
+    if params.experiment.name != folder:  # put there meanwhile: dvc.yaml has no stages for what ran
+        return False
+    recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
+    outputs = [Path(output) for made in recordable.values() for output in made]
+    if not outputs or not _commit_to_dvc(outputs):
+        return False
+    for entry, made in recordable.items():
+        if made:
+            entry.unlink()
+    return True
+
+
+def _recordable(entry: Path, params: Params) -> list[str]:
+    """`still_current`; none, and the entry is removed, where somebody has damaged it or its provenance."""
+    try:
+        return still_current(entry, params)
+    except (UserError, KeyError, TypeError, AttributeError) as error:
+        print(
+            f"Not recorded in DVC: {entry} cannot be read ({error}): what it names will be made again.", file=sys.stderr
+        )
+        entry.unlink()
+        return []
+
+
+def still_current(entry: Path, params: Params) -> list[str]:
+    """The outputs of a journal entry, if today's inputs, parameters and code would make them again; else none.
+
+    A run with overrides, or one that was killed before an edit, leaves entries that are not: DVC would record their
+    outputs as made by the inputs, params.yaml and code of now.
+    """
+    ran = read_json(entry)
+    provenance = Path(ran["provenance"])
+    record = read_json(provenance) if provenance.exists() else {}
+    if record.get("key") != ran["key"]:
+        return []
+    return list(ran["outputs"]) if is_by(record, params) and _are_as_recorded(record["inputs"]) else []
+
+
+def _are_as_recorded(digests: Mapping[str, str]) -> bool:
+    return all(Path(path).is_file() and sha256_of(Path(path)) == digest for path, digest in digests.items())
+
+
+def _commit_to_dvc(outputs: list[Path]) -> bool:
+    """`dvc commit` for the stages that own these outputs; False where one was not recorded, which is said.
+
+    A re-link would rewrite files and make Snakemake rerun.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says once per stage that it writes dvc.lock
+    with Repo(".") as repo:
+        stages = {
+            stage.addressing
+            for stage in repo.index.stages
+            for out in stage.outs
+            if any(Path(str(out.def_path)) in (output, *output.parents) for output in outputs)
+        }
+        stages |= {stage.addressing for stage in repo.index.stages if stage.addressing.startswith(f"{CHECK_STAGE}@")}
+        missed = 0
+        for stage in sorted(stages):
+            try:
+                repo.commit(target=stage, force=True, relink=False)
+            except DvcException as error:  # such as another DVC at work: one stage's trouble is not the others'
+                print(f"Not recorded in DVC, the next run tries again: {stage}: {error}", file=sys.stderr)
+                missed += 1
+        return missed == 0
