@@ -80,6 +80,18 @@ def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepar
     assert "Nothing to be done" in _plan(prepared)
 
 
+def test_a_job_that_failed_after_an_edit_of_its_code_is_not_taken_for_done(prepared: Path) -> None:
+    stage = prepared / "src/dagrpo/stages/prepare.py"
+    whole, before = stage.read_text(), clones.outputs(prepared)
+    stage.write_text(whole.replace('    folder = job.output("card").parent', '    raise RuntimeError("edited")'))
+    process = clones.start(prepared, "snakemake", "--cores", "all", "prepared")
+    assert process.wait(timeout=120) == 1
+    assert clones.outputs(prepared) == before
+    assert "prepare" in _plan(prepared)
+    stage.write_text(whole)
+    assert "Nothing to be done" in _plan(prepared)
+
+
 def _refused(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         ["snakemake", "-n", *arguments],

@@ -44,11 +44,11 @@ if workflow.is_main_process and is_command():
     if runs_jobs():
         told_by_snakemake(lambda: hold(FOLDER))
     keep_current(params, overridden=a_try.is_one)
-    agree(FOLDER)
+    told_by_snakemake(lambda: agree(a_try, params))
     if runs_jobs():
         record_left_over(FOLDER)
 
-SCRIPT = "workflow/scripts/stage.py"
+SCRIPT = jobs.SCRIPT
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
 MODEL = f"models/{{experiment}}/{params.model.name}/manifest.json"
 RUN = "results/{experiment}/runs/seed_{seed}"

@@ -17,22 +17,32 @@ from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.execution.identity import code_digest
-from dagrpo.files import read_json, sha256_of
-from dagrpo.params.schema import Params, read_params
+from dagrpo.files import digest_of, read_json, sha256_of
+from dagrpo.params.overlay import OVERRIDE, flat, with_overrides
+from dagrpo.params.schema import Params, parse, read_yaml
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, opened, planned
-from dagrpo.workflow.jobs import NOT_DATA, TOPS, code_files, own_params
+from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, TOPS, code_files, own_params
+from dagrpo.workflow.tries import Try
 
 RECORDS = Path(".snakemake/metadata")
 PROVENANCE = "provenance.json"
 
 
-def agree(experiment: str) -> None:
-    """Bring Snakemake's records up to date where they do not fit; takes milliseconds where they do."""
-    if any(not _is_known(path) for path in provenances_of(experiment)):
-        command = (sys.executable, "-m", "dagrpo.workflow.agreement")
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"DAGRPO_TRACKING": "off"})
+def agree(a_try: Try, params: Params) -> None:
+    """Bring Snakemake's records up to date where they do not fit; takes milliseconds where they do.
+
+    In a process of its own, as this one is about to plan the same jobs. UserError: they cannot be planned.
+    """
+    if all(_is_known(path) for path in provenances_of(a_try.folder)):
+        return
+    overrides = {key: value for key, value in flat(params.model_dump()).items() if key in a_try.overrides}
+    command = (sys.executable, "-m", "dagrpo.workflow.agreement", json.dumps(overrides))
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"DAGRPO_TRACKING": "off"})
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UserError(f"The jobs of {a_try.folder} cannot be compared with what has been made: {last}")
 
 
 def provenances_of(experiment: str) -> Iterator[Path]:
@@ -48,17 +58,19 @@ def _is_known(provenance: Path) -> bool:
     record = RECORDS / urlsafe_b64encode(str(provenance).encode()).decode()
     try:
         recorded, told = json.loads(record.read_text(encoding="utf-8")), read_json(provenance)
-        job = any(f"{told['job']}.json" in param for param in recorded["params"])
-        inputs = {path: f"sha256:{digest}" for path, digest in told["inputs"].items()}
-        return job and inputs.items() <= recorded["input_checksums"].items()
+        seen = {path: digest.removeprefix("sha256:") for path, digest in recorded["input_checksums"].items()}
+        code = {path: digest for path, digest in seen.items() if path not in told["inputs"] and path != SCRIPT}
+        same_job = any(f"{told['job']}.json" in param for param in recorded["params"])
+        return same_job and told["inputs"].items() <= seen.items() and told["code"] == digest_of(code)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # there is none, or either is damaged
         return False
 
 
-def main() -> None:
-    """Go through the jobs of params.yaml in the order in which they run."""
-    params = read_params(PARAMS)
-    with opened(Path.cwd(), {}) as workflow:
+def main(overrides: Mapping[str, Any]) -> None:
+    """Go through the jobs of params.yaml, or of a try, in the order in which they run."""
+    config = {key.replace(".", OVERRIDE): json.dumps(value) for key, value in overrides.items()}
+    params = parse(with_overrides(read_yaml(PARAMS) | config))
+    with opened(Path.cwd(), config) as workflow:
         workflow.async_run(_correct(workflow, params))
 
 
@@ -112,4 +124,4 @@ def _make_newer(plan: PlannedJob) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

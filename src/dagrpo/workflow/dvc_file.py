@@ -19,7 +19,7 @@ from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
-from dagrpo.workflow.jobs import MANIFEST, NOT_DATA, TOPS, code_files
+from dagrpo.workflow.jobs import MANIFEST, NOT_DATA, SCRIPT, TOPS, code_files
 
 PATH = Path("dvc.yaml")
 HEAD = (
@@ -108,7 +108,7 @@ def _with_code(content: dict[str, Any], params: Params) -> dict[str, Any]:
             continue
         body = entry.get("do", entry)
         data = [dep for dep in body.get("deps", ()) if _is_data(dep)]
-        body["deps"] = [*data, "workflow/scripts/stage.py", *code_files(params, all_stages()[name])]
+        body["deps"] = [*data, SCRIPT, *code_files(params, all_stages()[name])]
     return content
 
 

@@ -15,6 +15,7 @@ from dagrpo.params.schema import Params
 from dagrpo.selection import selected_modules
 
 JOBS = Path(".state/jobs")
+SCRIPT = "workflow/scripts/stage.py"
 TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
 MANIFEST = "manifest.json"  # stands for a checkpoint folder, and lists its files
 NOT_DATA = frozenset({"script", "code"})
