@@ -18,3 +18,8 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data in {folder}: set DAGRPO_DATA to a folder with copies")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The real DAG first: it takes longest, and what runs beside it should not end minutes before it."""
+    items.sort(key=lambda item: item.get_closest_marker("dag") is None)

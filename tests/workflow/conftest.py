@@ -1,20 +1,29 @@
-"""Two clones that have run the same tiny experiment to its end: one by Snakemake, one by DVC."""
+"""The tiny experiment, run to its end once: by Snakemake in one clone, by DVC in another."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from tests.workflow import clones
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(the clone that `snakemake --cores all target` ran in, the clone that `dvc repro` ran in)."""
-    by_snakemake = clones.clone(tmp_path_factory.mktemp("by_snakemake"))
+def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The clone that `snakemake --cores all target` ran in. All workers of pytest-xdist share it: copy it to change it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "run_by_snakemake"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            clones.clone(folder)
+            clones.run(folder, "snakemake", "--cores", "all", "target", timeout=900)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(a copy of the clone that Snakemake ran in, the clone that `dvc repro` ran in)"""
+    by_snakemake = shutil.copytree(run_by_snakemake, tmp_path_factory.mktemp("by_snakemake") / "clone", symlinks=True)
     by_dvc = clones.clone(tmp_path_factory.mktemp("by_dvc"))
-    running = [
-        (by_snakemake, clones.start(by_snakemake, "snakemake", "--cores", "all", "target")),
-        (by_dvc, clones.start(by_dvc, "dvc", "repro")),
-    ]
-    for folder, process in running:
-        assert process.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-6000:]
+    clones.run(by_dvc, "dvc", "repro", timeout=900)
     return by_snakemake, by_dvc

@@ -27,9 +27,9 @@ ORDERS = 10
 
 
 @pytest.fixture(scope="module")
-def several(finished: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def several(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """(a clone in which the experiments have been run to their ends in a random order, the params.yaml of each)"""
-    folder = shutil.copytree(finished[0], tmp_path_factory.mktemp("several") / "clone", symlinks=True)
+    folder = shutil.copytree(run_by_snakemake, tmp_path_factory.mktemp("several") / "clone", symlinks=True)
     texts = {}
     for name, difference in DIFFERENCES.items():
         values = merged(merged(TINY, {"experiment": {"name": name}}), difference)
