@@ -15,6 +15,16 @@ app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=F
 PARAMS = Path("params.yaml")
 
 
+def _require_own_code() -> None:
+    """UserError in a project folder whose dagrpo is not the one that runs: it may know other parameters."""
+    here, running = Path("src/dagrpo").resolve(), Path(__file__).resolve().parent
+    if here.is_dir() and here != running:
+        raise UserError(
+            f"This folder has a dagrpo of its own, and the one that runs is {running}: start it with "
+            "`PYTHONPATH=src dagrpo ...`, or set this folder up with `make setup`."
+        )
+
+
 @app.command()
 def use(
     presets: Annotated[list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo gspo h200; or a file")],
@@ -23,6 +33,7 @@ def use(
     """Write params.yaml from presets, each laid over the one before, and show what changes."""
     from dagrpo.workflow.use import use as write
 
+    _require_own_code()
     write(presets, force=force)
 
 
@@ -33,6 +44,7 @@ def generate() -> None:
     from dagrpo.params.schema import Params, read_params
     from dagrpo.workflow import dvc_file
 
+    _require_own_code()
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())

@@ -37,3 +37,12 @@ def test_the_code_of_another_folder_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{tmp_path} would run the code of another folder ({ROOT / 'src/dagrpo'}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_command_line_of_another_folder_writes_no_parameters_here(tmp_path: Path) -> None:
+    (tmp_path / "src/dagrpo").mkdir(parents=True)
+    for command in (("use", "arithmetic_tiny"), ("generate",)):
+        done = _run(tmp_path, sys.executable, "-m", "dagrpo", *command, PYTHONPATH=str(ROOT / "src"))
+        assert done.returncode == 1
+        assert f"This folder has a dagrpo of its own, and the one that runs is {ROOT / 'src/dagrpo'}" in done.stderr
+    assert not (tmp_path / "params.yaml").exists()
