@@ -56,7 +56,7 @@ onerror:
 rule target:
     default_target: True
     input:
-        f"results/{FOLDER}/report/report.html",
+        everything(),
     message:
         f"{FOLDER} is complete."
 

@@ -43,6 +43,8 @@ def is_the_shells(text: str) -> bool:
 
 def message_text(text: str) -> str:
     """A message of Snakemake's without what is true of no run of this profile."""
+    if text.startswith("Error: Directory cannot be locked"):  # of a dry run, which goes on
+        return "A run is at work here: what is planned now may be done meanwhile."
     return text.replace("\n    (check individual jobs above for details)", "").rstrip()
 
 

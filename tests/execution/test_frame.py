@@ -184,3 +184,17 @@ def test_keys_are_taken_out_of_nested_parameters() -> None:
     params = {"training": {"steps": 1, "seed": 2}, "rollout": {"top_p": 1.0}}
     assert without(params, ("training.steps",)) == {"training": {"seed": 2}, "rollout": {"top_p": 1.0}}
     assert without(params, ("rollout",)) == {"training": {"steps": 1, "seed": 2}}
+
+
+def test_an_input_that_was_changed_after_it_was_made_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Path("results/e/runs/seed_3/scores.json")
+    write_json(made, {"accuracy": 0.5})
+    provenance = made.with_name("scores.provenance.json")
+    write_json(provenance, {"outputs": {str(made): sha256_of(made)}})
+    _run(_copy, "--input", f"scores={made}")
+    write_json(made, {"accuracy": 0.99})
+    with pytest.raises(SystemExit):
+        _run(_copy, "--input", f"scores={made}")
+    assert (
+        f"{made} was changed after it was made ({provenance} has another digest): delete it" in capsys.readouterr().err
+    )

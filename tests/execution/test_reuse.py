@@ -1,6 +1,8 @@
 """What another experiment has made of the same is taken over; whatever differs, or is damaged, is made again."""
 
+import errno
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ def _work(job: Job) -> None:
     folder = job.output("policy").parent
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "weights.bin", job.input("split").read_text())
-    write_json(folder / "manifest.json", {"files": {"weights.bin": {"bytes": 4, "sha256": "unused here"}}})
+    write_json(folder / "manifest.json", {"files": {"weights.bin": {"sha256": sha256_of(folder / "weights.bin")}}})
     job.output("metrics").write_text(f"metrics of {job.params}")  # in place
 
 
@@ -90,7 +92,7 @@ def test_whatever_differs_is_made_again(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["policy/weights.bin", "policy/manifest.json", "metrics.parquet"])
-@pytest.mark.parametrize("content", [None, "damaged and longer"])
+@pytest.mark.parametrize("content", [None, "dama", "damaged and longer"])
 def test_what_is_damaged_or_gone_is_made_again(name: str, content: str | None) -> None:
     _run("one")
     path = Path("results/one/runs/seed_3", name)
@@ -113,7 +115,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
     _run("one")
     manifest = Path("results/one/runs/seed_3/policy/manifest.json")
     Path("secret").write_text("secret")
-    write_json(manifest, {"files": {"../../../../../secret": {"bytes": 6}}})
+    write_json(manifest, {"files": {"../../../../../secret": {"sha256": sha256_of(Path("secret"))}}})
     provenance = manifest.with_name("provenance.json")
     record = json.loads(provenance.read_text())
     record["outputs"][str(manifest)] = sha256_of(manifest)
@@ -139,3 +141,33 @@ def test_what_replaces_a_link_leaves_the_other_experiment_as_it_was() -> None:
         "metrics of {}",
         "metrics of {'steps': 4}",
     ]
+
+
+def test_a_copy_of_an_experiments_folders_is_no_source() -> None:
+    _run("one")
+    shutil.copytree("results/one", "results/backup")
+    shutil.rmtree("results/one")
+    _run("two")
+    assert made == ["one", "two"]
+
+
+def test_what_fails_after_it_was_taken_over_in_the_place_of_something_leaves_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Snakemake then copies the former content back, in place: through a link it would reach the other experiment."""
+    _run("one")
+    _run("two", "rows")
+    backup = {path: path.read_bytes() for path in Path("results/two").rglob("*") if path.is_file()}
+
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(frame, "write_json", full)
+    with pytest.raises(SystemExit):
+        _run("two")
+    for name in ("metrics.parquet", "policy/manifest.json"):
+        path = Path("results/two/runs/seed_3", name)
+        path.write_bytes(backup[path])
+    one = Path("results/one/runs/seed_3/policy")
+    assert sha256_of(one / "manifest.json") == read_json(one / "provenance.json")["outputs"][str(one / "manifest.json")]
+    assert {path: path.read_bytes() for path in backup} == backup, "weights, too"

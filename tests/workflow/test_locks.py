@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dvc.lock import LockBase, LockError, make_lock
 
 from dagrpo.errors import UserError
 from dagrpo.workflow import locks
-from dagrpo.workflow.locks import RUNNING, SNAKEMAKES_LOCKS, hold
+from dagrpo.workflow.locks import DRIVER, RUNNING, SNAKEMAKES_LOCKS, hold
 
 HOLDER = """
 import sys, time
@@ -118,27 +119,32 @@ def test_a_damaged_note_is_no_traceback() -> None:
     hold("tiny")
 
 
-def test_dvc_is_told_which_folders_are_busy_and_told_again_when_they_are_free() -> None:
-    Path(".dvc/tmp").mkdir(parents=True)
+def _dvcs_lock() -> LockBase:
+    """As every `dvc` command takes it."""
+    Path(".dvc/tmp").mkdir(parents=True, exist_ok=True)
+    return make_lock(str(Path(".dvc/tmp/lock").resolve()))
+
+
+def test_dvc_is_kept_out_until_the_run_ends() -> None:
+    lock = _dvcs_lock()
     hold("tiny")
-    busy = json.loads(Path(".dvc/tmp/rwlock").read_text())["write"]
-    assert sorted(busy) == [str(Path(top, "tiny").resolve()) for top in ("data", "models", "results")]
+    with pytest.raises(LockError):
+        lock.lock()
     locks._held.close()
-    assert json.loads(Path(".dvc/tmp/rwlock").read_text()).get("write", {}) == {}
+    with lock:
+        assert lock.is_locked
 
 
-def test_nothing_is_run_where_dvc_writes(other: subprocess.Popen[str]) -> None:
-    Path(".dvc/tmp").mkdir(parents=True)
-    info = {"pid": other.pid, "cmd": "dvc repro"}
-    busy = {"write": {str(Path("results/twin/report").resolve()): info}, "read": {}}
-    Path(".dvc/tmp/rwlock").write_text(json.dumps(busy))
-    with pytest.raises(UserError, match=r"(?s)DVC is at work on twin: wait for it to end.*dvc repro"):
-        hold("twin")
+def test_nothing_is_run_while_dvc_is_at_work_but_a_try() -> None:
+    with _dvcs_lock():
+        hold("tiny~0123abcd")
+        with pytest.raises(UserError, match="A DVC command is at work in this folder: wait for it to end, or stop it"):
+            hold("tiny")
 
 
 def test_nothing_is_run_between_two_stages_of_a_living_dvc(other: subprocess.Popen[str]) -> None:
     note = json.loads((RUNNING / "tiny.json").read_text())
-    (RUNNING / "dvc.json").write_text(json.dumps(note | {"command": "dvc repro"}))
+    DRIVER.write_text(json.dumps(note | {"command": "dvc repro"}))
     with pytest.raises(UserError, match=r"`dvc repro` \(process \d+\) is at work in this folder"):
         hold("twin")
     other.kill()

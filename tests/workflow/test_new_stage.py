@@ -25,7 +25,7 @@ rule census:
     input:
         script=SCRIPT,
         code=code("census"),
-        train="data/{task}/train.parquet",
+        train="data/{experiment}/{task}/train.parquet",
     output:
         census="results/{experiment}/census/{task}/census.json",
         provenance="results/{experiment}/census/{task}/provenance.json",
@@ -45,14 +45,12 @@ def test_one_file_and_one_rule_make_a_stage_of_both_engines(tmp_path: Path) -> N
     rules = folder / "workflow/rules/data.smk"
     rules.write_text(rules.read_text() + RULE)
     snakefile = folder / "Snakefile"
-    wanted = 'f"results/{experiment.name}/census/{experiment.train}/census.json",'
-    snakefile.write_text(
-        snakefile.read_text().replace('report/report.html",\n', f'report/report.html",\n        {wanted}\n', 1)
-    )
+    wanted = 'f"results/{FOLDER}/census/{experiment.train}/census.json",'
+    snakefile.write_text(snakefile.read_text().replace("everything(),\n", f"everything(),\n        {wanted}\n", 1))
     clones.run(folder, "python", "-m", "dagrpo", "generate")
     stage = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]["census"]
-    assert stage["matrix"] == {"task": "${experiment.evaluate}"}
-    assert "data/${item.task}" in stage["deps"]
+    assert stage["matrix"] == {"experiment": ["${experiment.name}"], "task": "${experiment.tasks}"}
+    assert "data/${experiment.name}/${item.task}" in stage["deps"]
     assert "src/dagrpo/stages/census.py" in stage["deps"]
     assert stage["outs"] == ["results/${experiment.name}/census/${item.task}"]
     target = f"results/{clones.NAME}/census/arithmetic/census.json"

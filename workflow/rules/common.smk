@@ -15,14 +15,21 @@ from dagrpo.workflow.configuration import (
     told_by_snakemake,
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
-from dagrpo.workflow.finish import begin, settle_tracking, show_results
+from dagrpo.workflow.dvc_links import keep_other_experiments
+from dagrpo.workflow.finish import (
+    begin,
+    require_same_parameters,
+    settle_tracking,
+    show_results,
+)
 from dagrpo.workflow.invocation import (
     is_command,
     require_own_targets,
     runs_jobs,
     wants_data_alone,
+    wants_report,
 )
-from dagrpo.workflow.locks import hold
+from dagrpo.workflow.locks import hold, is_run_by_another
 from dagrpo.workflow.recording import commit, record_left_over
 from dagrpo.workflow.stop import stop_on_sigterm
 from dagrpo.workflow.tries import try_of
@@ -44,7 +51,9 @@ if workflow.is_main_process and is_command():
     if runs_jobs():
         told_by_snakemake(lambda: hold(FOLDER))
     keep_current(params, overridden=a_try.is_one)
-    told_by_snakemake(lambda: agree(a_try, params))
+    keep_other_experiments()
+    if runs_jobs() or not is_run_by_another(FOLDER):
+        told_by_snakemake(lambda: agree(a_try, params))
     if runs_jobs():
         record_left_over(FOLDER)
 
@@ -152,6 +161,22 @@ def every_provenance():
     ]
 
 
+def everything():
+    """What an experiment consists of, so that nothing of it may be missing."""
+    files = [
+        *(f"{name}/manifest.json" for name in ("sft", "initial", "policy", "exported")),
+        "rollouts/manifest.json",
+        "metrics.parquet",
+    ]
+    evaluations = ("completions.parquet", "scores.parquet", "scores.json")
+    return [
+        f"results/{FOLDER}/report/report.html",
+        *of_every_seed(*files),
+        *(path for name in evaluations for path in of_every_evaluation(name)),
+        *every_provenance(),
+    ]
+
+
 def start():
     stop_on_sigterm()
     begin(a_try)
@@ -165,4 +190,6 @@ def start():
 def finish():
     commit(FOLDER)
     settle_tracking()
-    show_results(FOLDER)
+    told_by_snakemake(lambda: require_same_parameters(params))
+    if wants_report():
+        show_results(FOLDER)

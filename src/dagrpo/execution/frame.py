@@ -18,8 +18,9 @@ from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.ending import Ending, Kind
 from dagrpo.execution.failures import TRANSIENT, exit_code_of, sentence_of, words_of
+from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
-from dagrpo.files import digest_of, sha256_of, unshare, write_json
+from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
 
@@ -110,11 +111,10 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     if options.taken_from is not None:
         whole |= {"taken_from": str(options.taken_from)}
     with stage_run(whole | {"outputs": [str(path) for path in outputs.values()]}) as run:
-        for path in outputs.values():
-            unshare(path)
-        stage.work(job(run))
-        digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
-        write_json(outputs["provenance"], whole | {"outputs": digests})
+        with former_outputs_kept(outputs.values()):
+            stage.work(job(run))
+            digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
+            write_json(outputs["provenance"], whole | {"outputs": digests})
         run.log_outputs(digests)
     _note_what_ran(outputs, record)
 

@@ -1,7 +1,8 @@
 """What an execution of a stage depends on: read from its command line, digested into its key and the place of its state."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from dagrpo.files import digest_of, read_json, sha256_of
 from dagrpo.params.runtime import Runtime
 
 STATES = Path(".state")
+TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
+PROVENANCE = "provenance.json"
+NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 
 
 def declared(path: Path) -> dict[str, Any]:
@@ -34,10 +38,15 @@ def runtime_of(path: Path) -> Runtime:
 
 
 def _own_json(path: Path) -> Any:
+    """A file that the rules have named by its content."""
     try:
-        return read_json(path)
+        content = read_json(path)
     except UserError:
         raise _damaged(path) from None
+    named = NAMED_BY_CONTENT.fullmatch(path.name)
+    if named and named[1] != digest_of(content)[:16]:
+        raise _damaged(path)
+    return content
 
 
 def _damaged(path: Path) -> UserError:
@@ -60,6 +69,8 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     missing = [str(path) for path in inputs if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
+    digests = {str(path): sha256_of(path) for path in inputs}
+    _require_as_made(options.experiment, digests)
     job = declared(options.job)
     record = {
         "stage": stage.name,
@@ -70,9 +81,32 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "params": job["params"],
         "code": code_digest(job["code"]),
         "environment": environment(on_gpu=bool(stage.needs(runtime_of(options.runtime)).gpus)),
-        "inputs": {str(path): sha256_of(path) for path in inputs},
+        "inputs": digests,
     }
     return record | {"key": _key(record, outputs_of(options).values())}
+
+
+def _require_as_made(experiment: str, inputs: Mapping[str, str]) -> None:
+    """UserError for an input that is not what the stage that made it has written: edited by hand, or damaged."""
+    for provenance in provenances_of(experiment):
+        try:
+            made = read_json(provenance)["outputs"]
+            changed = [path for path in inputs if made.get(path, inputs[path]) != inputs[path]]
+        except (UserError, KeyError, TypeError, AttributeError):  # damaged: its stage is about to run again
+            continue
+        if changed:
+            raise UserError(
+                f"{changed[0]} was changed after it was made ({provenance} has another digest): delete it, then run again "
+                "to have it made again."
+            )
+
+
+def provenances_of(experiment: str) -> Iterator[Path]:
+    """Every provenance file of an experiment; not those that are being written."""
+    for top in TOPS:
+        for path in sorted(Path(top, experiment).rglob(f"*{PROVENANCE}")):
+            if not any(part.startswith(".") for part in path.parts):
+                yield path
 
 
 def _key(record: Mapping[str, Any], outputs: Iterable[Path]) -> str:

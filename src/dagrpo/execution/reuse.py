@@ -5,6 +5,7 @@ in the experiment's name alone. Whoever wants everything made anew sets `runtime
 """
 
 import argparse
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,10 @@ from typing import Any
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
+from dagrpo.execution.former import MANIFEST
 from dagrpo.execution.record import declared, outputs_of, record_of, runtime_of
 from dagrpo.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
 
-MANIFEST = "manifest.json"  # stands for the folder that it is in
 SAME = ("key", "environment")
 
 
@@ -48,8 +49,11 @@ def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
 
 
 def take_over(job: Job, source: Path) -> None:
-    """Link every output of the job to the file that the execution behind the provenance.json `source` has made."""
-    other = source.parts[1]
+    """Link every output of the job to the file that the execution behind the provenance.json `source` has made.
+
+    UserError: these have changed meanwhile.
+    """
+    other, made = source.parts[1], read_json(source)["outputs"]
     for name, path in job.outputs.items():
         if name == "provenance":
             continue
@@ -58,6 +62,8 @@ def take_over(job: Job, source: Path) -> None:
             _link_folder(original.parent, path.parent)
         else:
             _link(original, path)
+        if sha256_of(path) != made.get(str(original)):
+            raise UserError(f"{original} has changed while it was taken over: run again.")
     say(f"{job.stage}: taken over from {other}, which has made the same.")
 
 
@@ -71,38 +77,45 @@ def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:
     """Whether a provenance.json says so, and its files are what it says. Damaged ones are passed over."""
     try:
         other = read_json(candidate)
+        if other["experiment"] != candidate.parts[1]:  # a copy that somebody has made of an experiment's folders
+            return False
         same = all(other[name] == record[name] for name in SAME)
-        return same and all(_is_whole(Path(path), digest) for path, digest in other["outputs"].items())
+        return same and all(is_whole(Path(path), digest) for path, digest in other["outputs"].items())
     except (UserError, KeyError, TypeError, AttributeError):
         return False
 
 
-def _is_whole(path: Path, digest: str) -> bool:
+def is_whole(path: Path, digest: str) -> bool:
+    """Whether an output is what its provenance says; of a folder, also whether its files are what its manifest says."""
     if not path.is_file() or sha256_of(path) != digest:
         return False
-    return path.name != MANIFEST or all(_size_of(path.parent / name) == size for name, size in _listed(path))
+    if path.name != MANIFEST:
+        return True
+    files = {path.parent / name: digest for name, digest in _listed(path)}
+    return all(file.is_file() and sha256_of(file) == digest for file, digest in files.items())
 
 
-def _size_of(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
-
-
-def _listed(manifest: Path) -> Iterator[tuple[str, int]]:
-    """The files of a folder with their sizes, as its manifest.json lists them."""
+def _listed(manifest: Path) -> Iterator[tuple[str, str]]:
+    """The files of a folder with their sha256, as its manifest.json lists them."""
     for name, entry in read_json(manifest)["files"].items():
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
             raise UserError(f"{manifest} lists {name}, which is outside its folder.")
-        yield name, entry["bytes"]
+        yield name, entry["sha256"]
 
 
 def _link_folder(source: Path, destination: Path) -> None:
+    names = [name for name, _ in _listed(source / MANIFEST)]
+    replaces = (destination / MANIFEST).exists()
     with atomic_folder(destination) as temporary:
-        for name in (*(name for name, _ in _listed(source / MANIFEST)), MANIFEST):
+        for name in names:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(source / name, temporary / name)
+        (shutil.copyfile if replaces else link_or_copy)(source / MANIFEST, temporary / MANIFEST)
 
 
 def _link(source: Path, destination: Path) -> None:
+    """A copy where there is a file already: if the job fails, Snakemake puts that one's content back, in place."""
+    replaces = destination.exists()
     with atomic_file(destination) as temporary:
         temporary.unlink()
-        link_or_copy(source, temporary)
+        (shutil.copyfile if replaces else link_or_copy)(source, temporary)

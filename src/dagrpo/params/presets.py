@@ -32,8 +32,14 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
     if not what:
         raise UserError(f"{' and '.join(names)} say nothing of what is trained: name a model and a task, too.")
     if len(what) > 1 or "name" not in values.get("experiment", {}):
-        values = merged(values, {"experiment": {"name": "-".join(Path(name).stem for name in what)}})
+        values = merged(values, {"experiment": {"name": "-".join(_short(name, folder) for name in what)}})
     return parse(merged(Params().model_dump(), values), " + ".join(names))
+
+
+def _short(name: str, folder: Path) -> str:
+    """What a part adds to the name of an experiment: its own name, or that of the experiment in a file."""
+    own = read_yaml(Path(name)).get("experiment", {}) if Path(name).suffix == ".yaml" else {}
+    return str(own.get("name", Path(name).stem))
 
 
 def preset_text(names: Sequence[str], folder: Path = FOLDER) -> str:

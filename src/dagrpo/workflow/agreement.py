@@ -11,23 +11,25 @@ import os
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.execution.identity import code_digest
+from dagrpo.execution.record import provenances_of
+from dagrpo.execution.reuse import is_whole
 from dagrpo.files import digest_of, read_json, sha256_of
 from dagrpo.params.overlay import OVERRIDE, flat, with_overrides
 from dagrpo.params.schema import Params, parse, read_yaml
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, opened, planned
-from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, TOPS, code_files, own_params
+from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, code_files, own_params
 from dagrpo.workflow.tries import Try
 
 RECORDS = Path(".snakemake/metadata")
-PROVENANCE = "provenance.json"
+UNFINISHED = Path(".snakemake/incomplete")
 
 
 def agree(a_try: Try, params: Params) -> None:
@@ -45,17 +47,12 @@ def agree(a_try: Try, params: Params) -> None:
         raise UserError(f"The jobs of {a_try.folder} cannot be compared with what has been made: {last}")
 
 
-def provenances_of(experiment: str) -> Iterator[Path]:
-    """Every provenance file of an experiment; not those that are being written."""
-    for top in TOPS:
-        for path in sorted(Path(top, experiment).rglob(f"*{PROVENANCE}")):
-            if not any(part.startswith(".") for part in path.parts):
-                yield path
-
-
 def _is_known(provenance: Path) -> bool:
     """Whether Snakemake's record of a provenance file is of the execution that it tells of."""
-    record = RECORDS / urlsafe_b64encode(str(provenance).encode()).decode()
+    name = urlsafe_b64encode(str(provenance).encode()).decode()
+    record = RECORDS / name
+    if (UNFINISHED / name).exists():  # of a run that was killed
+        return False
     try:
         recorded, told = json.loads(record.read_text(encoding="utf-8")), read_json(provenance)
         seen = {path: digest.removeprefix("sha256:") for path, digest in recorded["input_checksums"].items()}
@@ -97,7 +94,7 @@ def _is_current(plan: PlannedJob, provenance: Path, params: Params) -> bool:
         return (
             is_by(told, params)
             and _digests(files) == told["inputs"]
-            and _digests(outputs) == {path: told["outputs"][path] for path in outputs}
+            and all(is_whole(Path(path), told["outputs"][path]) for path in outputs)
         )
     except (OSError, UserError, KeyError, TypeError, AttributeError):  # something is missing or damaged
         return False

@@ -9,8 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
-from dagrpo.execution.record import STATES
-from dagrpo.workflow.jobs import TOPS
+from dagrpo.execution.record import STATES, TOPS
 from dagrpo.workflow.locks import RUNNING, lock_of
 
 A_TRY = re.compile(r"([a-z0-9][a-z0-9_.-]*~[0-9a-f]{8})(-[0-9a-f]+)?")
@@ -26,8 +25,7 @@ def remove_tries(root: Path) -> Iterator[str]:
         with _held(root, name):
             for folder in folders:
                 shutil.rmtree(folder)
-        for path in (root / RUNNING).glob(f"{name}.*"):
-            path.unlink()
+        (root / RUNNING / f"{name}.json").unlink(missing_ok=True)  # the lock stays: another run may be waiting for it
         yield f"{name}: removed {', '.join(str(folder.relative_to(root)) for folder in folders)} ({size / 1e6:.1f} MB)"
 
 
@@ -37,7 +35,8 @@ def _tries(root: Path) -> dict[str, list[Path]]:
     for top in (*TOPS, "logs", str(STATES)):
         for folder in sorted((root / top).iterdir()) if (root / top).is_dir() else ():
             match = A_TRY.fullmatch(folder.name)
-            if match and folder.is_dir() and not folder.is_symlink():
+            was_run = match and (root / lock_of(match[1])).exists()  # else it is somebody's own
+            if match and was_run and folder.is_dir() and not folder.is_symlink():
                 found.setdefault(match[1], []).append(folder)
     return found
 

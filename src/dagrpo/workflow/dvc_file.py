@@ -14,12 +14,13 @@ import yaml
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.frame import dvc_drives
+from dagrpo.execution.record import TOPS
 from dagrpo.files import write_text
 from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
-from dagrpo.workflow.jobs import MANIFEST, NOT_DATA, SCRIPT, TOPS, code_files
+from dagrpo.workflow.jobs import MANIFEST, NOT_DATA, SCRIPT, code_files
 
 PATH = Path("dvc.yaml")
 HEAD = (

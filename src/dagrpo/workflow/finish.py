@@ -8,9 +8,12 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from dagrpo.console import say
+from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
 from dagrpo.files import json_text
-from dagrpo.workflow.tries import Try
+from dagrpo.params.schema import Params, read_params
+from dagrpo.workflow.configuration import PARAMS
+from dagrpo.workflow.tries import Try, try_of
 
 SECONDS_TO_SETTLE = 60
 SECONDS_BETWEEN_DELIVERIES = 60  # under DVC
@@ -22,6 +25,14 @@ def begin(a_try: Try) -> None:
     if a_try.is_one:
         changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in a_try.overrides.items())
         say(f"A try, with {changes}: it has folders of its own ({a_try.folder}), and DVC does not record it.")
+
+
+def require_same_parameters(params: Params) -> None:
+    """UserError where DVC drives and params.yaml has been edited meanwhile: DVC would record the result as made by that."""
+    if dvc_drives() and try_of(params, read_params(PARAMS)).is_one:
+        raise UserError(
+            f"{PARAMS} was edited while this stage ran: what it made is not recorded. Run `dvc repro` again."
+        )
 
 
 def settle_tracking() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path, PurePath
 from snakemake.cli import get_argument_parser
 
 from dagrpo.errors import UserError
+from dagrpo.execution.record import TOPS
 from dagrpo.tracking.variations import TRY
-from dagrpo.workflow.jobs import TOPS
 
 DATA_TARGET = "prepared"
 DATA_STAGES = ("model", "prepare")
@@ -67,6 +67,14 @@ def wants_data_alone() -> bool:
         return os.environ["DVC_STAGE"].partition("@")[0] in DATA_STAGES
     asked = _asked()
     return asked is None or set(asked.targets) == {DATA_TARGET}
+
+
+def wants_report() -> bool:
+    """Whether it was asked for the whole, or for the report."""
+    asked = _asked()
+    return asked is not None and (
+        not asked.targets or any(name == "target" or "/report/" in name for name in asked.targets)
+    )
 
 
 def require_own_targets(folder: str) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 from dagrpo.execution.declaration import Needs, Stage
 from dagrpo.execution.identity import code_of
-from dagrpo.files import digest_of, read_json, write_json
+from dagrpo.files import digest_of, json_text, read_json, write_json
 from dagrpo.params.schema import Params
 from dagrpo.selection import selected_modules
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
-TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
 MANIFEST = "manifest.json"  # stands for a checkpoint folder, and lists its files
 NOT_DATA = frozenset({"script", "code"})
 
@@ -59,7 +58,7 @@ def overrides_file(overrides: Mapping[str, Any]) -> str:
 
 def _file(name: str, content: dict[str, Any]) -> str:
     path = JOBS / f"{name}-{digest_of(content)[:16]}.json"
-    if not path.exists():
+    if not path.exists() or path.read_text(encoding="utf-8") != json_text(content):
         write_json(path, content)
     return str(path)
 

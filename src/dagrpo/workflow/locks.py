@@ -1,8 +1,8 @@
 """One run at a time in the folders of an experiment, whoever starts it: Snakemake, DVC, or both.
 
-A run holds a file lock that the system releases however the run ends, and writes down who it is. It also tells DVC which
-folders are busy, in DVC's own way, so that `dvc repro` stops before it removes anything. A run that DVC drives waits for
-its turn instead: by then DVC has removed what it is to make again. Runs of other experiments go on side by side.
+A run holds a file lock that the system releases however the run ends, and writes down who it is. It also holds DVC's own
+lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn instead: by then
+DVC has removed what it is to make again. Tries, which DVC does not know, go on beside all of them.
 """
 
 import atexit
@@ -17,13 +17,13 @@ from filelock import FileLock, Timeout
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
-from dagrpo.execution.record import STATES
+from dagrpo.execution.record import STATES, TOPS
 from dagrpo.files import read_json, write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.variations import TRY
-from dagrpo.workflow.jobs import TOPS
 
 RUNNING = STATES / "running"
+DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was
 SNAKEMAKES_LOCKS = Path(".snakemake/locks")
 DVC_FOLDER = Path(".dvc")
 _held = ExitStack()  # until the process ends
@@ -49,7 +49,8 @@ def hold(experiment: str) -> None:
     """
     if dvc_drives():
         _wait_for(experiment)
-        _note(RUNNING / "dvc.json", _driver())
+        _note(DRIVER, _driver())
+        _hold_dvcs_lock(wait=True)
         return
     known_to_dvc = TRY not in experiment
     if known_to_dvc:
@@ -57,7 +58,18 @@ def hold(experiment: str) -> None:
     if not _acquire(experiment, wait=False):
         raise UserError(f"{experiment} is being run by {_owner(experiment)}: wait for it to end, or stop it.")
     if known_to_dvc:
-        _tell_dvc(experiment)
+        _hold_dvcs_lock(wait=False)
+
+
+def is_run_by_another(experiment: str) -> bool:
+    """Whether some other process runs it now."""
+    try:
+        with FileLock(lock_of(experiment), timeout=0):
+            return False
+    except Timeout:
+        return True
+    except FileNotFoundError:  # nothing has been run here yet
+        return False
 
 
 def _wait_for(experiment: str) -> None:
@@ -120,29 +132,28 @@ def _driver() -> Owner:
 
 def _refuse_beside_dvc() -> None:
     """UserError where a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
-    driver = _read(RUNNING / "dvc.json")
+    driver = _read(DRIVER)
     if driver is not None and not driver.process.is_gone:
         raise UserError(f"{driver} is at work in this folder: wait for it to end, or stop it.")
 
 
-def _tell_dvc(experiment: str) -> None:
-    """Mark the folders as being written to, for as long as this process lives. UserError: DVC is writing to them."""
+def _hold_dvcs_lock(*, wait: bool) -> None:
+    """Keep every other `dvc` command out until this process ends: `dvc checkout`, which `dvc exp run` begins with, too.
+
+    DVC itself lets go of this lock while it runs a stage. UserError: another one has it.
+    """
     if not DVC_FOLDER.is_dir():
         return
-    from dvc.fs import localfs
-    from dvc.lock import LockError
-    from dvc.rwlock import rwlock
+    from dvc.lock import LockError, make_lock
     from tqdm import tqdm
 
-    tqdm.monitor_interval = 0  # DVC's lock shows a bar, whose thread cannot be started any more when the process ends
+    tqdm.monitor_interval = 0  # DVC's lock has a bar, whose thread cannot be started any more when the process ends
     temporary = DVC_FOLDER.resolve() / "tmp"
     temporary.mkdir(exist_ok=True)
-    folders = [str(Path(top, experiment).resolve()) for top in TOPS]
     try:
-        _held.enter_context(rwlock(str(temporary), localfs, " ".join(sys.argv), [], folders, hardlink=False))
-    except LockError as error:
-        busy = str(error).partition("\n\n")[0]
-        raise UserError(f"DVC is at work on {experiment}: wait for it to end, or stop it. It says: {busy}") from None
+        _held.enter_context(make_lock(str(temporary / "lock"), tmp_dir=str(temporary), wait=wait))
+    except LockError:
+        raise UserError("A DVC command is at work in this folder: wait for it to end, or stop it.") from None
 
 
 def _remove_what_a_killed_run_left(experiment: str) -> None:

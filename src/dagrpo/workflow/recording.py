@@ -81,10 +81,12 @@ def _commit_to_dvc(outputs: list[Path]) -> bool:
     A re-link would rewrite files and make Snakemake rerun.
     """
     from dvc.exceptions import DvcException
+    from dvc.lock import LockNoop
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.WARNING)  # it says once per stage that it writes dvc.lock
     with Repo(".") as repo:
+        repo.lock = LockNoop()  # this process holds it: see locks.hold
         stages = {
             stage.addressing
             for stage in repo.index.stages

@@ -1,0 +1,42 @@
+"""DVC puts one experiment in place and leaves all others where they are."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dagrpo.workflow.dvc_links import DONE, keep_other_experiments
+
+PIPELINE = """
+stages:
+  make:
+    matrix:
+      name: ["${name}"]
+    cmd: mkdir -p results/${item.name} && echo ${item.name} > results/${item.name}/made
+    outs:
+    - results/${item.name}
+"""
+
+
+def _dvc(*arguments: str) -> None:
+    done = subprocess.run(["dvc", *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_checkout_leaves_the_outputs_of_another_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    _dvc("init", "-q")
+    Path("dvc.yaml").write_text(PIPELINE)
+    if kept:
+        keep_other_experiments()
+        assert DONE.exists()
+    for name in ("one", "two"):
+        Path("params.yaml").write_text(f"name: {name}")
+        _dvc("repro")
+    _dvc("checkout")
+    assert Path("results/two/made").exists()
+    assert Path("results/one/made").exists() == kept, "without it DVC removes them: then this module can go"
