@@ -82,7 +82,8 @@ def outputs(folder: Path) -> dict[str, str]:
 def _digests(folder: Path) -> Iterator[tuple[str, str]]:
     for top in ("data", "models", "results"):
         for path in (folder / top).rglob("*"):
-            if path.is_file() and path.name not in {".gitignore", ".snakemake_timestamp", "README.md"}:
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)  # of a stage at work
+            if path.is_file() and not hidden and path.name not in {".gitignore", ".snakemake_timestamp", "README.md"}:
                 yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
 
 

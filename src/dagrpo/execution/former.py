@@ -21,7 +21,10 @@ def former_outputs_kept(outputs: Iterable[Path]) -> Iterator[None]:
     outputs = list(outputs)
     for path in outputs:
         unshare(path)
-    kept = {path.parent: _keep(path.parent) for path in outputs if path.name == MANIFEST and path.exists()}
+    folders = [path.parent for path in outputs if path.name == MANIFEST]
+    for folder in folders:
+        shutil.rmtree(_beside(folder), ignore_errors=True)  # of a run that was killed
+    kept = {folder: _keep(folder) for folder in folders if (folder / MANIFEST).exists()}
     try:
         yield
     except BaseException:
@@ -35,10 +38,13 @@ def former_outputs_kept(outputs: Iterable[Path]) -> Iterator[None]:
 
 def _keep(folder: Path) -> Path:
     """The folder's files under a second name beside it; those that Snakemake writes to as copies."""
-    copy = folder.with_name(f".{folder.name}.kept")
-    shutil.rmtree(copy, ignore_errors=True)
+    copy = _beside(folder)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         second = copy / file.relative_to(folder)
         second.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copyfile if file.name in DECLARED else link_or_copy)(file, second)
     return copy
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.kept")
