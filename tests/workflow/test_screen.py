@@ -25,7 +25,7 @@ def _fails(folder: Path, *command: str) -> str:
 
 def test_a_refused_parameter_is_one_sentence(folder: Path) -> None:
     shown = _fails(folder, "snakemake", "--cores", "all", "target", "--config", "sft__learning_rate=-1")
-    assert shown == "params.yaml: `sft.learning_rate` is -1: input should be greater than 0.\n"
+    assert shown == "params.yaml with --config: `sft.learning_rate` is -1: input should be greater than 0.\n"
 
 
 def test_a_dotted_override_is_answered_with_the_form_that_works(folder: Path) -> None:

@@ -36,7 +36,7 @@ def require_readable() -> None:
 
 def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it, checked against the schema and the tasks."""
-    source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with what --config or --configfile lays over it"
+    source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
     return told_by_snakemake(lambda: parse_with_tasks(with_overrides(config), source))
 
 
