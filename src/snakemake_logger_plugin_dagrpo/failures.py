@@ -51,13 +51,14 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     """Every failure with its sentence and log, and the command that goes on."""
-    mistake = any(failure.kind != STOPPED for failure in failures)
+    failed = any(failure.kind != STOPPED for failure in failures)
+    to_mend = any(failure.kind not in {STOPPED, CRASH} for failure in failures)
     parts: list[RenderableType] = []
     for failure in failures:
         parts += [*_told(failure), ""]
-    parts.append(Text("When that is mended, this goes on:" if mistake else "This goes on:"))
+    parts.append(Text("When that is mended, this goes on:" if to_mend else "This goes on:"))
     parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
-    colour = "red" if mistake else "yellow"
+    colour = "red" if failed else "yellow"
     return Panel(Group(*parts), title=_title(failures), title_align="left", border_style=colour, box=box.HORIZONTALS)
 
 

@@ -107,6 +107,6 @@ def _refused(folder: Path, *arguments: str) -> str:
 
 def test_a_path_of_another_experiment_or_of_a_try_is_not_made_with_these_parameters(prepared: Path) -> None:
     report = "results/other/report/report.html"
-    assert f"{report} is of the experiment other, and params.yaml holds tiny" in _refused(prepared, report)
+    assert f"{report} belongs to the experiment other, and this run is of tiny" in _refused(prepared, report)
     said = _refused(prepared, str(CARD), "--config", "training__steps=3")
     assert f"{CARD} is not made with overrides: the place of this try is data/tiny~" in said

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.workflow.dvc_links import DONE, keep_other_experiments
+from dagrpo.workflow.dvc_links import FOUND, keep_other_experiments
 
 PIPELINE = """
 stages:
@@ -33,7 +33,7 @@ def test_a_checkout_leaves_the_outputs_of_another_experiment(
     Path("dvc.yaml").write_text(PIPELINE)
     if kept:
         keep_other_experiments()
-        assert DONE.exists()
+        assert FOUND.exists()
     for name in ("one", "two"):
         Path("params.yaml").write_text(f"name: {name}")
         _dvc("repro")

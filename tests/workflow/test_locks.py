@@ -35,6 +35,10 @@ def _in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[str]]:
     """Another process that runs the experiment tiny."""
+    yield from _another_process()
+
+
+def _another_process() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -64,9 +68,12 @@ def test_a_second_run_of_the_same_experiment_is_refused_with_the_name_of_the_fir
         hold("tiny")
 
 
-def test_runs_of_other_experiments_and_tries_go_on_side_by_side(other: subprocess.Popen[str]) -> None:
-    hold("twin")
-    hold("tiny~0123abcd")
+def test_tries_go_on_beside_an_experiment_and_another_experiment_waits(tmp_path: Path) -> None:
+    Path(".dvc").mkdir()
+    for other in _another_process():
+        hold("tiny~0123abcd")
+        with pytest.raises(UserError, match=rf"tiny is being run by .*{other.pid}\), and only tries may run beside"):
+            hold("twin")
 
 
 def test_a_run_that_dvc_drives_waits_for_its_turn(

@@ -50,6 +50,7 @@ if workflow.is_main_process and is_command():
     told_by_snakemake(lambda: require_own_targets(FOLDER))
     if runs_jobs():
         told_by_snakemake(lambda: hold(FOLDER))
+    # Also before a dry run, whose plan is read from Snakemake's records, and for `dvc status` after it.
     keep_current(params, overridden=a_try.is_one)
     keep_other_experiments()
     if runs_jobs() or not is_run_by_another(FOLDER):

@@ -72,7 +72,7 @@ class Ending:
             return None
 
     def watched(self) -> Stage:
-        """The stage, whose work tells this record where its state is."""
+        """The stage, with work that first notes where the job keeps its state."""
         work = self._stage.work
 
         def noting(job: Job) -> None:
@@ -88,7 +88,7 @@ class Ending:
             print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
 
     def tell_bug(self, words: str) -> None:
-        """Write down a bug, which Python is about to show with its traceback: not where an attempt before showed the same."""
+        """Write down a bug. Python then prints its traceback, unless the same bug is on record from an earlier attempt."""
         sentence = f"a bug, not a mistake of yours: {words.splitlines()[0]}. The log has its traceback."
         noted = self.noted()
         self._note(Kind.BUG, sentence)
@@ -119,6 +119,10 @@ class Ending:
         return noted if noted is not None and noted.attempt == self._attempt else None
 
     def _note(self, kind: Kind, sentence: str) -> Failure:
+        """Of several processes the first that failed stays, but for a mistake: what that breaks in others may come first."""
+        noted = self._of_this_attempt()
+        if noted is not None and (noted.kind == Kind.MISTAKE or (noted.kind != Kind.STOPPED and kind != Kind.MISTAKE)):
+            return noted
         failure = Failure(
             stage=self._stage.name,
             what=self._what,

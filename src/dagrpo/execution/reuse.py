@@ -51,7 +51,7 @@ def made_elsewhere(record: Mapping[str, Any], provenance: Path) -> Path | None:
 def take_over(job: Job, source: Path) -> None:
     """Link every output of the job to the file that the execution behind the provenance.json `source` has made.
 
-    UserError: these have changed meanwhile.
+    UserError: an original has changed while it was linked.
     """
     other, made = source.parts[1], read_json(source)["outputs"]
     for name, path in job.outputs.items():

@@ -5,6 +5,7 @@ those that no stage of today's params.yaml has: all other experiments. It has no
 database where it remembers them makes it forget each one at once.
 """
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,25 +13,32 @@ from pathlib import Path
 from dagrpo.execution.record import STATES
 from dagrpo.files import write_text
 
-DONE = STATES / "dvc_links"  # names the database that has the trigger
+FOUND = STATES / f"dvc_links_{os.getuid()}"  # names the database: DVC, which knows it, takes a second to import
 FORGET = (
     "CREATE TRIGGER IF NOT EXISTS forget AFTER INSERT ON Cache BEGIN DELETE FROM Cache WHERE rowid = NEW.rowid; END"
 )
 
 
 def keep_other_experiments() -> None:
-    """See above. Takes a second the first time in a folder; no time afterwards."""
-    if not Path(".dvc").is_dir() or (DONE.exists() and Path(DONE.read_text(encoding="utf-8")).exists()):
+    """Make DVC forget each output as soon as it has put it in place. Takes a second the first time in a folder."""
+    if not Path(".dvc").is_dir():
         return
+    database = Path(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else None
+    if database is None or not database.exists():  # whatever cleans DVC's folder takes the trigger, too
+        database = _emptied()
+        write_text(FOUND, str(database))
+    with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
+        connection.execute(FORGET)
+
+
+def _emptied() -> Path:
+    """The database in which DVC remembers what it has put in place, made to forget all of it."""
     from dvc.repo import Repo
 
     with Repo(".") as repo:
         links = repo.state.links
         links.clear()
-        database = Path(links.directory, "cache.db")
-    with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
-        connection.execute(FORGET)
-    write_text(DONE, str(database))
+        return Path(links.directory, "cache.db")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ WITHOUT_JOBS = (
 @lru_cache
 def _asked() -> Namespace | None:
     """Snakemake's own command line; None where its API is used instead."""
-    if Path(sys.argv[0]).name != "snakemake":
+    program = Path(sys.argv[0])
+    if "snakemake" not in (program.name, program.parent.name):  # the latter: python -m snakemake
         return None
     return get_argument_parser().parse_args(sys.argv[1:])  # type: ignore[no-any-return]
 
@@ -88,6 +89,6 @@ def require_own_targets(folder: str) -> None:
         if TRY in folder and inner[0] == folder.partition(TRY)[0]:
             raise UserError(f"{target} is not made with overrides: the place of this try is {own}.")
         raise UserError(
-            f"{target} is of the experiment {inner[0]}, and params.yaml holds {folder}: put that one's parameters there "
-            f"(`dagrpo use`), or ask for {own}."
+            f"{target} belongs to the experiment {inner[0]}, and this run is of {folder}: write that one's parameters to "
+            f"params.yaml (`dagrpo use`), or ask for {own}."
         )

@@ -1,8 +1,8 @@
 """One run at a time in the folders of an experiment, whoever starts it: Snakemake, DVC, or both.
 
 A run holds a file lock that the system releases however the run ends, and writes down who it is. It also holds DVC's own
-lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn instead: by then
-DVC has removed what it is to make again. Tries, which DVC does not know, go on beside all of them.
+lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn, because DVC has
+already removed what this run is to make again. Tries, which DVC does not know, go on beside all of them.
 """
 
 import atexit
@@ -50,7 +50,7 @@ def hold(experiment: str) -> None:
     if dvc_drives():
         _wait_for(experiment)
         _note(DRIVER, _driver())
-        _hold_dvcs_lock(wait=True)
+        _hold_dvcs_lock(experiment, wait=True)
         return
     known_to_dvc = TRY not in experiment
     if known_to_dvc:
@@ -58,18 +58,18 @@ def hold(experiment: str) -> None:
     if not _acquire(experiment, wait=False):
         raise UserError(f"{experiment} is being run by {_owner(experiment)}: wait for it to end, or stop it.")
     if known_to_dvc:
-        _hold_dvcs_lock(wait=False)
+        _hold_dvcs_lock(experiment, wait=False)
 
 
 def is_run_by_another(experiment: str) -> bool:
     """Whether some other process runs it now."""
+    if not lock_of(experiment).exists():
+        return False
     try:
         with FileLock(lock_of(experiment), timeout=0):
             return False
     except Timeout:
         return True
-    except FileNotFoundError:  # nothing has been run here yet
-        return False
 
 
 def _wait_for(experiment: str) -> None:
@@ -123,7 +123,10 @@ def _command(arguments: list[str]) -> str:
 def _driver() -> Owner:
     """The DVC above this process."""
     for parent in psutil.Process().parents():
-        words = parent.cmdline()
+        try:
+            words = parent.cmdline()
+        except psutil.Error:  # gone, or somebody else's
+            continue
         if any(Path(word).name == "dvc" for word in words[:2]):
             process = Process(pid=parent.pid, started=parent.create_time(), host=Process.current().host)
             return Owner(process=process, command=_command(words[1:] if "python" in words[0] else words))
@@ -133,11 +136,11 @@ def _driver() -> Owner:
 def _refuse_beside_dvc() -> None:
     """UserError where a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
     driver = _read(DRIVER)
-    if driver is not None and not driver.process.is_gone:
+    if driver is not None and driver.process.is_here and not driver.process.is_gone:
         raise UserError(f"{driver} is at work in this folder: wait for it to end, or stop it.")
 
 
-def _hold_dvcs_lock(*, wait: bool) -> None:
+def _hold_dvcs_lock(experiment: str, *, wait: bool) -> None:
     """Keep every other `dvc` command out until this process ends: `dvc checkout`, which `dvc exp run` begins with, too.
 
     DVC itself lets go of this lock while it runs a stage. UserError: another one has it.
@@ -153,7 +156,15 @@ def _hold_dvcs_lock(*, wait: bool) -> None:
     try:
         _held.enter_context(make_lock(str(temporary / "lock"), tmp_dir=str(temporary), wait=wait))
     except LockError:
-        raise UserError("A DVC command is at work in this folder: wait for it to end, or stop it.") from None
+        raise UserError(f"{_who_has_dvcs_lock(experiment)}: wait for it to end, or stop it.") from None
+
+
+def _who_has_dvcs_lock(experiment: str) -> str:
+    for lock in sorted(RUNNING.glob("*.lock")):
+        other = lock.stem
+        if other != experiment and TRY not in other and is_run_by_another(other):
+            return f"{other} is being run by {_owner(other)}, and only tries may run beside an experiment"
+    return "A DVC command is at work in this folder"
 
 
 def _remove_what_a_killed_run_left(experiment: str) -> None:

@@ -26,7 +26,7 @@ def record_left_over(folder: str) -> None:
 
 
 def commit(folder: str) -> bool:
-    """Record what has run; says whether there was something, and all of it is recorded.
+    """Record what has run and is still current. True if there was such an output and DVC took all of them.
 
     Not when DVC is driving, which records by itself; of a try there is nothing.
     """
@@ -60,8 +60,8 @@ def _recordable(entry: Path, params: Params) -> list[str]:
 def still_current(entry: Path, params: Params) -> list[str]:
     """The outputs of a journal entry, if today's inputs, parameters and code would make them again; else none.
 
-    A run with overrides, or one that was killed before an edit, leaves entries that are not: DVC would record their
-    outputs as made by the inputs, params.yaml and code of now.
+    A run leaves entries that are not when params.yaml or the code was edited before it ended, or before it was killed: DVC
+    would record their outputs as made by the inputs, params.yaml and code of now.
     """
     ran = read_json(entry)
     provenance = Path(ran["provenance"])
