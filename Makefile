@@ -34,7 +34,7 @@ oracle: setup .venv-megatron/.installed ## the tests that compare checkpoints wi
 	touch $@
 
 CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/provenance tests/rewards/verifiers tests/screen tests/test_files.py \
-  tests/test_console.py tests/workflow/test_dvc_file.py tests/workflow/test_recording.py tests/workflow/test_locks.py tests/workflow/test_stop.py tests/workflow/test_tries.py
+  tests/test_console.py tests/workflow/test_clean.py tests/workflow/test_dvc_file.py tests/workflow/test_dvc_links.py tests/workflow/test_finish.py tests/workflow/test_recording.py tests/workflow/test_locks.py tests/workflow/test_stop.py tests/workflow/test_tries.py
 
 check: lint ## the fast part of `make test`: under three minutes
 	pytest $(CHECKED)

@@ -1,0 +1,59 @@
+"""`dagrpo clean --tries` removes what tries have made, and nothing that only looks like it."""
+
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from dagrpo.errors import UserError
+from dagrpo.workflow.clean import remove_tries
+from dagrpo.workflow.locks import lock_of
+
+TRY = "tiny~0123abcd"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With an experiment, a try that was run, and somebody's own folder."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (
+        f"results/{TRY}",
+        f"data/{TRY}",
+        f".state/{TRY}-0123456789abcdef",
+        "results/tiny",
+        "results/old~20250101",
+    ):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "file").write_text("content")
+    lock_of(TRY).parent.mkdir(parents=True)
+    lock_of(TRY).touch()
+    return tmp_path
+
+
+def test_tries_are_removed_with_their_states_and_named(project: Path) -> None:
+    (line,) = remove_tries(project)
+    assert line.startswith(f"{TRY}: removed data/{TRY}, results/{TRY}, .state/{TRY}-0123456789abcdef (")
+    assert not list(project.glob(f"*/{TRY}*/file"))
+    assert list(remove_tries(project)) == ["There are no tries."]
+
+
+def test_experiments_and_folders_that_no_run_has_made_stay(project: Path) -> None:
+    list(remove_tries(project))
+    assert (project / "results/tiny/file").exists()
+    assert (project / "results/old~20250101/file").exists()
+
+
+def test_a_link_is_not_followed(project: Path) -> None:
+    outside = project / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("content")
+    (project / f"models/{TRY}").parent.mkdir()
+    (project / f"models/{TRY}").symlink_to(outside)
+    list(remove_tries(project))
+    assert (outside / "file").exists()
+
+
+def test_a_try_that_is_being_run_is_refused(project: Path) -> None:
+    with FileLock(lock_of(TRY)), pytest.raises(UserError, match=f"{TRY} is being run: stop it first"):
+        list(remove_tries(project))
+    assert (project / f"results/{TRY}/file").exists()
