@@ -38,6 +38,20 @@ def test_each_engine_takes_what_the_other_has_done_for_done(finished: tuple[Path
         _is_up_to_date(folder)
 
 
+def test_an_unknown_section_is_refused_by_dvc_too_though_all_is_up_to_date(finished: tuple[Path, Path]) -> None:
+    folder = finished[0]
+    params = folder / "params.yaml"
+    whole = params.read_text()
+    params.write_text(f"{whole}\ntrainning: {{steps: 3}}\n")
+    process = clones.start(folder, "dvc", "repro")
+    assert process.wait(timeout=60) != 0
+    said = (folder / "output.txt").read_text()
+    assert "params.yaml: unknown key `trainning`: the nearest known key is `training`." in said
+    (folder / "output.txt").unlink()
+    params.write_text(whole)
+    _is_up_to_date(folder)
+
+
 def test_what_changes_only_speed_memory_or_place_runs_nothing_again(finished: tuple[Path, Path]) -> None:
     folder = finished[0]
     params = folder / "params.yaml"
