@@ -1,4 +1,7 @@
-"""Run in a clone: `python visits.py ORDERS.json PARAMS_FOLDER`. For each experiment of each order, what both engines want."""
+"""Run in a clone: `python visits.py ORDERS.json PARAMS_FOLDER`. For each experiment of each order, what the engines want.
+
+DVC is asked in the first order: what it says does not depend on what was visited before, and it takes seconds.
+"""
 
 import json
 import sys
@@ -12,12 +15,14 @@ from dagrpo.workflow.dag import opened
 from dagrpo.workflow.dvc_file import keep_current
 
 
-def wanted(text: str) -> dict[str, list[str]]:
+def wanted(text: str, *, ask_dvc: bool) -> dict[str, list[str]]:
     """The jobs that Snakemake would run for a params.yaml, and the stages that DVC calls changed."""
     PARAMS.write_text(text)
     keep_current(read_params(PARAMS), overridden=False)
     with opened(Path.cwd(), {}) as workflow:
         jobs = [str(job) for job in workflow.dag.needrun_jobs() if job.output]
+    if not ask_dvc:
+        return {"snakemake": jobs, "dvc": []}
     with Repo(".") as repo:
         return {"snakemake": jobs, "dvc": sorted(repo.status())}
 
@@ -25,4 +30,5 @@ def wanted(text: str) -> dict[str, list[str]]:
 if __name__ == "__main__":
     orders, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     texts = {name: (folder / f"{name}.yaml").read_text() for name in orders[0]}
-    json.dump([wanted(texts[name]) for order in orders for name in order], sys.stdout)
+    visits = [wanted(texts[name], ask_dvc=number == 0) for number, order in enumerate(orders) for name in order]
+    json.dump(visits, sys.stdout)

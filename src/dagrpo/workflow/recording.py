@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
@@ -76,29 +77,36 @@ def _are_as_recorded(digests: Mapping[str, str]) -> bool:
 
 
 def _commit_to_dvc(outputs: list[Path]) -> bool:
-    """`dvc commit` for the stages that own these outputs; False where one was not recorded, which is said.
+    """What `dvc commit` does, for the stages that own these outputs; False where one was not recorded, which is said.
 
-    A re-link would rewrite files and make Snakemake rerun.
+    dvc.lock is written once: with several experiments in it, that takes seconds. A re-link would rewrite files and make
+    Snakemake rerun.
     """
     from dvc.exceptions import DvcException
     from dvc.lock import LockNoop
-    from dvc.repo import Repo
+    from dvc.repo import Repo, lock_repo
 
-    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says once per stage that it writes dvc.lock
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it says that it writes dvc.lock
     with Repo(".") as repo:
         repo.lock = LockNoop()  # this process holds it: see locks.hold
-        stages = {
-            stage.addressing
-            for stage in repo.index.stages
-            for out in stage.outs
-            if any(Path(str(out.def_path)) in (output, *output.parents) for output in outputs)
-        }
-        stages |= {stage.addressing for stage in repo.index.stages if stage.addressing.startswith(f"{CHECK_STAGE}@")}
-        missed = 0
-        for stage in sorted(stages):
-            try:
-                repo.commit(target=stage, force=True, relink=False)
-            except DvcException as error:  # such as another DVC at work: one stage's trouble is not the others'
-                print(f"Not recorded in DVC, the next run tries again: {stage}: {error}", file=sys.stderr)
-                missed += 1
-        return missed == 0
+        with lock_repo(repo):
+            stages, recorded = [stage for stage in repo.index.stages if _is_to_record(stage, outputs)], []
+            for stage in stages:
+                try:
+                    stage.save()
+                    stage.commit(relink=False)
+                    recorded.append(stage)
+                except DvcException as error:  # one stage's trouble is not the others'
+                    print(
+                        f"Not recorded in DVC, the next run tries again: {stage.addressing}: {error}", file=sys.stderr
+                    )
+            if recorded:
+                recorded[0].dvcfile.dump_stages(recorded, update_pipeline=False)
+        return len(recorded) == len(stages)
+
+
+def _is_to_record(stage: Any, outputs: list[Path]) -> bool:
+    """Whether a stage of DVC's owns an output, or is the check of params.yaml."""
+    outs = {Path(str(out.def_path)) for out in stage.outs}
+    owns = any(not outs.isdisjoint((output, *output.parents)) for output in outputs)
+    return owns or stage.addressing.startswith(f"{CHECK_STAGE}@")
