@@ -166,5 +166,9 @@ class _InterruptedEngine(ScriptedEngine):
 
 
 def test_ctrl_c_while_the_engine_samples_is_raised_as_what_it_is(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        collect(PROBLEMS, SAMPLING, seed_of, engine=_InterruptedEngine(), agent=SingleTurn(tokenizer))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores Ctrl-C
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            collect(PROBLEMS, SAMPLING, seed_of, engine=_InterruptedEngine(), agent=SingleTurn(tokenizer))
+    finally:
+        signal.signal(signal.SIGINT, before)
