@@ -1,10 +1,33 @@
 """The frozen records that cross a package boundary."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Verdict = Literal["right", "wrong", "missing", "unverifiable"]
+CallStatus = Literal[
+    # as the policy wrote it
+    "undecodable",
+    "unclosed",
+    "missing_name",
+    "unknown_tool",
+    "wrong_arguments",
+    # as it went
+    "ok",
+    "failed",  # the tool says what was wrong
+    "timed_out",
+    "not_run",  # the trajectory was over: its turns, tokens or seconds were used up
+]
+StopReason = Literal[
+    "answered",  # the policy said what it had to say
+    "user_done",  # the simulated user had nothing more to say
+    "turn_length",  # a turn was cut off at max_new_tokens, and called nothing
+    "max_turns",
+    "max_tokens",
+    "seconds",
+    "program_failed",  # the agent's program died, or never ended its attempt
+    "excluded",  # something broke that the policy has no part in
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +49,13 @@ class Example:
     ability: str = "math"
     verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
     images: tuple[bytes, ...] = ()  # PNG or JPEG files, RGB; as many as the prompt has `<image>` placeholders
-    tools: tuple[str, ...] = ()  # names in tasks/tools.py of what the policy may call
+    tools: tuple[str, ...] = ()  # names of the tools that the policy may call (rollout/tools/)
     interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
     pass_rate: float | None = None  # share of right answers of some policy, 0 to 1: how easy it is; None: not known
     prompt_tokens: int = 0  # rendered with its tools by the experiment's tokenizer; 0: not counted yet
+    # Chat messages from the first answer on, calls and their results among them: what supervised fine-tuning learns where
+    # an answer alone is not enough. (): the target is `answer`.
+    demonstration: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +84,34 @@ class Completion:
     logprobs: tuple[float, ...]  # [completion]
     finish_reason: str  # "stop" or "length"
     weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
+    cached_tokens: int = 0  # of the prompt, which the server had computed before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call of a tool, and how it went."""
+
+    turn: int  # of the policy, from 0
+    name: str  # "" where none could be read
+    arguments: str  # JSON; the text as written where it could not be read
+    status: CallStatus
+    result: str  # what the policy was told; "": it was told nothing
+    seconds: float = 0.0  # of the clock: part of no versioned output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """What a policy made of one problem, as far as a reward may look at it."""
 
-    text: str  # what the policy wrote, all its turns; never a tool's result, a user's turn or the prompt
+    text: str  # the policy's last turn without its calls; never a tool's result, a user's turn or the prompt
     ground_truth: str
     verifier: str
-    tokens: int  # written by the policy
+    tokens: int  # written by the policy, over all its turns
     turns: int = 1  # of the policy
-    tool_calls: int = 0
-    failed_tool_calls: int = 0  # undecodable, unknown, refused or ended in an error
+    calls: tuple[ToolCall, ...] = ()  # of tools, in order
+    stop_reason: StopReason = "answered"
+    # What a program or an environment says that the attempt is worth, by name; {}: it says nothing.
+    reported: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

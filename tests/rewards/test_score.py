@@ -3,7 +3,7 @@
 import pytest
 
 from dagrpo.params.reward import Reward
-from dagrpo.records import Attempt, Score
+from dagrpo.records import Attempt, Score, ToolCall
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
 
@@ -63,9 +63,11 @@ def test_the_reward_is_the_sum_of_the_weighted_components_and_only_those_are_com
         format={"weight": 0.2},
         accuracy={"weight": 0.8, "wrong": -1.0},
     )
-    tried = Attempt(
-        text="#### 17", ground_truth="18", verifier="gsm8k", tokens=18, turns=3, tool_calls=4, failed_tool_calls=1
+    calls = tuple(
+        ToolCall(turn=0, name="calculator", arguments="{}", status=status, result="")
+        for status in ("ok", "failed", "ok", "ok")
     )
+    tried = Attempt(text="#### 17", ground_truth="18", verifier="gsm8k", tokens=18, turns=3, calls=calls)
     score = grade_all([tried], reward, 20, grader)[0]
     assert score.components == {
         "accuracy": -1.0,

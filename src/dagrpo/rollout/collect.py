@@ -78,8 +78,9 @@ def _attempt(trajectory: Trajectory) -> Attempt:
         verifier=example.verifier,
         tokens=trajectory.tokens,
         turns=trajectory.turns,
-        tool_calls=trajectory.tool_calls,
-        failed_tool_calls=trajectory.failed_tool_calls,
+        calls=trajectory.calls,
+        stop_reason=trajectory.stop_reason,
+        reported=trajectory.reported,
     )
 
 

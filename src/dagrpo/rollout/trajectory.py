@@ -4,11 +4,14 @@ Training, difficulty and evaluation see the same records. Nothing here is text t
 logprobs are the engine's own.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from dagrpo.records import Example, Score
+from dagrpo.records import CallStatus, Example, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
+FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,7 @@ class Problem:
     example: Example
     text: str  # the prompt as the template writes it
     token_ids: tuple[int, ...]  # [prompt]
+    tools: tuple[Mapping[str, Any], ...] = ()  # OpenAI function schemas of what the policy may call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class TokenSample:
     """
 
     token_ids: tuple[int, ...]  # [tokens], from the prompt's first on
-    loss_mask: tuple[bool, ...]  # [tokens], True on the tokens that the policy wrote
+    loss_mask: tuple[bool, ...]  # [tokens], True on the tokens that the policy wrote, and no other sample has
     # [tokens], the engine's, of the temperature-scaled softmax; 0.0 where the mask is False
     logprobs: tuple[float, ...]
     weight_version: str  # of the weights that wrote it
@@ -42,33 +46,55 @@ class TokenSample:
 
     @property
     def completion_ids(self) -> tuple[int, ...]:
-        """The tokens that the policy wrote. [completion]"""
+        """The tokens that the policy wrote. [trained tokens]"""
         return tuple(token for token, mask in zip(self.token_ids, self.loss_mask, strict=True) if mask)
 
     @property
     def completion_logprobs(self) -> tuple[float, ...]:
-        """The engine's logprobs of those. [completion]"""
+        """The engine's logprobs of those. [trained tokens]"""
         return tuple(value for value, mask in zip(self.logprobs, self.loss_mask, strict=True) if mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One attempt at one problem. Its samples share its reward and its advantage; a single turn has one sample."""
+    """One attempt at one problem. Its samples share its reward and its advantage.
+
+    One sample as long as every turn extends the tokens before it; one more wherever the chat template rewrites what was
+    said, or a program goes back to an earlier turn. Each token that the policy wrote is in the mask of exactly one sample.
+    """
 
     problem: Problem
     sample_index: int  # which of the attempts at the problem, or GREEDY
     sampling_seed: int
-    samples: tuple[TokenSample, ...]
-    text: str  # what the policy wrote, all its turns, without special tokens
+    samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled
+    text: str  # what is graded: the policy's last turn without its calls and special tokens
     finish_reason: str  # of the last turn: "stop" or "length"
     turns: int = 1  # of the policy
-    tool_calls: int = 0
-    failed_tool_calls: int = 0  # undecodable, unknown, refused or ended in an error
+    messages: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # chat messages after the prompt, in order; results as the policy saw them
+    calls: tuple[ToolCall, ...] = ()
+    stop_reason: StopReason = "answered"
+    fault: str = ""  # why it was excluded, or why its program failed
+    reported: Mapping[str, float] = field(default_factory=dict)  # rewards that a program or an environment reports
+    dropped_calls: int = 0  # that the chat format lost: 0, or a bug
+    cached_tokens: int = 0  # of all prompts, which a server had computed before
+    prompt_tokens: int = 0  # of all prompts
 
     @property
     def tokens(self) -> int:
         """How many tokens the policy wrote."""
         return sum(sum(sample.loss_mask) for sample in self.samples)
+
+    @property
+    def excluded(self) -> bool:
+        """Whether nothing may be learned from it, through no fault of the policy."""
+        return self.stop_reason == "excluded"
+
+    @property
+    def failed_calls(self) -> int:
+        """Calls that did not end well."""
+        return sum(call.status not in FINE for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,12 @@
 import pytest
 
 from dagrpo.errors import UserError
-from dagrpo.records import Attempt, Verdict
+from dagrpo.records import Attempt, CallStatus, ToolCall, Verdict
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
+
+
+def call(status: CallStatus) -> ToolCall:
+    return ToolCall(turn=0, name="calculator", arguments="{}", status=status, result="")
 
 
 def judged(
@@ -23,8 +27,7 @@ def judged(
         verifier="gsm8k",
         tokens=tokens,
         turns=turns,
-        tool_calls=tool_calls,
-        failed_tool_calls=failed,
+        calls=(*[call("ok")] * (tool_calls - failed), *[call("failed")] * failed),
     )
     return Judged(attempt=attempt, verdict=verdict, extracted=None, verifier=verifier, max_new_tokens=20480)
 

@@ -9,8 +9,8 @@ class Config(Weighted):
 
 def tool_calls(judged: Judged, config: Config) -> float:
     """Calls that worked / calls; 0 without a call."""
-    calls = judged.attempt.tool_calls
-    return (calls - judged.attempt.failed_tool_calls) / calls if calls else 0.0
+    calls = judged.attempt.calls
+    return sum(call.status == "ok" for call in calls) / len(calls) if calls else 0.0
 
 
 COMPONENT = Component(config=Config, function=tool_calls, needs_tools=True)

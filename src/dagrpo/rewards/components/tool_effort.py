@@ -19,7 +19,7 @@ def tool_effort(judged: Judged, config: Config) -> float:
     attempt = judged.attempt
     if judged.verdict == "right":
         return 0.0
-    return min(config.most, config.per_turn * min(attempt.turns - 1, attempt.tool_calls))
+    return min(config.most, config.per_turn * min(attempt.turns - 1, len(attempt.calls)))
 
 
 COMPONENT = Component(config=Config, function=tool_effort, needs_tools=True)

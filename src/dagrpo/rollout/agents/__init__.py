@@ -1,0 +1,89 @@
+"""Who makes an attempt, one small file each: our own loop of turns and tools, or a program that speaks OpenAI's protocol.
+
+Whoever it is talks to the policy through a session, which records every token. Not here: seeds and the order of work
+(schedule.py), tokens (session.py, chat/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
+
+from pydantic import Field
+
+from dagrpo.params.base import Section
+from dagrpo.params.plugged import Choice
+from dagrpo.plugins import Plugins
+
+if TYPE_CHECKING:
+    from dagrpo.rollout.chat import ChatFormat
+    from dagrpo.rollout.session import Session
+    from dagrpo.rollout.trajectory import Problem, Trajectory
+
+
+class Limits(Choice):
+    """What an attempt may take at most: the keys of every agent. Its Config adds keys of its own."""
+
+    max_turns: Annotated[int, Field(ge=1)] = Field(8, description="Turns of the policy.")
+    max_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Tokens of a trajectory, its prompt and all results included; null: as many as the model takes.",
+    )
+    max_result_characters: Annotated[int, Field(ge=16)] = Field(
+        2000, description="Characters of a tool's result; what is longer is cut."
+    )
+    keep_of_result: Literal["head", "tail", "both"] = Field("both", description="What of a long result is kept.")
+    parallel_calls: Annotated[int, Field(ge=1)] = Field(
+        4, description="Calls of one turn that run at the same time; all are answered, in their order."
+    )
+    call_seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds for one call.")
+    seconds: Annotated[float, Field(gt=0)] = Field(1800.0, description="Seconds for one trajectory.")
+    call_retries: Annotated[int, Field(ge=0)] = Field(
+        2, description="How often a call is made again that failed through no fault of the policy."
+    )
+    max_excluded: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1, description="Share of a step's trajectories that may be excluded for such failures; more stop the run."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentContext:
+    """What an agent may use. Everything in it stays as it is for as long as the agent is open."""
+
+    chat: ChatFormat
+    tools: Mapping[str, Section]  # rollout.tools
+    task: str  # the name of the task whose problems are attempted
+    folder: Path  # for what it writes: logs, and the recorded results of tools that are not repeatable
+    max_new_tokens: int  # of one turn
+
+
+class Agent(Protocol):
+    """What makes attempts, many at the same time."""
+
+    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+        """One attempt. UserError and ServerError end the run; what else can go wrong, the trajectory says."""
+        ...
+
+
+ConfigType = TypeVar("ConfigType", bound=Limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentKind(Generic[ConfigType]):
+    """A kind of agent, before anything of it runs."""
+
+    config: type[ConfigType]  # its keys in rollout.agent
+    open: Callable[[ConfigType, AgentContext], AbstractAsyncContextManager[Agent]]  # UserError: it cannot run here
+
+
+AGENTS: Plugins[AgentKind[Any]] = Plugins(
+    what="agent",
+    package=__name__,
+    attribute="AGENT",
+    group="dagrpo.agents",
+    key="rollout.agent.name",
+    kind=AgentKind,
+)

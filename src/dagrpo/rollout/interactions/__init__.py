@@ -1,0 +1,31 @@
+"""Simulated users, one small file each: who answers the policy's turns until there is nothing more to say.
+
+A task names its user. A user knows the problem and the policy's answers, and keeps nothing: the same dialogue gives the
+same reply.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dagrpo.plugins import Plugins
+from dagrpo.records import Example
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interaction:
+    """A simulated user."""
+
+    # The problem and the policy's answers so far, the newest last -> what the user says; None: the dialogue is over.
+    reply: Callable[[Example, Sequence[str]], str | None]
+    # It knows the ground truth, and tells: a score obtained with it says nothing about the policy.
+    oracle: bool = False
+
+
+INTERACTIONS: Plugins[Interaction] = Plugins(
+    what="simulated user",
+    package=__name__,
+    attribute="INTERACTION",
+    group="dagrpo.interactions",
+    key="the task's interaction",
+    kind=Interaction,
+)

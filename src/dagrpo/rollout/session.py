@@ -1,0 +1,140 @@
+"""One attempt's conversation with the policy, recorded token for token as a tree of turns.
+
+Our own agent loop asks here directly; a program of somebody else's asks through the gateway. Either way the tokens of a
+turn are those of an earlier one, what the chat format puts in between, and what the engine then writes. Where the format
+would rewrite what was said, or a program goes back, the tree forks, and the trajectory has one more sample.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from dagrpo.records import Completion, StopReason
+from dagrpo.rollout.chat import ChatFormat, Message, ParsedAnswer, ToolSchema
+from dagrpo.rollout.trajectory import Problem, TokenSample
+
+Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
+"""Has the policy continue some tokens, [prompt], by at most so many."""
+
+
+class SessionOver(Exception):
+    """The attempt has used up its turns or its tokens: there will be no further turn."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason: StopReason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """What one attempt may take at most."""
+
+    turns: int
+    tokens: int  # of one sample, prompt and results included
+    new_tokens: int  # of one turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One answer of the policy, and everything that led to it."""
+
+    number: int  # in the order in which they were answered, from 0
+    parent: "Turn | None"  # the turn whose tokens it extends; None: its prompt was rendered afresh
+    prompt: tuple[int, ...]  # [prompt], the parent's prompt and completion at its beginning
+    completion: Completion
+    answer: ParsedAnswer
+    messages: tuple[Message, ...]  # the whole conversation, with the answer at its end
+
+
+class Session:
+    """The turns of one attempt. `seed` is that of the attempt; `name` tells it from all others."""
+
+    def __init__(
+        self, *, problem: Problem, chat: ChatFormat, complete: Complete, limits: SessionLimits, seed: int, name: str
+    ) -> None:
+        self.problem = problem
+        self.seed = seed
+        self.name = name
+        self.turns: list[Turn] = []
+        self._chat = chat
+        self._complete = complete
+        self._limits = limits
+        self._started = 0
+
+    async def ask(
+        self, new: Sequence[Message], after: Turn | None = None, tools: Sequence[ToolSchema] | None = None
+    ) -> Turn:
+        """The policy's next turn: after `new` messages, which follow a turn or, without one, begin the conversation.
+
+        `tools` are the problem's own unless a program brings others. SessionOver when turns or tokens are used up; then
+        nothing was asked. ServerError when the engine fails.
+        """
+        if self._started >= self._limits.turns:
+            raise SessionOver("max_turns")
+        offered = self.problem.tools if tools is None else tools
+        parent, prompt = self._prompt(new, after, offered)
+        room = self._limits.tokens - len(prompt)
+        if room < 1:
+            raise SessionOver("max_tokens")
+        self._started += 1
+        completion = await self._complete(prompt, min(room, self._limits.new_tokens))
+        answer = self._chat.parse(completion.token_ids, offered)
+        before = after.messages if after else ()
+        turn = Turn(
+            number=len(self.turns),
+            parent=parent,
+            prompt=prompt,
+            completion=completion,
+            answer=answer,
+            messages=(*before, *new, self._chat.message(answer)),
+        )
+        self.turns.append(turn)
+        return turn
+
+    def _prompt(
+        self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
+    ) -> tuple[Turn | None, tuple[int, ...]]:
+        """The turn that is extended, if one is, and the tokens that the policy is to continue."""
+        if after is None and tuple(new) == self.problem.example.prompt and tuple(tools) == self.problem.tools:
+            return None, self.problem.token_ids
+        if after is None:
+            return None, self._chat.prompt(new, tools)[1]
+        between = self._chat.extension(after.completion.token_ids, new, tools)
+        if between is None:
+            return None, self._chat.prompt([*after.messages, *new], tools)[1]
+        return after, (*after.prompt, *after.completion.token_ids, *between)
+
+    def samples(self) -> tuple[TokenSample, ...]:
+        """One per leaf of the tree, in the order of the leaves; a turn that several share counts in the first of them."""
+        inner = {id(turn.parent) for turn in self.turns}
+        counted: set[int] = set()
+        samples = []
+        for leaf in (turn for turn in self.turns if id(turn) not in inner):
+            own = [turn for turn in _path(leaf) if id(turn) not in counted]
+            counted |= {id(turn) for turn in own}
+            samples.append(_sample(leaf, own))
+        return tuple(samples)
+
+
+def _path(leaf: Turn) -> list[Turn]:
+    """From the root to the leaf."""
+    path = [leaf]
+    while (parent := path[-1].parent) is not None:
+        path.append(parent)
+    return path[::-1]
+
+
+def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
+    """The leaf's tokens; only what was written in the turns `own` is learned from."""
+    token_ids = (*leaf.prompt, *leaf.completion.token_ids)
+    mask, logprobs = [False] * len(token_ids), [0.0] * len(token_ids)
+    for turn in own:
+        start, written = len(turn.prompt), turn.completion.token_ids
+        assert token_ids[start : start + len(written)] == written, "a turn's tokens are not part of its sample"
+        mask[start : start + len(written)] = [True] * len(written)
+        logprobs[start : start + len(written)] = turn.completion.logprobs
+    return TokenSample(
+        token_ids=token_ids,
+        loss_mask=tuple(mask),
+        logprobs=tuple(logprobs),
+        weight_version=leaf.completion.weight_version,
+    )
