@@ -57,7 +57,9 @@ class AgentContext:
     tools: Mapping[str, Section]  # rollout.tools
     task: str  # the name of the task whose problems are attempted
     folder: Path  # for what it writes: logs, and the recorded results of tools that are not repeatable
+    passages: Path | None  # passages.parquet of the task, for tools that search
     max_new_tokens: int  # of one turn
+    context_tokens: int  # that model and engine hold
 
 
 class Agent(Protocol):

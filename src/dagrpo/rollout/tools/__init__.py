@@ -61,6 +61,14 @@ class OpenTool(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPlace:
+    """The files of the stage that opens a tool."""
+
+    folder: Path  # for what it writes, such as logs
+    passages: Path | None  # passages.parquet of the task (columns title, text); None where the stage has none
+
+
 class StatelessTool:
     """A tool that keeps nothing between calls."""
 
@@ -81,8 +89,8 @@ class Tool(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in rollout.tools.<name>
     functions: Callable[[ConfigType], Sequence[ToolFunction]]  # what it offers; UserError: it cannot be asked
-    # Runs it; `folder` is for what it writes. UserError: it cannot run here, and what to install.
-    open: Callable[[ConfigType, Path], AbstractAsyncContextManager[OpenTool]]
+    # Runs it. UserError: it cannot run here, and what to install.
+    open: Callable[[ConfigType, ToolPlace], AbstractAsyncContextManager[OpenTool]]
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
     # The same arguments give the same result, today and tomorrow. Otherwise results are recorded, and replayed after a kill.
