@@ -78,7 +78,7 @@ class Session:
             raise SessionOver("max_tokens")
         self._started += 1
         completion = await self._completion(prompt, min(room, self._limits.new_tokens))
-        answer = self.chat.parse(completion.token_ids, offered)
+        answer = self.chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(
             number=len(self.turns),
@@ -111,7 +111,7 @@ class Session:
             return None, self.problem.token_ids
         if after is None:
             return None, self.chat.prompt(new, tools)[1]
-        between = self.chat.extension(after.completion.token_ids, new, tools)
+        between = self.chat.extension(after.prompt, after.completion.token_ids, new, tools)
         if between is None:
             return None, self.chat.prompt([*after.messages, *new], tools)[1]
         return after, (*after.prompt, *after.completion.token_ids, *between)
