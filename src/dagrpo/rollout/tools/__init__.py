@@ -83,6 +83,10 @@ class ToolSection(Section):
 ConfigType = TypeVar("ConfigType", bound=ToolSection)
 
 
+def _always(config: ToolSection) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[ConfigType]):
     """One tool, before anything of it runs."""
@@ -93,8 +97,9 @@ class Tool(Generic[ConfigType]):
     open: Callable[[ConfigType, ToolPlace], AbstractAsyncContextManager[OpenTool]]
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
-    # The same arguments give the same result, today and tomorrow. Otherwise results are recorded, and replayed after a kill.
-    repeatable: bool = True
+    # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and
+    # replayed after a kill.
+    repeatable: Callable[[ConfigType], bool] = _always
 
 
 TOOLS: Plugins[Tool[Any]] = Plugins(
