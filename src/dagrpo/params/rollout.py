@@ -1,5 +1,6 @@
 """Section `rollout`: how completions are sampled during training, and in which type the engine computes."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -52,3 +53,8 @@ class Rollout(Conversation):
         if self.top_k == 0:
             raise UserError("rollout.top_k is 0: give -1 to sample from all tokens, or a positive number")
         return self
+
+
+def conversation_of(section: Mapping[str, Any]) -> Conversation:
+    """The part of section rollout that says how an attempt is made, for a stage that reads no more of it."""
+    return Conversation.model_validate({name: section[name] for name in Conversation.model_fields})

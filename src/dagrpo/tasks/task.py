@@ -51,12 +51,6 @@ class Task:
         """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
         return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What rollouts must be able to do beyond one turn of text: tools, interaction, images."""
-        needs = {"tools": bool(self.tools), "interaction": bool(self.interaction), "images": self.images}
-        return tuple(name for name, needed in needs.items() if needed)
-
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
     """A prompt of one user turn, after a system turn where there is something to say in it."""

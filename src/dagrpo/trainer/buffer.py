@@ -17,9 +17,9 @@ from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import Agent
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
@@ -68,7 +68,7 @@ class Buffer:
         self,
         *,
         engine: RolloutEngine,
-        agent: Agent,
+        agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
         rollout: Rollout,

@@ -28,6 +28,7 @@ class TrainingRun:
     runtime: Runtime
     state: Path  # resumable, not an output; belongs to everything above but training.steps and runtime
     server_log: Path
+    passages: Path | None = None  # of the task, for tools that search
     policy: Path  # output: folder of the trained checkpoint, in the format of `initial`
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json

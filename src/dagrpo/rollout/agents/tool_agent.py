@@ -7,7 +7,7 @@ is wrong about them; what is not called any more because the attempt is over is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from dagrpo.rollout.tools import InfrastructureFailure
 from dagrpo.rollout.toolbox import not_run, open_toolbox, result_messages
 
 if TYPE_CHECKING:
+    from dagrpo.rollout.chat import Message
     from dagrpo.rollout.session import Session, Turn
     from dagrpo.rollout.toolbox import Toolbox
     from dagrpo.rollout.trajectory import Problem, Trajectory
@@ -42,8 +43,8 @@ class ToolAgent:
         calls: list[ToolCall] = []
         fault = ""
         try:
-            async with asyncio.timeout(self._limits.seconds):
-                reason = await self._converse(session, calls)
+            async with asyncio.timeout(self._limits.seconds) as deadline:
+                reason = await self._converse(session, calls, deadline)
         except SessionOver as over:
             reason = over.reason
         except TimeoutError:
@@ -56,9 +57,9 @@ class ToolAgent:
             calls += not_run(session.turns[-1])
         return trajectory_of(session, sample_index, stop_reason=reason, calls=calls, fault=fault)
 
-    async def _converse(self, session: Session, calls: list[ToolCall]) -> StopReason:
+    async def _converse(self, session: Session, calls: list[ToolCall], deadline: asyncio.Timeout) -> StopReason:
         """Turn after turn; `calls` grows as they are answered. SessionOver, InfrastructureFailure."""
-        turn = await session.ask(session.problem.example.prompt)
+        turn = await _asked(session, session.problem.example.prompt, None, deadline)
         while True:
             reply = None if turn.answer.calls else self._user_reply(session)
             if not turn.answer.calls and reply is None:
@@ -67,9 +68,10 @@ class ToolAgent:
             if reply is None:
                 answered = await self._toolbox.answer(turn, session)
                 calls += answered
-                turn = await session.ask(result_messages(turn, answered), turn)
+                new = result_messages(turn, answered)
             else:
-                turn = await session.ask([{"role": "user", "content": reply}], turn)
+                new = [{"role": "user", "content": reply}]
+            turn = await _asked(session, new, turn, deadline)
 
     def _user_reply(self, session: Session) -> str | None:
         """What the simulated user says to the answers so far; None: nothing, or there is no user."""
@@ -78,6 +80,17 @@ class ToolAgent:
             return None
         answers = [turn.answer.content for turn in session.turns if not turn.answer.calls]
         return INTERACTIONS.get(name).reply(session.problem.example, answers)
+
+
+async def _asked(session: Session, new: Sequence[Message], after: Turn | None, deadline: asyncio.Timeout) -> Turn:
+    """The next turn. The deadline moves by as long as it takes: others may be waited for, and the engine has its own."""
+    when, loop = deadline.when(), asyncio.get_running_loop()
+    assert when is not None, "it is set whenever the policy is not asked"
+    left = when - loop.time()
+    deadline.reschedule(None)
+    turn = await session.ask(new, after)
+    deadline.reschedule(loop.time() + left)
+    return turn
 
 
 def _ending(session: Session, turn: Turn) -> StopReason:
