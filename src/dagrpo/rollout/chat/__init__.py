@@ -56,8 +56,9 @@ class ChatFormat(Protocol):
     ) -> tuple[int, ...] | None:
         """The tokens from the end of a completion to the next one's start, with the messages `new` in between.
 
-        `prompt` is what the completion continues. The tokens begin with the end-of-turn token where the completion was cut off before it. None where the template would
-        rewrite what was said before: then the conversation goes on in a new sample, rendered afresh.
+        `prompt` is what the completion continues. The tokens begin with the end-of-turn token where the completion was cut
+        off before it. None where the template would rewrite what was said before: then the conversation goes on in a new
+        sample, rendered afresh.
         """
         ...
 
