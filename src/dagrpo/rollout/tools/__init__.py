@@ -40,6 +40,13 @@ class ToolFunction:
         return {"type": "function", "function": function}
 
 
+def function_of_text(name: str, description: str, argument: str, meaning: str) -> ToolFunction:
+    """A function of one argument, a text that has to be given."""
+    properties = {argument: {"type": "string", "description": meaning}}
+    parameters = {"type": "object", "properties": properties, "required": [argument]}
+    return ToolFunction(name=name, description=description, parameters=parameters)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
     """Who calls."""
