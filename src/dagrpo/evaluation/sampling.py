@@ -38,6 +38,7 @@ class SplitAttempts:
 
     model: Path  # folder of the Hugging Face checkpoint
     split: Path  # train.parquet or test.parquet
+    passages: Path | None = None  # passages.parquet of its task, for tools that search
     max_problems: int | None = None  # only the first ones of the split; None: all
     sampling: Sampling  # its batch_size follows from the engine
     seeds: tuple[int, int]  # of the section that sampling comes from, and of the run

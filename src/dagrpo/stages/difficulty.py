@@ -24,6 +24,7 @@ def work(job: Job) -> None:
     attempts = SplitAttempts(
         model=job.input("model").parent,
         split=split,
+        passages=job.input("passages"),
         sampling=training_sampling(rollout, difficulty.samples),
         seeds=(difficulty.seed, 0),
         engine=job.runtime.engine,

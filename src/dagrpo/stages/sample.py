@@ -17,6 +17,7 @@ def work(job: Job) -> None:
     attempts = SplitAttempts(
         model=job.input("model").parent,
         split=split,
+        passages=job.input("passages"),
         max_problems=section.max_problems,
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
         seeds=(section.seed, job.own_seed),
