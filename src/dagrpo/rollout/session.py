@@ -77,7 +77,7 @@ class Session:
             raise SessionOver("max_tokens")
         self._started += 1
         completion = await self._complete(prompt, min(room, self._limits.new_tokens))
-        answer = self._chat.parse(completion.token_ids, offered)
+        answer = self._chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(
             number=len(self.turns),
@@ -98,7 +98,7 @@ class Session:
             return None, self.problem.token_ids
         if after is None:
             return None, self._chat.prompt(new, tools)[1]
-        between = self._chat.extension(after.completion.token_ids, new, tools)
+        between = self._chat.extension(after.prompt, after.completion.token_ids, new, tools)
         if between is None:
             return None, self._chat.prompt([*after.messages, *new], tools)[1]
         return after, (*after.prompt, *after.completion.token_ids, *between)
