@@ -23,6 +23,7 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
 
     `format` is the trainer's, `model_format` that of every checkpoint outside training, whatever the parameters say.
     Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and not here.
+    `fresh_tool` are the tools whose calls the tokenizer of a fresh model spells.
     """
     tasks = params.experiment.tasks
     verifiers = {get_task(name).verifier for name in tasks} | {params.reward.verifier} - {"task"}
@@ -40,5 +41,6 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "chat": [CHATS.module_of(params.rollout.chat.name)],
         "tool": sorted({TOOLS.module_of(name) for name in tools}),
         "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
+        "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
     }

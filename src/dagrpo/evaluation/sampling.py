@@ -38,6 +38,7 @@ class SplitAttempts:
 
     model: Path  # folder of the Hugging Face checkpoint
     split: Path  # train.parquet or test.parquet
+    passages: Path | None = None  # passages.parquet of its task, for tools that search
     max_problems: int | None = None  # only the first ones of the split; None: all
     conversation: Conversation
     sampling: Sampling  # its batch_size follows from the engine
@@ -46,7 +47,6 @@ class SplitAttempts:
     dtype: str  # of the engine
     server_log: Path
     agent_folder: Path  # for what the agent and its tools write
-    passages: Path | None = None  # of the task, for tools that search
 
 
 def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) -> Sampling:

@@ -25,6 +25,7 @@ def work(job: Job) -> None:
         model=job.input("model").parent,
         split=split,
         conversation=rollout,
+        passages=job.input("passages"),
         sampling=training_sampling(rollout, difficulty.samples),
         seeds=(difficulty.seed, 0),
         engine=job.runtime.engine,

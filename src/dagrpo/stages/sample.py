@@ -18,6 +18,7 @@ def work(job: Job) -> None:
     attempts = SplitAttempts(
         model=job.input("model").parent,
         split=split,
+        passages=job.input("passages"),
         max_problems=section.max_problems,
         conversation=conversation_of(job.params["rollout"]),
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),

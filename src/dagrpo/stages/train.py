@@ -48,6 +48,7 @@ def _run(job: Job) -> "TrainingRun":
     return TrainingRun(
         initial=job.input("initial").parent,
         train_split=job.input("train"),
+        passages=job.input("passages"),
         seed=job.own_seed,
         rollout=job.section(Rollout, "rollout"),
         reward=job.section(Reward, "reward"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dagrpo.errors import UserError
 from dagrpo.records import Example
+from dagrpo.tasks.demonstration import demonstration_of, demonstration_text
 
 SINGLE_TURN_AGENT = "single_turn_agent"
 TOOL_AGENT = "tool_agent"  # verl runs its tool loop for rows that say so, and for no others
@@ -55,6 +56,7 @@ SCHEMA = pa.schema(
         _text("interaction"),  # empty: none
         pa.field("pass_rate", pa.float64()),  # null: not known
         pa.field("prompt_tokens", pa.int32(), nullable=False),
+        _text("demonstration"),  # JSON; []: none
     ]
 )
 
@@ -98,6 +100,7 @@ def _row(example: Example) -> dict[str, Any]:
         "interaction": example.interaction,
         "pass_rate": example.pass_rate,
         "prompt_tokens": example.prompt_tokens,
+        "demonstration": demonstration_text(example.demonstration),
     }
 
 
@@ -135,6 +138,7 @@ def _example(row: dict[str, Any], where: str) -> Example:
         interaction=row["interaction"],
         pass_rate=row["pass_rate"],
         prompt_tokens=row["prompt_tokens"],
+        demonstration=demonstration_of(row["demonstration"], f"{where}, field `demonstration`"),
     )
 
 

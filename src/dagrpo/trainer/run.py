@@ -28,10 +28,10 @@ class TrainingRun:
     runtime: Runtime
     state: Path  # resumable, not an output; belongs to everything above but training.steps and runtime
     server_log: Path
-    passages: Path | None = None  # of the task, for tools that search
     policy: Path  # output: folder of the trained checkpoint, in the format of `initial`
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
+    passages: Path | None = None  # passages.parquet of the task, for tools that search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class TemplateFormat:
         self._end = self._id_of(self._template.end_of_turn)
         self._stops = {self._end, tokenizer.eos_token_id}
         kept = {*calls.openings, *calls.scaffold, thinking.OPENING, thinking.CLOSING}
+        self._control = _any_of(tokenizer.all_special_tokens)
         self._special = _any_of([token for token in tokenizer.all_special_tokens if token not in kept])
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
@@ -75,7 +76,7 @@ class TemplateFormat:
         if self._template.knows_thinking:
             split = thinking.split(text, opened=self._opens_thinking(prompt))
             start, thought = split.start, split.thinking
-        attempts = attempts_in(text[start:], self._calls, tools)
+        attempts = attempts_in(text[start:], self._calls, tools) if tools else []
         if not attempts and not start:
             return ParsedAnswer(content=completion_text(self._tokenizer, completion))
         answer = text[start:]
@@ -86,6 +87,14 @@ class TemplateFormat:
             calls=self._parsed(answer, start, attempts, written),
             dropped_calls=sum(said.count(opening) for opening in self._calls.openings),
         )
+
+    def text(self, completion: Sequence[int]) -> str:
+        """The completion, calls and thinking included, without special tokens."""
+        return completion_text(self._tokenizer, completion)
+
+    def harmless(self, text: str) -> str:
+        """With a space in every special token that it spells, so that it is tokenized as ordinary text."""
+        return self._control.sub(lambda found: f"{found.group()[0]} {found.group()[1:]}", text)
 
     def message(self, answer: ParsedAnswer) -> Message:
         """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
