@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MOST_CALLS = 256
+MOST_CALLS = 64
 """Calls of one turn that are read; those after them are refused unread, which bounds the time that a turn can take."""
 
 Status = Literal["ok", "undecodable", "unclosed", "missing_name", "unknown_tool", "wrong_arguments"]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 
 from dagrpo.rollout.calls import MOST_CALLS, Attempt, Status, unread
@@ -9,54 +10,67 @@ from dagrpo.rollout.calls.json_text import Unreadable, json_at
 from dagrpo.rollout.calls.marked import Broken, named_call, object_of
 
 
-def opened_calls(
-    text: str, opening: str, begin: int, calls_of: Callable[[str, int, int], Iterable[Attempt]]
-) -> Iterator[Attempt]:
-    """The calls after each opening marker from `begin` on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """How calls are listed."""
 
-    calls_of: text, position of a marker, that of the next one -> its calls, one at least.
-    """
+    opening: str  # the marker before the first; a call that cannot be read ends where the next one stands
+    between: re.Pattern[str] | None = None  # what parts two calls; None: there is only one
+
+
+def opened_calls(
+    text: str, opening: str, begin: int, calls_of: Callable[[str, int], Iterable[Attempt]]
+) -> Iterator[Attempt]:
+    """The calls after each opening marker from `begin` on. calls_of: text, a marker's position -> its calls, one at least."""
     start = text.find(opening, begin)
     for position in count():
         if start < 0:
             return
-        following = text.find(opening, start + len(opening))
-        limit = following if following >= 0 else len(text)
-        attempts = calls_of(text, start, limit) if position < MOST_CALLS else [unread(start, limit)]
-        for attempt in attempts:
+        end = start
+        for attempt in calls_of(text, start) if position < MOST_CALLS else [_unread(text, start, opening)]:
             yield attempt
-            start = attempt.end
-        start = text.find(opening, start)
+            end = attempt.end
+        start = text.find(opening, end)
 
 
-def listed_calls(
-    text: str, start: int, begin: int, limit: int, between: re.Pattern[str] | None, name: str = ""
-) -> Iterator[Attempt]:
-    """The calls from `begin` on, as long as `between` matches after one; the first attempt starts at `start`.
+def listed_calls(text: str, start: int, begin: int, listing: Listing, name: str = "") -> Iterator[Attempt]:
+    """The calls from `begin` on, as long as something parts them; the first attempt starts at `start`.
 
-    limit: where a call ends that cannot be read. name: of the tool, where the JSON has nothing but its arguments.
+    name: of the tool, where the JSON has nothing but its arguments.
     """
-    for position in range(MOST_CALLS):
-        attempt = _attempt(text, (start, begin, limit), name)
+    for position in count():
+        if position == MOST_CALLS:
+            yield _unread(text, start, listing.opening)
+            return
+        attempt = _attempt(text, (start, begin), listing, name)
         yield attempt
-        following = between.match(text, attempt.end) if between and attempt.end < limit else None
+        following = listing.between.match(text, attempt.end) if listing.between else None
         if following is None:
             return
         start = begin = following.end()
-        if position == MOST_CALLS - 1:
-            yield unread(start, limit)
 
 
-def _attempt(text: str, places: tuple[int, int, int], name: str) -> Attempt:
-    start, begin, limit = places
-    end = limit
+def _attempt(text: str, places: tuple[int, int], listing: Listing, name: str) -> Attempt:
+    start, begin = places
     try:
         value, end = json_at(text, begin)
-        name, arguments = (name, object_of(value, name)) if name else named_call(value)
     except Unreadable as error:
+        end = _next(text, begin, listing.opening)
         status: Status = "unclosed" if error.cut_off else "undecodable"
         fault = f"The call is cut off. {error}" if error.cut_off else str(error)
         return Attempt(start=start, end=end, name=name, status=status, fault=fault)
+    try:
+        name, arguments = (name, object_of(value, name)) if name else named_call(value)
     except Broken as error:
-        return Attempt(start=start, end=end, name=error.name or name, status=error.status, fault=error.fault)
+        return Attempt(start=start, end=end, name=error.name, status=error.status, fault=error.fault)
     return Attempt(start=start, end=end, name=name, arguments=arguments)
+
+
+def _unread(text: str, start: int, opening: str) -> Attempt:
+    return unread(start, _next(text, start + 1, opening))
+
+
+def _next(text: str, begin: int, opening: str) -> int:
+    """Where the next opening marker stands, or the text's end."""
+    following = text.find(opening, begin)
+    return following if following >= 0 else len(text)

@@ -5,7 +5,7 @@ framing becomes special tokens; the same characters within a message are encoded
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -27,9 +27,11 @@ class Tokens:
 
     def guarded(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with stand-ins for special tokens in what they say."""
-        return [
-            {**message, **{key: self._guard(message[key]) for key in message if key != "role"}} for message in messages
-        ]
+        return [_mapped(message, self._guard) for message in messages]
+
+    def parted(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages with a space in each special token that they name, for a renderer that knows no stand-ins."""
+        return [_mapped(message, self._part) for message in messages]
 
     def restored(self, text: str) -> str:
         """The text with what the stand-ins stand for."""
@@ -58,12 +60,20 @@ class Tokens:
         assert isinstance(token_id, int)
         return token_id
 
-    def _guard(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._pattern.sub(lambda match: f"{_BEGIN}{self.special.index(match[0])}{_END}", value)
-        if isinstance(value, Mapping):
-            return {key: self._guard(inner) for key, inner in value.items()}
-        return [self._guard(inner) for inner in value] if isinstance(value, list) else value
+    def _guard(self, text: str) -> str:
+        return self._pattern.sub(lambda match: f"{_BEGIN}{self.special.index(match[0])}{_END}", text)
+
+    def _part(self, text: str) -> str:
+        return self._pattern.sub(lambda match: f"{match[0][:1]} {match[0][1:]}", text)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A message with every text in it changed, but for its role."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: inner if key == "role" else _mapped(inner, change) for key, inner in value.items()}
+    return [_mapped(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def any_of(tokens: Sequence[str]) -> re.Pattern[str]:

@@ -7,11 +7,12 @@ from typing import Any
 
 from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
 from dagrpo.rollout.calls.json_text import after_spaces, spelled_json
-from dagrpo.rollout.calls.listed import listed_calls, opened_calls
+from dagrpo.rollout.calls.listed import Listing, listed_calls, opened_calls
 
 OPENING, ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 _NAMED = re.compile(r"\s*([\w.-]{1,200})\[ARGS\]")
-_BETWEEN = re.compile(r"\s*,\s*")
+_LISTING = Listing(opening=OPENING, between=re.compile(r"\s*,\s*"))
+_SINGLE = Listing(opening=OPENING)
 _CLOSE = re.compile(r"\s*\]")
 
 
@@ -28,16 +29,16 @@ def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     return f"{OPENING} [{listed}]"
 
 
-def _calls(text: str, start: int, limit: int) -> list[Attempt]:
+def _calls(text: str, start: int) -> list[Attempt]:
     begin = after_spaces(text, start + len(OPENING))
     if named := _NAMED.match(text, start + len(OPENING)):
-        return list(listed_calls(text, start, named.end(), limit, None, name=named[1]))
+        return list(listed_calls(text, start, named.end(), _SINGLE, name=named[1]))
     if not text.startswith("[", begin):
-        return list(listed_calls(text, start, begin, limit, None))
+        return list(listed_calls(text, start, begin, _SINGLE))
     first = after_spaces(text, begin + 1)
     if text.startswith("]", first):
         return [Attempt(start=start, end=first + 1, status="undecodable", fault="The list of calls is empty.")]
-    attempts = list(listed_calls(text, start, first, limit, _BETWEEN))
+    attempts = list(listed_calls(text, start, first, _LISTING))
     return [*attempts[:-1], _closed(text, attempts[-1])]
 
 
