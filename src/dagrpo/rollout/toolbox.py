@@ -46,7 +46,7 @@ class Toolbox:
             async with slots:
                 start = time.perf_counter()
                 outcome = await self._outcome(call, _context(session, turn, index))
-                told = session.chat.harmless(shortened(outcome.result, self._limits))
+                told = shortened(outcome.result, self._limits)
                 return replace(_recorded(turn, call, outcome.status), result=told, seconds=time.perf_counter() - start)
 
         return list(await asyncio.gather(*(one(index, call) for index, call in enumerate(turn.answer.calls))))
