@@ -116,6 +116,10 @@ class FamilyFormat:
             dropped_calls=self._dropped(completion, parsed, calls),
         )
 
+    def text(self, completion: Sequence[int]) -> str:
+        """The completion, calls and thinking included, without special tokens."""
+        return completion_text(self._tokenizer, completion)
+
     def message(self, answer: ParsedAnswer) -> Message:
         """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
