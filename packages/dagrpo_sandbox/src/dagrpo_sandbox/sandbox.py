@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import time
 from asyncio.subprocess import PIPE, Process
 
@@ -31,9 +32,10 @@ ENDINGS: dict[bytes, Status] = {
 class Sandbox:
     """Runs programs one after the other. `usable` says whether it takes another one."""
 
-    def __init__(self, process: Process, first: int, limits: Limits) -> None:
+    def __init__(self, process: Process, handle: int, first: int, limits: Limits) -> None:
         self.usable = True
         self._process = process
+        self._handle = handle  # a pidfd of bubblewrap: a signal sent there reaches no other process
         self._first = first  # the pid, outside, of the first process inside
         self._limits = limits
         self._over_memory = False
@@ -58,14 +60,15 @@ class Sandbox:
         finally:
             os.close(program)
             os.close(status[1])
+        handle = os.pidfd_open(process.pid)
         try:
             first = await _first_process(process, status[0])
         except BaseException:
-            await _end(process)
+            await _end(process, handle)
             raise
         finally:
             os.close(status[0])
-        return cls(process, first, limits)
+        return cls(process, handle, first, limits)
 
     async def run(self, program: str, *, keep: bool = False) -> Result:
         """What comes of a program; with `keep`, its variables are there for the next one. Cancelled, it ends the sandbox."""
@@ -90,12 +93,14 @@ class Sandbox:
     async def close(self) -> None:
         """Nothing of it is left."""
         self.usable = False
-        await _end(self._process)
+        if self._handle >= 0:
+            handle, self._handle = self._handle, -1
+            await _end(self._process, handle)
 
     def kill(self) -> None:
         """With bubblewrap the kernel ends every process inside."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self._handle >= 0:
+            _kill(self._handle)
 
     async def _exchange(self, program: bytes, keep: bool) -> tuple[Result, bool]:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -138,9 +143,15 @@ async def _first_process(process: Process, status: int) -> int:
     raise SandboxUnavailable(why_it_fails(message))
 
 
-async def _end(process: Process) -> None:
+def _kill(handle: int) -> None:
+    """Process.kill may reap the process, of which asyncio then knows nothing."""
     with contextlib.suppress(ProcessLookupError):
-        process.kill()
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+
+async def _end(process: Process, handle: int) -> None:
+    _kill(handle)
+    os.close(handle)
     if process.stdin is not None:
         process.stdin.close()
     await process.wait()
