@@ -131,7 +131,9 @@ def _become_nobody() -> tuple[str, ...]:
         return ()
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        raise SandboxUnavailable("root gives up its rights with setpriv, which is missing: install util-linux, or do not be root")
+        raise SandboxUnavailable(
+            "root gives up its rights with setpriv, which is missing: install util-linux, or do not be root"
+        )
     return (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs")
 
 
@@ -174,4 +176,3 @@ def _resource_limits(limits: Limits) -> dict[str, int]:
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
     }
-

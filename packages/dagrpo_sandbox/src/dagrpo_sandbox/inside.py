@@ -7,8 +7,10 @@ its descriptors, through which they could answer for the programs after them.
 Requests on stdin: REQUEST, then the program. Answers on stdout: READY once, then REPLY and the output for each request.
 """
 
+import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import resource
 import select
@@ -17,7 +19,9 @@ import struct
 import sys
 import time
 
-REQUEST = struct.Struct("<Id?")  # bytes of the program; seconds it may take; whether its variables are kept for the next
+REQUEST = struct.Struct(
+    "<Id?"
+)  # bytes of the program; seconds it may take; whether its variables are kept for the next
 REPLY = struct.Struct("<cd?I")  # how it ended; seconds it took; whether there may be a next; bytes of output
 LENGTH = struct.Struct("<I")
 READY = b"R"
@@ -25,6 +29,11 @@ FINE, FAILED, TIMED_OUT, TOO_MUCH_OUTPUT, SIGNALLED = b"K", b"F", b"T", b"O", b"
 PR_SET_DUMPABLE = 4
 WRITABLE = ("/tmp", "/dev/shm")  # whatever else there is, is mounted read-only
 CHUNK = 65536
+LONG_LINE = 1000  # characters; it is not quoted in a traceback
+OFTEN_USED = (
+    *("collections", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "linecache", "math"),
+    *("random", "re", "statistics", "string", "traceback"),
+)
 
 
 def receive(descriptor: int, size: int) -> bytes:
@@ -85,7 +94,7 @@ def execute(program: str, scope: dict[str, object]) -> bool:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
         return stop.code is None or stop.code == 0
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 a program may raise anything
         show(program, error)
         return False
     return True
@@ -106,7 +115,10 @@ def show(program: str, error: BaseException) -> None:
     import linecache
     import traceback
 
-    linecache.cache["<program>"] = (len(program), None, program.splitlines(keepends=True), "<program>")
+    lines = [line if len(line) < LONG_LINE else "\n" for line in program.splitlines(keepends=True)]
+    linecache.cache["<program>"] = (len(program), None, lines, "<program>")
+    if isinstance(error, SyntaxError) and len(error.text or "") >= LONG_LINE:
+        error.text = None
     ours = error.__traceback__
     traceback.print_exception(type(error), error, ours.tb_next if ours else None)
 
@@ -173,10 +185,8 @@ class Worker:
         """Kills every process but this one, and reaps them: the worker's wait status. Afterwards the namespace is empty."""
         status = 0
         while True:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             try:
                 pid, ended = os.waitpid(-1, 0)
             except ChildProcessError:
@@ -238,7 +248,8 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     output, warm, *limits = sys.argv[1:]
     if warm == "warm":
-        import collections, datetime, decimal, fractions, functools, itertools, linecache, math, random, re, statistics, string, traceback  # fmt: skip # noqa: E401, F401, I001
+        for name in OFTEN_USED:
+            importlib.import_module(name)
         gc.collect()
         gc.freeze()
     send(1, READY)

@@ -83,7 +83,9 @@ REFUSED: dict[str, tuple[int, int | None]] = {
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
 }
-NOT_THERE: dict[str, tuple[int, int]] = {"clone3": (435, 435)}  # ENOSYS: glibc then uses clone, whose flags can be looked at
+NOT_THERE: dict[str, tuple[int, int]] = {
+    "clone3": (435, 435)
+}  # ENOSYS: glibc then uses clone, whose flags can be looked at
 CLONE = (56, 220)
 PRLIMIT = (302, 261)
 
