@@ -20,6 +20,17 @@ class Arithmetic(Section):
     )
 
 
+class ArithmeticTool(Section):
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the problem generator.")
+    train: Annotated[int, Field(ge=1, le=400_000)] = Field(20_000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        500, description="Number of held-out problems; none of them is in train."
+    )
+    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.33, description="Share of the training problems whose demonstration calls the tool; the rest answer at once."
+    )
+
+
 class Data(Section):
     mirror: str | None = Field(
         None,
@@ -61,6 +72,9 @@ class Data(Section):
         1.0, description="Drop train problems with a known pass rate above this: nothing left to learn."
     )
     arithmetic: Arithmetic = Field(Arithmetic(), description="The generated arithmetic problems.")
+    arithmetic_tool: ArithmeticTool = Field(
+        ArithmeticTool(), description="Generated products and sums, with a calculator or without."
+    )
 
     @model_validator(mode="after")
     def _mirror_is_not_empty(self) -> Self:

@@ -7,7 +7,7 @@ from typing import Any
 from dagrpo.params.data import Data
 from dagrpo.records import Example
 from dagrpo.tasks.passages import Passage
-from dagrpo.tasks.tools import INTERACTIONS, TOOLS
+from dagrpo.tasks.tools import INTERACTIONS, is_oracle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Task:
     @property
     def oracle(self) -> bool:
         """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
-        return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)
+        return any(map(is_oracle, self.tools)) or INTERACTIONS.get(self.interaction, False)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -1,10 +1,16 @@
-"""The tools a task may offer, as the policy is told of them. What they do when called is not here.
+"""The tools a task may offer, as the policy is told of them: plug-ins of rollout/tools, and some that nothing runs.
+
+What they do when called is not here.
 
 An oracle knows the ground truth: a score obtained with one says nothing about the policy, so that no evaluation offers it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from dagrpo.rollout import tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +55,24 @@ CODE_INTERPRETER = Tool(
 )
 TOOLS = {tool.name: tool for tool in (CALC_GSM8K_REWARD, CALC_GEO3K_REWARD, CODE_INTERPRETER)}
 INTERACTIONS = {"gsm8k": True}  # simulated users: name -> whether it is an oracle, because it tells right from wrong
+
+
+def schemas_of(names: Sequence[str]) -> list[dict[str, Any]]:
+    """The OpenAI function schemas of tools with their default parameters. UserError: one of them is not known."""
+    return [schema for name in names for schema in _schemas(name)]
+
+
+def is_oracle(name: str) -> bool:
+    """Whether a tool knows the ground truth. UserError: it is not known."""
+    return TOOLS[name].oracle if _is_only_told(name) else tools.TOOLS.get(name).oracle
+
+
+@cache  # every problem of a task asks, and looking for plug-ins takes a while
+def _schemas(name: str) -> tuple[dict[str, Any], ...]:
+    if _is_only_told(name):
+        return (TOOLS[name].schema,)
+    return tuple(function.schema for functions in tools.functions_of([name], {}).values() for function in functions)
+
+
+def _is_only_told(name: str) -> bool:
+    return name in TOOLS and name not in tools.TOOLS.own_names()

@@ -15,7 +15,7 @@ from dagrpo.errors import UserError
 from dagrpo.files import read_json
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
-from dagrpo.tasks.tools import TOOLS
+from dagrpo.tasks.tools import schemas_of
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
@@ -38,7 +38,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def rendered(tokenizer: PreTrainedTokenizerBase, example: Example) -> str:
     """The prompt of a problem with its tools. UserError names the problem that the chat template refuses."""
     try:
-        return prompt_text(tokenizer, example.prompt, [TOOLS[name].schema for name in example.tools])
+        return prompt_text(tokenizer, example.prompt, schemas_of(example.tools))
     except TemplateError as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(
