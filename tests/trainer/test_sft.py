@@ -21,7 +21,6 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.runtime import SftRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.rollout.chat import chat_format
-from dagrpo.tasks.tools import schemas_of
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.trainer.supervised import supervised_sequences
@@ -85,7 +84,7 @@ def test_the_first_loss_and_gradient_are_those_of_the_mean_over_target_tokens(
     model = AutoModelForCausalLM.from_pretrained(inputs[0], dtype=torch.float32).eval()
     losses = []
     chat = chat_format(tokenizer, run.chat)
-    for row in supervised_sequences(inputs[1], tokenizer, chat, schemas_of):  # a batch of ten is the whole split
+    for row in supervised_sequences(inputs[1], tokenizer, chat, run.tools):  # a batch of ten is the whole split
         logits = torch.log_softmax(model(torch.tensor([row.token_ids])).logits[0], dim=-1)
         learned = [position for position, is_learned in enumerate(row.loss_mask) if is_learned]
         losses += [-logits[position - 1, row.token_ids[position]] for position in learned]

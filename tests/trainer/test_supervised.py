@@ -18,16 +18,16 @@ from dagrpo.rendering import render
 from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema, chat_format
 from dagrpo.rollout.chat.template import Config
 from dagrpo.rollout.session import Session, SessionLimits
+from dagrpo.rollout.tools import functions_of
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.tasks.demonstration import called, result, said
 from dagrpo.tasks.schema import to_table
-from dagrpo.tasks.tools import schemas_of
 from dagrpo.trainer.supervised import Supervision, supervised_sequences
 
 PLAIN = character_tokenizer(256)
 TOKENIZER = character_tokenizer(1024, [("calculator", "expression")])
 CHAT = chat_format(TOKENIZER, Config())
-TOOLS = tuple(schemas_of(["calculator"]))
+TOOLS = tuple(function.schema for function in functions_of(["calculator"], {})["calculator"])
 CALLING = replace(
     runs.example(2),
     tools=("calculator",),
@@ -36,7 +36,7 @@ CALLING = replace(
 
 
 def _sequence(example: Example, chat: ChatFormat = CHAT) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    written = Supervision(TOKENIZER, chat).sequence(example, schemas_of(example.tools), "the row")
+    written = Supervision(TOKENIZER, chat).sequence(example, TOOLS, "the row")
     return written.token_ids, written.loss_mask
 
 
@@ -114,7 +114,7 @@ def _write(path: Path, *rows: Example) -> Path:
 
 def test_rows_with_and_without_a_demonstration_stand_side_by_side(tmp_path: Path) -> None:
     path = _write(tmp_path / "train.parquet", runs.example(1), CALLING)
-    one, other = supervised_sequences(path, TOKENIZER, CHAT, schemas_of)
+    one, other = supervised_sequences(path, TOKENIZER, CHAT, {})
     assert (other.token_ids, other.loss_mask) == _sequence(CALLING)
     assert len(one.token_ids) < len(other.token_ids)
 
@@ -129,12 +129,12 @@ def test_rows_with_and_without_a_demonstration_stand_side_by_side(tmp_path: Path
 def test_a_row_with_nothing_to_learn_is_named(changes: dict[str, object], sentence: str, tmp_path: Path) -> None:
     path = _write(tmp_path / "train.parquet", runs.example(1), replace(runs.example(2), **changes))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=sentence):
-        supervised_sequences(path, TOKENIZER, CHAT, schemas_of)
+        supervised_sequences(path, TOKENIZER, CHAT, {})
 
 
 def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.parquet has no rows: set experiment\.train to a task"):
-        supervised_sequences(_write(tmp_path / "train.parquet"), TOKENIZER, CHAT, schemas_of)
+        supervised_sequences(_write(tmp_path / "train.parquet"), TOKENIZER, CHAT, {})
 
 
 @pytest.mark.parametrize(

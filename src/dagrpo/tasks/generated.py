@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from dagrpo.errors import UserError
 from dagrpo.records import Example
-from dagrpo.tasks.passages import Passage
+from dagrpo.search import Passage
 from dagrpo.tasks.task import Problems
 
 PATIENCE = 1000  # draws in a row that give nothing new: there is hardly anything left to draw

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.base import Section
 from dagrpo.params.plugged import Choice
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
@@ -48,3 +49,4 @@ class SftRun:
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
     chat: Choice = field(default_factory=template.Config)  # the form in which demonstrations are written
+    tools: Mapping[str, Section] = field(default_factory=dict)  # the parameters of tools, by name

@@ -16,7 +16,6 @@ from dagrpo.console import progress
 from dagrpo.distributed import World
 from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
-from dagrpo.tasks.tools import schemas_of
 from dagrpo.trainer import state
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.optimizer import adamw, apply_gradients, decayed, warmed_up
@@ -54,7 +53,8 @@ class FineTuning:
         self._world = world
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
-        self._rows = supervised_sequences(run.train_split, tokenizer, chat_format(tokenizer, run.chat), schemas_of)
+        chat = chat_format(tokenizer, run.chat)
+        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.tools)
         self._policy = load_policy(run.model, world)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 

@@ -4,7 +4,7 @@ A row's target is its answer or, where it has one, its demonstration: the tokens
 just that, turn by turn, and only what the policy says is learned.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
+from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
+from dagrpo.rollout.tools import functions_of
 from dagrpo.tasks.schema import from_table
 
 
@@ -29,20 +31,20 @@ class SupervisedSequence:
     loss_mask: tuple[bool, ...]  # [tokens], True on what is learned
 
 
-ToolSchemas = Callable[[Sequence[str]], Sequence[ToolSchema]]
-"""The schemas of the tools of these names."""
-
-
 def supervised_sequences(
-    path: Path, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, schemas_of: ToolSchemas
+    path: Path, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, tools: Mapping[str, Section]
 ) -> list[SupervisedSequence]:
-    """What is learned of each row of a train split. UserError names a row that has nothing to learn, or cannot be written."""
+    """What is learned of each row of a train split. UserError names a row that has nothing to learn, or cannot be written.
+
+    tools: the parameters of tools, by name.
+    """
     rows = from_table(read_parquet(path), path)
     if not rows:
         raise UserError(f"{path} has no rows: set experiment.train to a task that has a train split.")
     supervision = Supervision(tokenizer, chat)
+    schemas = {offered: _schemas(offered, tools) for offered in {example.tools for example in rows}}
     return [
-        supervision.sequence(example, schemas_of(example.tools), f"{path} row {index}")
+        supervision.sequence(example, schemas[example.tools], f"{path} row {index}")
         for index, example in enumerate(rows)
     ]
 
@@ -131,6 +133,10 @@ def _turns(messages: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
         else:
             turns[-1][1].append(message)
     return turns
+
+
+def _schemas(names: Sequence[str], tools: Mapping[str, Section]) -> list[ToolSchema]:
+    return [function.schema for offered in functions_of(names, tools).values() for function in offered]
 
 
 def _called(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
