@@ -32,6 +32,8 @@ NAMES = {
     "math",
     "math_500",
     "openmath",
+    "python_math",
+    "worlds",
 }
 
 
@@ -57,6 +59,8 @@ def test_what_rollouts_of_one_turn_of_text_cannot_do_is_said() -> None:
         "geo3k_tool": ("tools", "images"),
         "gsm8k_feedback": ("interaction",),
         "gsm8k_tool": ("tools",),
+        "python_math": ("tools",),
+        "worlds": ("tools",),
     }
 
 
@@ -69,7 +73,7 @@ def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
         ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.train"
     ):
         get_task("gsm8")
-    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, openmath; correct"):
+    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, worlds; correct"):
         get_task("zzz")
 
 
