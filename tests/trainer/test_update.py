@@ -12,7 +12,7 @@ from dagrpo.distributed import World, single_process
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.optimizer import adamw, warmed_up
+from dagrpo.trainer.optimizer import adamw, decayed, warmed_up
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
@@ -192,6 +192,11 @@ def test_the_divergence_is_measured_against_the_reference_and_zero_at_the_start(
 def test_the_learning_rate_rises_linearly_and_stays() -> None:
     assert [warmed_up(1.0, update, 4) for update in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert warmed_up(0.5, 0, 0) == 0.5
+
+
+def test_the_decay_is_linear_and_ends() -> None:
+    assert [decayed(0.2, update, 4) for update in (0, 2, 4, 5)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert {decayed(1.0, update, 7) for update in range(20)} == {1.0}
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
