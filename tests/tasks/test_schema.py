@@ -28,6 +28,8 @@ EXAMPLE = Example(
     data_source="openai/gsm8k",
 )
 
+CALL = {"name": "calc_geo3k_reward", "arguments": {"answer": "\\frac{1}{2}"}}
+
 
 def _table(column: str, value: object) -> pa.Table:
     """Two rows, the second with another value in one column."""
@@ -68,7 +70,15 @@ def test_no_column_but_the_pass_rate_may_hold_a_null() -> None:
 def test_the_columns_are_those_of_verl_and_the_task() -> None:
     of_verl = ["data_source", "agent_name", "prompt", "images", "ability", "reward_model", "extra_info"]
     assert SCHEMA.names[:7] == of_verl
-    assert SCHEMA.names[7:] == ["task", "verifier", "tools", "interaction", "pass_rate", "prompt_tokens"]
+    assert SCHEMA.names[7:] == [
+        "task",
+        "verifier",
+        "tools",
+        "interaction",
+        "pass_rate",
+        "prompt_tokens",
+        "demonstration",
+    ]
     extra = ["split", "index", "answer", "question", "need_tools_kwargs"]
     assert [field.name for field in SCHEMA.field("extra_info").type] == extra
 
@@ -82,6 +92,11 @@ def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Pat
         interaction="gsm8k",
         pass_rate=0.25,
         prompt_tokens=77,
+        demonstration=(
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": CALL}]},
+            {"role": "tool", "content": "\u20ac 1"},
+            {"role": "assistant", "content": "#### 1"},
+        ),
     )
     write_parquet(tmp_path / "test.parquet", to_table([whole]))
     assert from_table(read_parquet(tmp_path / "test.parquet"), FILE) == [whole]
@@ -144,6 +159,14 @@ def test_a_column_of_another_type_is_named() -> None:
         ("prompt", [{"role": "robot", "content": "Hi"}], "row 1, field `prompt.role` is 'robot'"),
         ("prompt", [{"role": "user", "content": ""}], "row 1, field `prompt.content` is empty"),
         ("task", "", "row 1, field `task` is empty"),
+        ("demonstration", "[", "row 1, field `demonstration` is not JSON"),
+        ("demonstration", "[1]", "row 1, field `demonstration` is not a list of messages of assistant, tool, user"),
+        ("demonstration", '[{"role": "assistant"}]', "row 1, field `demonstration` is not a list of messages"),
+        (
+            "demonstration",
+            '[{"role": "user", "content": "Go on."}]',
+            "row 1, field `demonstration` has the roles user: it",
+        ),
     ],
 )
 def test_a_bad_value_is_named_by_file_row_and_field(column: str, value: object, sentence: str) -> None:

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.rollout.single_turns import single_turns
 from tests.trainer import runs
 
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import SingleTurn
-from dagrpo.rollout.prompts import problems_of_step, training_problems
+from dagrpo.rollout.prompts import Prompts, problems_of_step, training_problems
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 
@@ -21,9 +22,9 @@ class _Notebook(runs.ScriptedEngine):
 
     requests: list[SamplingRequest]
 
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         self.requests = list(requests)
-        return super().generate(requests, lockstep=lockstep)
+        return super().generate(requests, **waves)
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,13 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, lis
     folder: Path = tmp_path_factory.mktemp("inputs")
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_problems(run.train_split, tokenizer, run.training)
+    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader:
+    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
         buffer = Buffer(
             engine=engine,
-            agent=SingleTurn(tokenizer),
+            agent=agent,
             grader=grader,
             problems=problems,
             rollout=run.rollout,

@@ -83,7 +83,7 @@ class Session:
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
-        completion = await self._completion(prompt, min(room, self._limits.new_tokens, most or room))
+        completion = await self._completion(prompt, min(room, self._limits.new_tokens))
         answer = self.chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(

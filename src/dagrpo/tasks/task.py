@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dagrpo.params.data import Data
 from dagrpo.records import Example
+from dagrpo.tasks.passages import Passage
 from dagrpo.tasks.tools import INTERACTIONS, TOOLS
 
 
@@ -21,6 +23,7 @@ class Problems:
     read: Mapping[str, int]  # split -> rows read, exact copies included
     held_out: bool = False  # no test split of its own: data.held_out problems of train become one
     levels: Sequence[str] = ()  # where an example's `ability` is its level: all of them
+    passages: Sequence[Passage] = ()  # of all splits, for a tool that searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Problem:
     answer: str  # the source's own full answer, the target of supervised fine-tuning; "": it has none
     ground_truth: str
     images: tuple[bytes, ...] = ()
+    demonstration: tuple[Mapping[str, Any], ...] = ()  # as in Example; (): the target is `answer`
     pass_rate: float | None = None
 
 
@@ -50,12 +54,6 @@ class Task:
     def oracle(self) -> bool:
         """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
         return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What rollouts must be able to do beyond one turn of text: tools, interaction, images."""
-        needs = {"tools": bool(self.tools), "interaction": bool(self.interaction), "images": self.images}
-        return tuple(name for name, needed in needs.items() if needed)
 
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:

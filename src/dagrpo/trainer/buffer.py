@@ -9,53 +9,73 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dagrpo.algorithms.advantages import advantages_of
+from dagrpo.algorithms.advantages import advantages_of_kept
 from dagrpo.params.plugged import Choice
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import Agent
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
+from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRollouts:
-    """One step's graded trajectories; those of one problem are next to each other."""
+    """One step's graded trajectories; those of one problem are next to each other.
+
+    A trajectory is left out of everything that is learned, and of all means, when it was excluded or nothing was sampled.
+    """
 
     step: int  # from 0
     group_size: int  # trajectories per problem
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
     rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
-    advantages: Tensor  # [trajectories] float32, of these rewards
+    advantages: Tensor  # [trajectories] float32, of these rewards; 0 where the trajectory is left out
 
     @property
-    def samples(self) -> list[TokenSample]:
-        """The token sequence of each trajectory. [trajectories]"""
-        assert all(len(each.trajectory.samples) == 1 for each in self.graded), "a single turn has one sample"
-        return [each.trajectory.samples[0] for each in self.graded]
+    def kept(self) -> list[int]:
+        """The places of the trajectories that are not left out, rising."""
+        return [place for place, each in enumerate(self.graded) if is_learned(each.trajectory)]
+
+    @property
+    def samples(self) -> list[tuple[int, TokenSample]]:
+        """The token sequences of the trajectories that are kept, in order, each with the place of its trajectory."""
+        return [
+            (place, sample)
+            for place in self.kept
+            for sample in self.graded[place].trajectory.samples
+            if any(sample.loss_mask)
+        ]
 
     @property
     def logprobs(self) -> list[float]:
-        """The engine's, of all tokens that the policy wrote. [tokens]"""
-        return list(itertools.chain.from_iterable(sample.completion_logprobs for sample in self.samples))
+        """The engine's, of all tokens that the policy wrote in those. [tokens]"""
+        return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
 
     def batch(self) -> RolloutBatch:
         """What the update reads of them."""
-        samples = self.samples
+        places = [place for place, _ in self.samples]
+        samples = [sample for _, sample in self.samples]
         return RolloutBatch(
             sequences=TokenSequences.of([s.token_ids for s in samples], [s.loss_mask for s in samples]),
+            trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
-            advantages=self.advantages,
+            advantages=self.advantages[places],
         )
+
+
+def is_learned(trajectory: Trajectory) -> bool:
+    """Whether there is something to learn from: it was not excluded, and the policy wrote something."""
+    return not trajectory.excluded and trajectory.tokens > 0
 
 
 class Buffer:
@@ -68,7 +88,7 @@ class Buffer:
         self,
         *,
         engine: RolloutEngine,
-        agent: Agent,
+        agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
         rollout: Rollout,
@@ -96,18 +116,20 @@ class Buffer:
         problems = problems_of_step(self._problems, step, self._training, self._seed)
         trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
         graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
-        rewards = self._rewards(step, graded)
+        learned = np.array([is_learned(trajectory) for trajectory in trajectories])
+        rewards = self._rewards(step, graded, learned)
+        group_size = self._training.samples_per_prompt
         return StepRollouts(
             step=step,
-            group_size=self._training.samples_per_prompt,
+            group_size=group_size,
             graded=tuple(graded),
             rewards=rewards,
-            advantages=advantages_of(rewards, self._training.samples_per_prompt, self._advantage),
+            advantages=advantages_of_kept(rewards, torch.from_numpy(learned), group_size, self._advantage),
         )
 
-    def _rewards(self, step: int, graded: Sequence[GradedTrajectory]) -> Tensor:
-        """The scores' rewards; in the control experiment, shuffled among the step's trajectories."""
+    def _rewards(self, step: int, graded: Sequence[GradedTrajectory], learned: NDArray[np.bool_]) -> Tensor:
+        """The scores' rewards; in the control experiment, shuffled among the step's trajectories that are kept."""
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         if self._reward.permuted:
-            rewards = np.random.default_rng([self._seed, step, 1]).permutation(rewards)
+            rewards[learned] = np.random.default_rng([self._seed, step, 1]).permutation(rewards[learned])
         return torch.from_numpy(rewards)

@@ -40,7 +40,7 @@ class Limits(Choice):
         4, description="Calls of one turn that run at the same time; all are answered, in their order."
     )
     call_seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds for one call.")
-    seconds: Annotated[float, Field(gt=0)] = Field(1800.0, description="Seconds for one trajectory.")
+    seconds: Annotated[float, Field(gt=0)] = Field(1800.0, description="Seconds for one trajectory, those in which it waits for the engine not counted.")
     call_retries: Annotated[int, Field(ge=0)] = Field(
         2, description="How often a call is made again that failed through no fault of the policy."
     )
