@@ -142,7 +142,7 @@ def test_the_engines_failure_ends_what_waits_for_the_program() -> None:
                 await asyncio.sleep(1000)
 
             with pytest.raises(ServerError, match="has died"):
-                await access.unless_broken(program())
+                await access.unless_broken(program(), 60)
 
     with_gateway(test)
 
@@ -160,7 +160,7 @@ def test_a_fault_of_ours_is_not_hidden_in_an_answer_to_a_program() -> None:
             answer = {"role": "assistant", "content": "a"}
             longer = {"messages": [*BODY["messages"], answer, {"role": "user", "content": "on"}]}
             with pytest.raises(KeyError):
-                await access.unless_broken(ask(http, access.base_url, access.key, longer))
+                await access.unless_broken(ask(http, access.base_url, access.key, longer), 60)
 
     with_gateway(test)
 
@@ -191,6 +191,21 @@ def test_what_a_program_comes_to_is_handed_on() -> None:
             return "done"
 
         async with gateway.admit(session_with(ScriptedPolicy())) as access:
-            assert await access.unless_broken(program()) == "done"
+            assert await access.unless_broken(program(), 60) == "done"
+
+    with_gateway(test)
+
+
+def test_the_time_in_which_the_policy_is_asked_is_not_the_programs() -> None:
+    class Slow(ScriptedPolicy):
+        async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
+            await asyncio.sleep(0.5)
+            return await super().complete(prompt, most)
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(Slow("a", "b"))) as access:
+            assert (await access.unless_broken(ask(http, access.base_url, access.key), 0.4))[0] == 200
+            with pytest.raises(TimeoutError):
+                await access.unless_broken(asyncio.sleep(1000), 0.4)
 
     with_gateway(test)

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from dagrpo.rollout.session import Session
 MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request
 SHUTDOWN_SECONDS = 1.0
+SHORTEST_NAP = 0.05
 Result = TypeVar("Result")
 
 
@@ -31,12 +33,16 @@ class Access:
         self.conversation = Conversation(session)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking: set[asyncio.Task[Reply]] = set()
+        self._started = self._asked_since = time.monotonic()
+        self._asked_seconds = 0.0
 
     async def answer(self, request: ChatRequest) -> Reply:
         """The policy's turn, which goes on where the program stops listening. Refused: there is none."""
+        if not self._asking:
+            self._asked_since = time.monotonic()
         task = asyncio.create_task(self.conversation.answer(request))
         self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(self._answered)
         await asyncio.wait([task])
         if task.cancelled():
             raise Refused("The session is over.", status=404, code="no_session")
@@ -45,22 +51,39 @@ class Access:
             raise Refused("The policy cannot be asked.", status=503, code="engine_error")
         return task.result()
 
+    def _answered(self, task: asyncio.Task[Reply]) -> None:
+        self._asking.discard(task)
+        if not self._asking:
+            self._asked_seconds += time.monotonic() - self._asked_since
+
+    def own_seconds(self) -> float:
+        """How long the program has been at work. Time in which the policy is asked is not its own: others are waited for."""
+        until = self._asked_since if self._asking else time.monotonic()
+        return until - self._started - self._asked_seconds
+
+    async def _out_of_time(self, seconds: float) -> None:
+        while (left := seconds - self.own_seconds()) > 0:
+            await asyncio.sleep(max(left, SHORTEST_NAP))
+
     def _break(self, error: BaseException) -> None:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    async def unless_broken(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What the program's side comes to; the engine's failure, as soon as there is one."""
-        task = asyncio.create_task(work)
+    async def unless_broken(self, work: Coroutine[Any, Any, Result], seconds: float) -> Result:
+        """What the program's side comes to; TimeoutError after so many own seconds; the engine's failure at once."""
+        task, timer = asyncio.create_task(work), asyncio.create_task(self._out_of_time(seconds))
+        either: list[asyncio.Future[Any]] = [task, timer, self._broken]
         try:
-            either: list[asyncio.Future[Any]] = [task, self._broken]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._broken.done():
                 self._broken.result()
-            return await task
+            if not task.done():
+                raise TimeoutError
+            return task.result()
         finally:
             task.cancel()
-            await asyncio.wait([task])
+            timer.cancel()
+            await asyncio.wait([task, timer])
 
     async def close(self) -> None:
         """Nothing that is still asked for is waited for."""

@@ -1,6 +1,5 @@
 """What a program is told of a problem, and what came of its attempt."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -38,8 +37,7 @@ async def attempt(
     reported: Mapping[str, float] = {}
     async with gateway.admit(session) as access:
         try:
-            async with asyncio.timeout(seconds):
-                reported = await access.unless_broken(run(access))
+            reported = await access.unless_broken(run(access), seconds)
         except TimeoutError:
             fault = f"The program was not done after {seconds:g} seconds (rollout.agent.seconds)."
         except ProgramFailure as failure:
