@@ -88,8 +88,8 @@ def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Pat
         EXAMPLE,
         verifier="geo3k",
         images=(b"first", b"second"),
-        tools=("calc_geo3k_reward",),
-        interaction="gsm8k",
+        tools=("answer_check",),
+        interaction="gsm8k_feedback",
         pass_rate=0.25,
         prompt_tokens=77,
         demonstration=(
@@ -107,7 +107,7 @@ def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Pat
     [
         ({}, "single_turn_agent", False),
         ({"tools": ("code_interpreter",)}, "tool_agent", True),
-        ({"interaction": "gsm8k"}, "tool_agent", False),
+        ({"interaction": "gsm8k_feedback"}, "tool_agent", False),
     ],
 )
 def test_verl_is_told_which_of_its_loops_runs_a_row(changes: dict[str, Any], agent: str, needs_tools: bool) -> None:

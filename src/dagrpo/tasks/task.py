@@ -6,8 +6,8 @@ from typing import Any
 
 from dagrpo.params.data import Data
 from dagrpo.records import Example
-from dagrpo.tasks.passages import Passage
-from dagrpo.tasks.tools import INTERACTIONS, TOOLS
+from dagrpo.rollout.interactions import INTERACTIONS
+from dagrpo.rollout.tools import TOOLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,18 @@ class Task:
     name: str
     load: Callable[[Data], Problems]
     verifier: str
-    tools: tuple[str, ...] = ()  # names in tools.py
-    interaction: str = ""  # name in tools.py of the simulated user; "": none
+    tools: tuple[str, ...] = ()  # names of plug-ins (rollout/tools/)
+    interaction: str = ""  # name of the plug-in that is the simulated user (rollout/interactions/); "": none
     images: bool = False  # the prompts have pictures
 
     @property
     def oracle(self) -> bool:
-        """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
-        return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)
+        """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing.
+
+        UserError: one of them is not there.
+        """
+        user = bool(self.interaction) and INTERACTIONS.get(self.interaction).oracle
+        return user or any(TOOLS.get(name).oracle for name in self.tools)
 
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:

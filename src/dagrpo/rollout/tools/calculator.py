@@ -60,4 +60,6 @@ class Calculator(StatelessTool):
         return calculate(arguments["expression"], self._decimals)
 
 
-TOOL = Tool(config=Config, functions=lambda config: [FUNCTION], open=lambda config, place: nullcontext(Calculator(config)))
+TOOL = Tool(
+    config=Config, functions=lambda config: [FUNCTION], open=lambda config, place: nullcontext(Calculator(config))
+)
