@@ -96,7 +96,9 @@ def transcript(row: Mapping[str, Any]) -> Transcript:
     )
 
 
-def _said(messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]], completion: str) -> tuple[Said, ...]:
+def _said(
+    messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]], completion: str
+) -> tuple[Said, ...]:
     """The messages with their calls. A result is part of its call: the tool's own message is left out for it."""
     if not messages:
         return (Said(speaker="policy", text=completion, calls=tuple(map(_recorded, calls))),)

@@ -51,9 +51,9 @@ def choose(place: Place, best: int, worst: int) -> Chosen:
     names = [name for name in ("problem_index", "reward", "correct") if name in table.column_names]
     rows = table.select(names).to_pylist()
     highest, lowest = best_and_worst(rows, best, worst)
-    titles = [*_titles("best", highest), *_titles("worst", lowest)]
     worth = [row.get("reward", row.get("correct")) for row in rows]
     graded = [float(value) for value in worth if value is not None]
+    titles = [*_titles("best", highest), *_titles("worst", lowest)] if graded else _titles("attempt", highest + lowest)
     return Chosen(
         attempts=len(rows),
         step=table["step"][0].as_py() if "step" in table.column_names else None,
@@ -70,7 +70,9 @@ def _read(place: Place) -> pa.Table:
     table = read_parquet(place.attempts)
     missing = [name for name in NEEDED if name not in table.column_names]
     if missing or table.num_rows == 0:
-        raise UserError(f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}.")
+        raise UserError(
+            f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}."
+        )
     scores = read_parquet(place.scores).select(GRADED) if place.scores else None
     if scores is None:
         return table

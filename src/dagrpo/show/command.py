@@ -18,7 +18,7 @@ def show(
     worst: Annotated[int, typer.Option(min=0, help="how many of the lowest rewards")] = 3,
     seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
     task: Annotated[str | None, typer.Option(help="an evaluation instead of training: its task")] = None,
-    which: Annotated[str, typer.Option(help="whose evaluation: base or trained")] = "trained",
+    which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
     full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
 ) -> None:
@@ -30,14 +30,14 @@ def show(
     chosen = attempts.choose(place, best, worst)
     decode = decoder(place) if tokens else None
     console = terminal.console()
-    console.print(terminal.heading(chosen, str(place.attempts)))
+    console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
     if tokens and decode is None:
         console.print(NO_TOKENIZER)
     for shown in chosen.shown:
         console.print(terminal.attempt(shown, full=full, decode=decode))
 
 
-def _place(run: str, step: int | None, seed: int | None, task: str | None, which: str) -> Place:
+def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:
     from dagrpo.show import place
 
     if run.endswith(".parquet"):
@@ -47,13 +47,7 @@ def _place(run: str, step: int | None, seed: int | None, task: str | None, which
         return place.training_step(folder, step)
     if step is not None:
         raise UserError("--step is of training, --task of an evaluation: give one of the two.")
-    return place.evaluation(folder, task, _variant(which))
-
-
-def _variant(which: str) -> Which:
-    if which == "base" or which == "trained":
-        return which
-    raise UserError(f"--which {which}: write base or trained.")
+    return place.evaluation(folder, task, which)
 
 
 def register(app: typer.Typer) -> None:

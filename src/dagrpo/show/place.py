@@ -52,7 +52,9 @@ def training_step(run: Path, step: int | None) -> Place:
         raise UserError(f"{run} has no rollouts: run the stage train, or name an evaluation with --task.")
     wanted = max(steps) if step is None else step
     if wanted not in steps:
-        raise UserError(f"{run} has no step {step}: it has the steps {min(steps)} to {max(steps)}.")
+        first, last = min(steps), max(steps)
+        known = f"step {first} alone" if first == last else f"the steps {first} to {last}"
+        raise UserError(f"{run} has no step {step}: it has {known}.")
     return Place(attempts=steps[wanted], scores=None, run=run)
 
 

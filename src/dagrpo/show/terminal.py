@@ -12,7 +12,13 @@ from dagrpo.show.attempts import Chosen, Segment, Shown
 from dagrpo.visible import one_line, visible
 
 WRITTEN, GIVEN, LABEL = "green", "dim", "bold"
-STYLES = {"right": "bold green", "wrong": "bold red", "missing": "bold red", "unverifiable": "bold yellow", "ok": "green"}
+STYLES = {
+    "right": "bold green",
+    "wrong": "bold red",
+    "missing": "bold red",
+    "unverifiable": "bold yellow",
+    "ok": "green",
+}
 FOLDED_TEXT = 1500  # characters of a turn
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
 Decode = Callable[[Sequence[int]], str]
@@ -23,14 +29,14 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def heading(chosen: Chosen, source: str) -> RenderableType:
+def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     """What is looked at, and what the colours say."""
     facts = [f"{chosen.attempts:,} attempts"]
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "right"
     facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
-    legend = Text.assemble(("What the policy wrote", WRITTEN), ("; what it was given", GIVEN))
-    return Group(Text(source, style=LABEL), Text(", ".join(facts)), legend)
+    legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", GIVEN))] if coloured else []
+    return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)
 
 
 def attempt(shown: Shown, *, full: bool, decode: Decode | None) -> RenderableType:
@@ -60,7 +66,9 @@ def _outcome(read: Transcript) -> Iterator[Text]:
     if read.verdict is not None:
         line.append(f"{one_line(read.verdict, 20)}  ", style=STYLES.get(read.verdict, LABEL))
     line.append(f"{one_line(read.stop_reason, 20)}{', cut' if read.cut else ''}  ")
-    line.append(f"{_counted(read.turns, 'turn')}, {_counted(len(read.calls), 'call')}, {_counted(read.tokens, 'token')}")
+    line.append(
+        f"{_counted(read.turns, 'turn')}, {_counted(len(read.calls), 'call')}, {_counted(read.tokens, 'token')}"
+    )
     yield line
     if read.components:
         parts = (f"{one_line(name, 30)} {value:.3g}" for name, value in read.components.items())
@@ -70,9 +78,13 @@ def _outcome(read: Transcript) -> Iterator[Text]:
 
 
 def _conversation(read: Transcript, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
-    yield ("prompt", Text(visible(read.prompt), style=GIVEN)) if full else (
-        "problem",
-        Text(visible(read.question, FOLDED_TEXT), style=GIVEN),
+    yield (
+        ("prompt", Text(visible(read.prompt), style=GIVEN))
+        if full
+        else (
+            "problem",
+            Text(visible(read.question, FOLDED_TEXT), style=GIVEN),
+        )
     )
     turn = 0
     for said in read.said:
