@@ -11,9 +11,10 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agent import SingleTurn
+from dagrpo.rollout.agents import Limits
 from dagrpo.rollout.prompts import problems_of_step, training_problems
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.buffer import OWN_LOOP, Buffer, StepRollouts
 
 
 class _Notebook(runs.ScriptedEngine):
@@ -39,6 +40,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, lis
         buffer = Buffer(
             engine=engine,
             agent=SingleTurn(tokenizer),
+            limits=Limits(name=OWN_LOOP),
             grader=grader,
             problems=problems,
             rollout=run.rollout,

@@ -85,7 +85,12 @@ def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
     policy = _policy()
     ids, mask = [[1, 2, 5, 9, 9, 6]], [[False, False, True, False, False, True]]
     sequences = TokenSequences.of(ids, mask)
-    batch = RolloutBatch(sequences=sequences, rollout_logprobs=torch.zeros(2), advantages=torch.ones(1))
+    batch = RolloutBatch(
+        sequences=sequences,
+        trajectories=torch.zeros(1, dtype=torch.int64),
+        rollout_logprobs=torch.zeros(2),
+        advantages=torch.ones(1),
+    )
     logits = torch.log_softmax(policy.model(input_ids=torch.tensor(ids)).logits[0], dim=-1)
     stats = _update(policy, 8, {}, {}).run(0, batch)
     torch.testing.assert_close(stats.logprobs, torch.stack([logits[1, 5], logits[4, 6]]).detach())

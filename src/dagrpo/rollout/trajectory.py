@@ -92,6 +92,11 @@ class Trajectory:
         return self.stop_reason == "excluded"
 
     @property
+    def learned(self) -> bool:
+        """Whether there is anything to learn from: it was not excluded, and the policy wrote something."""
+        return not self.excluded and self.tokens > 0
+
+    @property
     def failed_calls(self) -> int:
         """Calls that did not end well."""
         return sum(call.status not in FINE for call in self.calls)

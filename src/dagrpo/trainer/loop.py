@@ -20,17 +20,19 @@ from dagrpo.distributed import World
 from dagrpo.params.runtime import Engine
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agent import SingleTurn
+from dagrpo.rollout.agents import Limits
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.prompts import training_problems
 from dagrpo.trainer import gates, state
-from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.buffer import OWN_LOOP, Buffer, StepRollouts
 from dagrpo.trainer.equal_rewards import EqualRewards
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
 
@@ -80,6 +82,7 @@ class Trainer:
         self._world = world
         self._opener = opener
         self._record = Record(run.state)
+        self._limits = Limits(name=OWN_LOOP)
         self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = training_problems(run.train_split, self._tokenizer, run.training) if world.is_rank_zero else []
@@ -141,9 +144,13 @@ class Trainer:
     def _keep(self, rollouts: StepRollouts, stats: UpdateStats, clock: Clock, bar: Advance) -> None:
         """Record and report a finished step."""
         step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
-        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps)
+        timings = turn_timings(rollouts)
+        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings)
         clock.lap("seconds_record")
-        self._report(step, self._equal_rewards.counted(metrics | clock.laps))
+        self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
+        if self._limits.require_calls:
+            called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
+            gates.require_calls(called, rollouts.functions, step)
         self._equal_rewards.warn(step)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
 
@@ -179,6 +186,7 @@ class Trainer:
         return Buffer(
             engine=engine,
             agent=SingleTurn(self._tokenizer),
+            limits=self._limits,
             grader=grader,
             problems=self._problems,
             rollout=self._run.rollout,

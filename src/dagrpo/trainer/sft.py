@@ -92,8 +92,8 @@ class FineTuning:
     def _accumulate(self, sequences: TokenSequences) -> float:
         """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
         world, total = self._world, torch.zeros((), dtype=torch.float64, device=self._world.device)
-        whole = slice(0, len(sequences))
-        for part in micro_batches(whole, self._run.runtime.micro_batch_size, world.rank, world.size):
+        each = [slice(row, row + 1) for row in range(len(sequences))]
+        for part in micro_batches(each, self._run.runtime.micro_batch_size, world.rank, world.size):
             padded = sequences.padded(part, self._pad_token_id, world.device)
             logprobs = token_logprobs(self._policy, padded, temperature=1.0).logprobs
             loss = -logprobs.sum() / sum(sequences.trained)

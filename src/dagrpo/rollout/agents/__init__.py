@@ -47,6 +47,10 @@ class Limits(Choice):
     max_excluded: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of a step's trajectories that may be excluded for such failures; more stop the run."
     )
+    require_calls: bool = Field(
+        True,
+        description="Stop a training whose task offers tools when no trajectory has called one in the first steps.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
