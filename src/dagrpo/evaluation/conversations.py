@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.trajectory import GREEDY
 
 KINDS = {"greedy": True, "sampled": False}  # whether an attempt of that kind is greedy
@@ -18,21 +18,15 @@ SHARES = ("call_statuses", "stop_reasons")
 Summary = Mapping[str, Mapping[str, Any]]
 
 
-def has_conversations(table: pa.Table) -> bool:
-    """Whether any attempt of a table called a tool, or had more than one turn."""
-    calls = pc.sum(pc.list_value_length(table.column("calls"))).as_py()
-    return bool(calls) or pc.max(table.column("turns")).as_py() > 1
-
-
-def conversations(scores: pa.Table) -> dict[str, dict[str, Any]]:
-    """Each quantity by kind of attempt, greedy and sampled; {} without a conversation.
+def conversations(attempts: pa.Table) -> dict[str, dict[str, Any]]:
+    """Of a rollout table or a scores table, each quantity by kind of attempt, greedy and sampled; {} without a conversation.
 
     `turns` and `calls` are means per attempt, `called` and `excluded` shares of attempts; `call_statuses` are shares of
     all calls, `stop_reasons` of all attempts.
     """
-    if not has_conversations(scores):
+    if not has_conversations(attempts):
         return {}
-    rows = scores.select(["sample_index", "turns", "stop_reason", "calls"]).to_pylist()
+    rows = attempts.select(["sample_index", "turns", "stop_reason", "calls"]).to_pylist()
     by_kind = {
         kind: chosen
         for kind, is_greedy in KINDS.items()
@@ -40,6 +34,11 @@ def conversations(scores: pa.Table) -> dict[str, dict[str, Any]]:
     }
     described = {kind: _described(chosen) for kind, chosen in by_kind.items()}
     return {name: {kind: each[name] for kind, each in described.items()} for name in (*MEANS, *SHARES)}
+
+
+def about_conversations(completions: pa.Table) -> list[tuple[str, str]]:
+    """Lines for a person on what was sampled; none without a conversation."""
+    return rows_to_show(conversations(completions))
 
 
 def _described(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

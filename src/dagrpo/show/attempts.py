@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
-from dagrpo.rollout.transcript import SINGLE_TURN, Transcript, best_and_worst, transcript
+from dagrpo.rollout.segments import Segment, segments
+from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
 from dagrpo.show.place import Place
 
 NEEDED = (
@@ -16,14 +17,6 @@ NEEDED = (
     *("finish_reason", "ground_truth", "question"),
 )
 GRADED = ("extracted", "verdict", "correct")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Neighbouring tokens of one kind."""
-
-    token_ids: tuple[int, ...]
-    written: bool  # by the policy, which is trained on them; False: given to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +81,4 @@ def _titles(kind: str, rows: Sequence[int]) -> list[str]:
 
 
 def _shown(title: str, row: Mapping[str, Any]) -> Shown:
-    row = {**SINGLE_TURN, **row}
-    whole = {
-        "token_ids": [*row["prompt_ids"], *row["completion_ids"]],
-        "loss_mask": [False] * len(row["prompt_ids"]) + [True] * len(row["completion_ids"]),
-    }
-    samples = row.get("samples") or [whole]
-    return Shown(title=title, transcript=transcript(row), samples=tuple(map(_segments, samples)))
-
-
-def _segments(sample: Mapping[str, Any]) -> tuple[Segment, ...]:
-    """Where the mask changes, a new one begins."""
-    segments: list[Segment] = []
-    start, mask = 0, sample["loss_mask"]
-    for end in range(1, len(mask) + 1):
-        if end == len(mask) or mask[end] != mask[start]:
-            segments.append(Segment(token_ids=tuple(sample["token_ids"][start:end]), written=mask[start]))
-            start = end
-    return tuple(segments)
+    return Shown(title=title, transcript=transcript(row), samples=segments(row))

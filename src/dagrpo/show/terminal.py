@@ -7,8 +7,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from dagrpo.rollout.segments import Segment
 from dagrpo.rollout.transcript import Call, Said, Transcript
-from dagrpo.show.attempts import Chosen, Segment, Shown
+from dagrpo.show.attempts import Chosen, Shown
 from dagrpo.visible import one_line, visible
 
 WRITTEN, GIVEN, LABEL = "green", "dim", "bold"
