@@ -39,6 +39,7 @@ class Answer:
     extracted: str | None
     verdict: Verdict
     truncated: bool
+    excluded: bool  # something broke that the policy has no part in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ def _greedy_answers(inputs: Inputs, task: str, variant: Variant) -> dict[int, An
             extracted=row["extracted"],
             verdict=row["verdict"],
             truncated=row["truncated"],
+            excluded=row["stop_reason"] == "excluded",
         )
         for row in _greedy_rows(inputs, task, variant)
     }

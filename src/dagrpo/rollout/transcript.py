@@ -144,25 +144,27 @@ def _text(content: object) -> str:
 def best_and_worst(rows: Iterable[Mapping[str, Any]], best: int, worst: int) -> tuple[list[int], list[int]]:
     """Which rows to show: the positions of the highest rewards, best first, and of the lowest, worst first.
 
-    One row per problem as long as there are others, and none twice. `reward` orders; where there is none, `correct` does.
+    One row per problem as long as there are others, and none twice; among equals those of more turns come first. `reward`
+    orders; where there is none, `correct` does.
     """
-    worth = [_worth(row) for row in rows]
-    falling = sorted(range(len(worth)), key=lambda position: -worth[position][0])
-    chosen = _of_different_problems(falling, worth, best)
-    rising = [position for position in sorted(falling, key=lambda p: worth[p][0]) if position not in chosen]
-    return chosen, _of_different_problems(rising, worth, worst)
+    ranked = [(_worth(row), int(row.get("turns", 1)), int(row["problem_index"])) for row in rows]
+    falling = sorted(range(len(ranked)), key=lambda place: (-ranked[place][0], -ranked[place][1]))
+    rising = sorted(range(len(ranked)), key=lambda place: (ranked[place][0], -ranked[place][1]))
+    problems = [problem for _, _, problem in ranked]
+    chosen = _of_different_problems(falling, problems, best)
+    return chosen, _of_different_problems([place for place in rising if place not in chosen], problems, worst)
 
 
-def _worth(row: Mapping[str, Any]) -> tuple[float, int]:
+def _worth(row: Mapping[str, Any]) -> float:
     reward = row.get("reward")
-    return float(reward if reward is not None else row.get("correct") or 0), row["problem_index"]
+    return float(reward if reward is not None else row.get("correct") or 0)
 
 
-def _of_different_problems(order: Sequence[int], worth: Sequence[tuple[float, int]], count: int) -> list[int]:
+def _of_different_problems(order: Sequence[int], problems: Sequence[int], count: int) -> list[int]:
     seen: set[int] = set()
     first: list[int] = []
     others: list[int] = []
-    for position in order:
-        (others if worth[position][1] in seen else first).append(position)
-        seen.add(worth[position][1])
+    for place in order:
+        (others if problems[place] in seen else first).append(place)
+        seen.add(problems[place])
     return (first + others)[:count]

@@ -41,7 +41,7 @@ class Chosen:
 def choose(place: Place, best: int, worst: int) -> Chosen:
     """The best and the worst attempts of a file. UserError: it is no rollout table."""
     table = _read(place)
-    names = [name for name in ("problem_index", "reward", "correct") if name in table.column_names]
+    names = [name for name in ("problem_index", "reward", "correct", "turns") if name in table.column_names]
     rows = table.select(names).to_pylist()
     highest, lowest = best_and_worst(rows, best, worst)
     worth = [row.get("reward", row.get("correct")) for row in rows]
