@@ -63,6 +63,10 @@ class Runtime(Section):
         True,
         description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
     )
+    traces: Annotated[int, Field(ge=0)] = Field(
+        4,
+        description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces: best to worst.",
+    )
     engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
