@@ -153,6 +153,7 @@ class OfOneTurn:
     prompt = CHAT.prompt
     parse = CHAT.parse
     message = CHAT.message
+    text = CHAT.text
     require_tool_results = CHAT.require_tool_results
 
     def extension(

@@ -6,11 +6,11 @@ Calls are answered as in our own loop. Not here: what an environment is (agents/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.records import StopReason, ToolCall
+from dagrpo.rollout.deadline import paused
 from dagrpo.rollout.outcome import trajectory_of
 from dagrpo.rollout.session import Session, SessionOver, Turn
 from dagrpo.rollout.toolbox import Toolbox, not_run, result_messages
@@ -88,7 +88,7 @@ async def _play(
     tools = [*session.problem.tools, *(function.schema for function in episode.functions)]
     new, turn = _opening(session, await episode.begin(session.problem)), None
     while True:
-        with _paused(deadline):
+        with paused(deadline):
             turn = await session.ask(new, turn, tuple(tools))
         if turn.answer.calls:
             session.require_another_turn()
@@ -98,7 +98,7 @@ async def _play(
         elif (said := await episode.hear(turn.answer.content)) is None:
             return _ending(episode, turn)
         else:
-            new = [{"role": "user", "content": session.chat.harmless(said)}]
+            new = [{"role": "user", "content": said}]
         if episode.over:
             return "user_done"
 
@@ -109,18 +109,7 @@ def _opening(session: Session, said: str | None) -> Sequence[Message]:
     if not said:
         return prompt
     *before, last = prompt
-    return [*before, {**last, "content": last["content"] + session.chat.harmless(said)}]
-
-
-@contextmanager
-def _paused(deadline: asyncio.Timeout) -> Iterator[None]:
-    """The deadline moves by as long as this takes: others may be waited for, and the engine has deadlines of its own."""
-    when, loop = deadline.when(), asyncio.get_running_loop()
-    assert when is not None, "it is set whenever the policy is not asked"
-    left = when - loop.time()
-    deadline.reschedule(None)
-    yield
-    deadline.reschedule(loop.time() + left)
+    return [*before, {**last, "content": last["content"] + said}]
 
 
 def _ending(episode: Episode, turn: Turn) -> StopReason:

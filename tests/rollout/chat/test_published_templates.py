@@ -58,7 +58,7 @@ def bound(templates: Path, data_folder: Path, name: str) -> tuple[ChatFormat, Pr
 def test_the_conversation_goes_on_as_the_template_writes_it(templates: Path, data_folder: Path, name: str) -> None:
     chat, tokenizer = bound(templates, data_folder, name)
     chat.require_tool_results(TOOLS)
-    text, prompt = chat.prompt([{"role": "user", "content": "2 * 3?"}], TOOLS)
+    _, prompt = chat.prompt([{"role": "user", "content": "2 * 3?"}], TOOLS)
     call = {"id": "call00000", "type": "function", "function": {"name": "calc", "arguments": {"q": "2 * 3"}}}
     message: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
     whole = chat.prompt([{"role": "user", "content": "2 * 3?"}, message, RESULT], TOOLS)[0]

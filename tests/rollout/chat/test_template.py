@@ -81,7 +81,10 @@ def test_roles_that_a_template_refuses_are_a_users_mistake() -> None:
 def test_openai_messages_are_taken_as_clients_send_them(qwen: PreTrainedTokenizerBase) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "calc", "arguments": '{"q": "2"}'}}
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 * 3?"}]
-    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    messages: list[Message] = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
     text, _ = bound(qwen).prompt(messages, TOOLS)
     assert "What is 2 * 3?" in text
     assert '<tool_call>\n{"name": "calc", "arguments": {"q": "2"}}\n</tool_call><|im_end|>' in text
@@ -193,7 +196,10 @@ def test_chat_markers_in_a_result_stay_text(qwen: PreTrainedTokenizerBase) -> No
 
 def test_a_template_without_tools_results_is_refused_before_training() -> None:
     tokenizer = character_tokenizer(512)
-    tokenizer.chat_template = "{% for message in messages if message.role != 'tool' %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for message in messages if message.role != 'tool' %}"
+        "<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    )
     with pytest.raises(UserError, match="does not show a tool's result"):
         bound(tokenizer).require_tool_results(TOOLS)
     bound(tokenizer).require_tool_results(())

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from dagrpo.tasks.tools import CODE_INTERPRETER
 from tests.interpreter.servers import listening
 from tests.rollout.tools.calls import NOWHERE, called, context
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.tools import TOOLS, InfrastructureFailure, OpenTool, ToolFailure
 from dagrpo.rollout.tools.code_interpreter import Config
-from dagrpo.tasks.tools import CODE_INTERPRETER
 from dagrpo_sandbox import Limits as SandboxLimits
 from dagrpo_sandbox import SandboxUnavailable, bubblewrap
 from dagrpo_sandbox.server import application
