@@ -66,7 +66,7 @@ def _write_figure(drawn: Drawn, folder: Path) -> None:
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     """The headline numbers under flat names, for the run's record."""
     return {
-        f"{comparison.task}_{metric.metric}_difference": metric.difference.value
+        f"{comparison.label.replace(' (oracle)', '_oracle')}_{metric.metric}_difference": metric.difference.value
         for comparison in comparisons
         for metric in comparison.metrics
     }

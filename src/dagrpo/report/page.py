@@ -93,7 +93,7 @@ def facts(page: Page) -> list[tuple[str, str]]:
         "Training": _training(page),
         ("Seed" if len(page.inputs.seeds) == 1 else "Seeds"): ", ".join(str(seed) for seed in page.inputs.seeds),
         "Evaluated on": ", ".join(
-            f"{comparison.task} ({wording.plural(comparison.problems, 'problem')})" for comparison in page.comparisons
+            f"{comparison.label} ({wording.plural(comparison.problems, 'problem')})" for comparison in page.comparisons
         ),
         "Completions": f"1 greedy and {first.samples} sampled per problem",
         "Answers read by": f"the {page.inputs.summary(first.task, 'base', first.seeds[0])['extractor']} extractor",
