@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
@@ -41,6 +42,7 @@ def row(problem: int, sample: int, text: str) -> dict[str, Any]:
         "verifier": "gsm8k",
         "question": "q",
         "sampling_seed": 1,
+        **SINGLE_TURN,
     }
 
 

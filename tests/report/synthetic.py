@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
@@ -207,6 +208,7 @@ def _completions(task: str, problems: int, samples: int, accuracy: float, random
                     "verifier": "gsm8k",
                     "question": f"What is {left} + {right}? End with #### and the number.",
                     "sampling_seed": problem * 10 + sample + 1,
+                    **SINGLE_TURN,
                 }
             )
     return pa.Table.from_pylist(rows, schema=ROLLOUTS)

@@ -23,3 +23,15 @@ def example(question: str = "1+2=?", **changes: Any) -> Example:
 def problem(index: int = 0, **changes: Any) -> Problem:
     """Its prompt is two tokens, the last of which is 10 + index."""
     return Problem(index=index, example=example(**changes), text=f"p{index}", token_ids=(5, 10 + index))
+
+
+# The columns of a rollout that had a single turn, in the tables that tests write by hand.
+SINGLE_TURN: dict[str, Any] = {
+    "turns": 1,
+    "stop_reason": "answered",
+    "fault": "",
+    "messages": "[]",
+    "calls": [],
+    "samples": [],
+    "reported": [],
+}

@@ -1,15 +1,16 @@
 """One table of rollouts: the columns of evaluation, and those that training adds."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.rollout.problems import problem
+from tests.rollout.problems import SINGLE_TURN, problem
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet, write_parquet
-from dagrpo.records import Score
+from dagrpo.records import Score, ToolCall
 from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, read_table, rollout_table, training_table
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
@@ -37,6 +38,7 @@ ROW = {
     "verifier": "gsm8k",
     "question": "1+2=?",
     "sampling_seed": 77,
+    **SINGLE_TURN,
 }
 SCORE = Score(
     extracted=None, correct=None, reward=0.25, verdict="unverifiable", components={"format": 1.0, "accuracy": 0.0}
@@ -47,6 +49,82 @@ def test_a_row_tells_who_wrote_what_to_which_problem() -> None:
     table = rollout_table([TRAJECTORY])
     assert table.schema == ROLLOUTS
     assert table.to_pylist() == [ROW]
+
+
+FORKED = TokenSample(
+    token_ids=(5, 13, 8, 9, 4, 7),
+    loss_mask=(False, False, False, False, False, True),
+    logprobs=(0.0, 0.0, 0.0, 0.0, 0.0, -0.125),
+    weight_version="step_3",
+)
+
+
+def test_all_turns_and_samples_of_a_trajectory_are_one_row() -> None:
+    call = ToolCall(turn=0, name="calculator", arguments='{"e": "1"}', status="ok", result="1", seconds=0.5)
+    several = replace(
+        TRAJECTORY,
+        samples=(SAMPLE, FORKED),
+        turns=2,
+        stop_reason="max_turns",
+        messages=({"role": "tool", "content": "π"},),
+        calls=(call,),
+        reported={"b": 0.5, "a": 1.0},
+        cached_tokens=3,
+    )
+    (row,) = rollout_table([several]).to_pylist()
+    assert row == ROW | {
+        "completion_ids": [8, 9, 7],
+        "rollout_logprobs": [-0.5, -0.25, -0.125],
+        "weight_version": "step_3",
+        "turns": 2,
+        "stop_reason": "max_turns",
+        "messages": '[{"content":"π","role":"tool"}]',
+        "calls": [{"turn": 0, "name": "calculator", "arguments": '{"e": "1"}', "status": "ok", "result": "1"}],
+        "samples": [
+            {"token_ids": [5, 13, 8, 9], "loss_mask": [False, False, True, True]},
+            {"token_ids": [5, 13, 8, 9, 4, 7], "loss_mask": [False] * 5 + [True]},
+        ],
+        "reported": [("a", 1.0), ("b", 0.5)],
+    }
+
+
+def test_one_sample_with_a_result_between_its_turns_is_kept_whole() -> None:
+    gap = replace(FORKED, loss_mask=(False, False, True, False, False, True), logprobs=(0.0, 0.0, -1.0, 0.0, 0.0, -1.0))
+    (row,) = rollout_table([replace(TRAJECTORY, samples=(gap,), turns=2)]).to_pylist()
+    assert row["completion_ids"] == [8, 7]
+    assert row["samples"][0]["token_ids"] == [5, 13, 8, 9, 4, 7]
+
+
+def test_an_attempt_that_sampled_nothing_is_a_row_too() -> None:
+    nothing = replace(TRAJECTORY, samples=(), text="", turns=0, stop_reason="excluded", fault="no server")
+    (row,) = rollout_table([nothing]).to_pylist()
+    assert row == ROW | {
+        "completion": "",
+        "completion_ids": [],
+        "rollout_logprobs": [],
+        "weight_version": "",
+        "turns": 0,
+        "stop_reason": "excluded",
+        "fault": "no server",
+    }
+
+
+def test_half_of_a_surrogate_pair_does_not_break_the_file(tmp_path: Path) -> None:
+    broken = 'x\ud800y\udc00 😀 \x00"'
+    hostile = replace(
+        TRAJECTORY,
+        text=broken,
+        fault=broken,
+        messages=({"role": "assistant", "content": broken},),
+        calls=(ToolCall(turn=0, name=broken, arguments=broken, status="undecodable", result=broken),),
+        reported={broken: 1.0},
+    )
+    write_parquet(tmp_path / "r.parquet", rollout_table([hostile]))
+    (row,) = read_table(tmp_path / "r.parquet", ROLLOUTS).to_pylist()
+    stored = 'x\ufffdy\ufffd 😀 \x00"'
+    assert row["completion"] == row["fault"] == row["calls"][0]["name"] == row["calls"][0]["result"] == stored
+    assert json.loads(row["messages"]) == [{"role": "assistant", "content": stored}]
+    assert row["reported"] == [(stored, 1.0)]
 
 
 def test_training_adds_what_it_alone_knows() -> None:
@@ -107,3 +185,10 @@ def test_a_sample_that_is_not_aligned_cannot_be_made() -> None:
         replace(SAMPLE, logprobs=(0.0,))
     with pytest.raises(AssertionError):
         replace(SAMPLE, logprobs=(0.0, -1.0, -0.5, -0.25))
+
+
+def test_the_longest_turn_is_the_longest_stretch_that_the_policy_wrote() -> None:
+    gap = replace(FORKED, loss_mask=(False, True, True, False, False, True), logprobs=(0.0, -1.0, -1.0, 0.0, 0.0, -1.0))
+    assert TRAJECTORY.longest_turn == TRAJECTORY.tokens == 2
+    assert replace(TRAJECTORY, samples=(FORKED, gap)).longest_turn == 2
+    assert replace(TRAJECTORY, samples=()).longest_turn == 0

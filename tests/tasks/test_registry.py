@@ -49,21 +49,6 @@ def test_every_task_names_a_verifier_tools_and_a_user_that_exist() -> None:
         assert task.interaction in {"", *INTERACTIONS.own_names()}
 
 
-def test_what_rollouts_of_one_turn_of_text_cannot_do_is_said() -> None:
-    assert {name: get_task(name).needs for name in NAMES if get_task(name).needs} == {
-        "aime_2024_tool": ("tools",),
-        "aime_2025_tool": ("tools",),
-        "arithmetic_tool": ("tools",),
-        "dapo_tool": ("tools",),
-        "geo3k": ("images",),
-        "geo3k_tool": ("tools", "images"),
-        "gsm8k_feedback": ("interaction",),
-        "gsm8k_tool": ("tools",),
-        "python_math": ("tools",),
-        "worlds": ("tools",),
-    }
-
-
 def test_a_tool_or_a_user_that_knows_the_answer_is_an_oracle() -> None:
     assert {name for name in NAMES if get_task(name).oracle} == {"gsm8k_tool", "gsm8k_feedback", "geo3k_tool"}
 

@@ -1,9 +1,11 @@
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences, micro_batches, slices
+from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, TokenSequences, micro_batches
 
 CPU = torch.device("cpu")
 tokens = st.lists(st.integers(1, 90), min_size=1, max_size=9)
@@ -56,7 +58,10 @@ def test_a_sequence_without_a_trained_token_is_refused() -> None:
 def test_a_batch_that_was_taken_apart_for_other_ranks_is_put_together_again() -> None:
     sequences = TokenSequences.of([[5, 6, 8], [7, 9]], [[False, False, True], [False, True]])
     batch = RolloutBatch(
-        sequences=sequences, rollout_logprobs=torch.tensor([-0.5, -1.5]), advantages=torch.tensor([1.0, -1.0])
+        sequences=sequences,
+        trajectories=torch.tensor([2, 2]),
+        rollout_logprobs=torch.tensor([-0.5, -1.5]),
+        advantages=torch.tensor([1.0, -1.0]),
     )
     again = RolloutBatch.from_tensors(batch.tensors())
     assert again.sequences.trained == [1, 1]
@@ -64,15 +69,54 @@ def test_a_batch_that_was_taken_apart_for_other_ranks_is_put_together_again() ->
     assert torch.equal(again.sequences.token_ids, sequences.token_ids)
 
 
-@given(st.integers(0, 50), st.integers(1, 20))
-def test_slices_cover_everything_once(total: int, size: int) -> None:
-    assert [i for s in slices(total, size) for i in range(total)[s]] == list(range(total))
+def _batch_at(places: list[int]) -> RolloutBatch:
+    return RolloutBatch(
+        sequences=TokenSequences.of([[1, 2]] * len(places), [[False, True]] * len(places)),
+        trajectories=torch.tensor(places, dtype=torch.int64),
+        rollout_logprobs=torch.zeros(len(places)),
+        advantages=torch.zeros(len(places)),
+    )
 
 
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
-def test_ranks_share_a_mini_batch_in_equally_many_micro_batches(part: int, size: int, ranks: int, start: int) -> None:
-    span = slice(start, start + part * ranks)
-    shares = [list(micro_batches(span, size, rank, ranks)) for rank in range(ranks)]
+def test_the_sequences_of_a_trajectory_are_one_span_and_what_is_left_out_has_none() -> None:
+    batch = _batch_at([0, 2, 2, 5])
+    assert batch.spans(0, 3) == [slice(0, 1), slice(1, 3)]
+    assert batch.spans(3, 5) == []
+    assert batch.spans(3, 6) == [slice(3, 4)]
+    assert _batch_at([]).spans(0, 6) == []
+
+
+def test_sequences_of_one_trajectory_are_next_to_each_other() -> None:
+    with pytest.raises(AssertionError, match="next to each other"):
+        _batch_at([0, 1, 0])
+
+
+def test_an_odd_number_of_trajectories_is_shared_as_written_by_hand() -> None:
+    spans = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 6)]  # the second trajectory has three sequences
+    assert micro_batches(spans, 2, 0, 1) == [slice(0, 1), slice(1, 4), slice(4, 6)]
+    assert [micro_batches(spans, 2, rank, 3) for rank in range(3)] == [
+        [slice(0, 1)],
+        [slice(1, 4)],
+        [slice(4, 6)],
+    ]
+    assert [micro_batches(spans[:2], 8, rank, 3) for rank in range(3)] == [[NOTHING], [slice(0, 1)], [slice(1, 4)]]
+
+
+@given(st.lists(st.integers(1, 4), max_size=20), st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
+def test_ranks_share_all_sequences_in_equally_many_micro_batches(
+    counts: list[int], size: int, ranks: int, start: int
+) -> None:
+    ends = [start + sum(counts[:number]) for number in range(len(counts) + 1)]
+    spans = [slice(*pair) for pair in itertools.pairwise(ends)]
+    shares = [micro_batches(spans, size, rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
-    covered = [i for share in shares for s in share for i in range(100)[s]]
-    assert covered == list(range(span.start, span.stop))
+    assert [i for share in shares for part in share for i in range(100)[part]] == list(range(ends[0], ends[-1]))
+    for part in (part for share in shares for part in share if part != NOTHING):
+        assert {part.start, part.stop} <= set(ends), "a trajectory is cut"
+        assert part.stop - part.start <= max(size, *counts)
+
+
+def test_a_filler_has_one_token_to_predict() -> None:
+    filler = PaddedBatch.filler(3, CPU)
+    assert filler.input_ids.tolist() == [[3, 3]]
+    assert filler.targets.tolist() == filler.input_ids[filler.rows, filler.columns + 1].tolist() == [3]

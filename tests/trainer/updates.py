@@ -6,16 +6,20 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.distributed import World, process_group
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.plugged import Choice
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.optimizer import adamw
@@ -38,24 +42,45 @@ ALGORITHM = Algorithm.model_validate(
 
 
 def rollouts(step: int) -> RolloutBatch:
-    """24 completions of one to seven tokens."""
+    """24 trajectories of one to seven tokens at most: of the steps 1 and 2 some are left out, and some have two samples.
+
+    Both make ranks that have less to do than others, or nothing; step 2 has nothing at all for the second mini-batch.
+    """
     drawn = torch.Generator().manual_seed(step)
     prompts = [torch.randint(3, 60, (2 + row // 4,), generator=drawn).tolist() for row in range(24)]
     completions = [torch.randint(3, 60, (1 + (row * 5) % 7,), generator=drawn).tolist() for row in range(24)]
-    return batch_of(prompts, completions, torch.linspace(-1.5, 1.5, 24).roll(step))
+    advantages = torch.linspace(-1.5, 1.5, 24).roll(step)
+    places = (list(range(24)), [0, 1, 2, 2, 3, 5, 6, 8, 9, 10, 11, 13, 13], [0, 1, 2, 3, 3, 3, 3, 7, 8, 9, 11])[
+        step % 3
+    ]
+    return batch_of(prompts[: len(places)], completions[: len(places)], advantages[places], places=places)
 
 
-def batch_of(prompts: list[list[int]], completions: list[list[int]], advantages: torch.Tensor) -> RolloutBatch:
-    """Prompts and completions as the update reads them; the engine's logprobs are all -1."""
+def batch_of(
+    prompts: list[list[int]],
+    completions: list[list[int]],
+    advantages: torch.Tensor,
+    places: Sequence[int] | None = None,
+) -> RolloutBatch:
+    """Prompts and completions as the update reads them; the engine's logprobs are all -1. One trajectory each, or `places`."""
     pairs = list(zip(prompts, completions, strict=True))
     return RolloutBatch(
         sequences=TokenSequences.of(
             [[*prompt, *completion] for prompt, completion in pairs],
             [[False] * len(prompt) + [True] * len(completion) for prompt, completion in pairs],
         ),
+        trajectories=torch.tensor(places or range(len(pairs))),
         rollout_logprobs=torch.full((sum(map(len, completions)),), -1.0),
         advantages=advantages,
     )
+
+
+def squares(batch: TokenBatch, config: Choice) -> TokenLoss:
+    """No loss at all; it measures the square of each sequence's number of tokens."""
+    return TokenLoss(per_token=0 * batch.logprobs, metrics={"squares": batch.sequence.bincount()[batch.sequence].sum()})
+
+
+SQUARES = Loss(config=Choice, function=squares)
 
 
 def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:

@@ -18,7 +18,7 @@ from dagrpo.rendering import completion_text
 from dagrpo.rollout.calls import Attempt, Status, call_id, schemas_of
 from dagrpo.rollout.calls.checks import checked
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.rollout.chat_template.tokens import Tokens
+from dagrpo.rollout.chat_template.tokens import Tokens, any_of
 
 QUESTION: Message = {"role": "user", "content": "u"}
 RESULT = "R5resultY"  # which no renderer writes of its own accord
@@ -44,7 +44,7 @@ def family_format(tokenizer: PreTrainedTokenizerBase, family: str, options: Mapp
             f"({type(error).__name__}: {str(error)[:300]}): correct rollout.chat.family or rollout.chat.options. gpt-oss "
             "needs the vocabulary file of openai-harmony besides, in the folder TIKTOKEN_ENCODINGS_BASE."
         ) from error
-    return FamilyFormat(tokenizer, renderer)
+    return FamilyFormat(tokenizer, renderer, named_ids=family.startswith("kimi"))
 
 
 def family_names() -> list[str]:
@@ -63,9 +63,10 @@ def _config(family: str, options: Mapping[str, Any]) -> RendererConfig:
 class FamilyFormat:
     """A ChatFormat by one renderer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer, *, named_ids: bool = False) -> None:
         self._tokenizer = tokenizer
         self._renderer = renderer
+        self._named_ids = named_ids  # Kimi writes a call's id in place of its name
         self._tokens = Tokens(tokenizer)
         vocabulary = tokenizer.get_added_vocab()
         self._openings = [vocabulary[opening] for opening in OPENINGS if opening in vocabulary]
@@ -115,6 +116,10 @@ class FamilyFormat:
             dropped_calls=self._dropped(completion, parsed, calls),
         )
 
+    def text(self, completion: Sequence[int]) -> str:
+        """The completion, calls and thinking included, without special tokens."""
+        return completion_text(self._tokenizer, completion)
+
     def message(self, answer: ParsedAnswer) -> Message:
         """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
@@ -124,23 +129,28 @@ class FamilyFormat:
             message["content"] = "\n".join(filter(None, [answer.content, *(call.raw for call in answer.calls)]))
         elif answer.calls:
             message["tool_calls"] = [
-                {"id": call_id(at), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {
+                    "id": self._id(call.name, at),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
                 for at, call in enumerate(answer.calls)
             ]
         return message
 
     def spelled(self, message: Message) -> str:
         """What the renderer writes after a prompt, up to the end of the turn."""
-        before = self._renderer.render_ids([QUESTION], add_generation_prompt=True)
-        whole = self._renderer.render_ids([QUESTION, message], add_generation_prompt=False)
-        if whole[: len(before)] != before:
+        calls = [{**call, "id": self._id(call["function"]["name"], at)} for at, call in enumerate(_calls(message))]
+        answer = {**message, "tool_calls": calls} if calls else message
+        before = self._tokens.decoded(self._renderer.render_ids([QUESTION], add_generation_prompt=True))
+        whole = self._tokens.decoded(self._renderer.render_ids([QUESTION, answer], add_generation_prompt=False))
+        if not whole.startswith(before):
             raise UserError(
                 f"the chat format of {self._tokenizer.name_or_path} begins an answer in another way than it asks for one: "
                 "no demonstrations can be made for it; leave the sft stage out."
             )
-        written, stops = whole[len(before) :], set(self._renderer.get_stop_token_ids())
-        end = next((at for at, token in enumerate(written) if token in stops), len(written))
-        return self._tokens.decoded(written[:end])
+        stops = any_of(self._tokenizer.convert_ids_to_tokens(self._renderer.get_stop_token_ids()))
+        return stops.split(whole[len(before) :], maxsplit=1)[0]
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
         """By the result of a call that the renderer shows, or not."""
@@ -155,6 +165,9 @@ class FamilyFormat:
                 f"the chat format of {self._tokenizer.name_or_path} does not show a tool's result, so the policy would "
                 "never see it: choose another rollout.chat.family, or take the tools out of rollout.tools."
             )
+
+    def _id(self, name: str, position: int) -> str:
+        return f"functions.{name}:{position}" if self._named_ids else call_id(position)
 
     def _call(self, call: ParsedToolCall, length: int, tools: Sequence[ToolSchema]) -> ParsedCall:
         status, fault = STATUSES[call.status.value]
@@ -182,6 +195,10 @@ class FamilyFormat:
         within = {at for call in calls for at in range(*call.span)}
         outside = sum(token in self._openings for at, token in enumerate(completion) if at not in within)
         return max(0, outside - sum((parsed.reasoning_content or "").count(opening) for opening in OPENINGS))
+
+
+def _calls(message: Message) -> Sequence[Mapping[str, Any]]:
+    return message.get("tool_calls") or ()
 
 
 def _with_arguments(attempt: Attempt, arguments: object) -> Attempt:

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
-from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
+from dagrpo.files import canonical_json, read_parquet
+from dagrpo.records import ToolCall
+from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
 AGAIN = "run the stage that makes it again"
 
@@ -18,25 +19,43 @@ def required(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
+_CALL = pa.struct(
+    [
+        required("turn", pa.int32()),  # of the policy, from 0
+        required("name", pa.string()),
+        required("arguments", pa.string()),  # JSON; the text as written where it could not be read
+        required("status", pa.string()),
+        required("result", pa.string()),  # as the policy saw it
+    ]
+)
+_SAMPLE = pa.struct([required("token_ids", pa.list_(pa.int32())), required("loss_mask", pa.list_(pa.bool_()))])
 _FIELDS = [
     required("task", pa.string()),
     required("problem_index", pa.int64()),  # the row of the split
     required("sample_index", pa.int32()),  # GREEDY, or 0, 1, ... for sampled ones
     required("prompt", pa.string()),  # as rendered by the chat template
-    required("completion", pa.string()),
+    required("completion", pa.string()),  # what is graded: the last turn without its calls
     required("prompt_ids", pa.list_(pa.int32())),
-    required("completion_ids", pa.list_(pa.int32())),
-    required("rollout_logprobs", pa.list_(pa.float32())),  # the engine's, of the completion's tokens
-    required("weight_version", pa.string()),  # of the weights that sampled it
-    required("finish_reason", pa.string()),  # "stop" or "length"
+    required("completion_ids", pa.list_(pa.int32())),  # all tokens that the policy wrote: sample by sample, in order
+    required("rollout_logprobs", pa.list_(pa.float32())),  # the engine's, of those tokens
+    required("weight_version", pa.string()),  # of the weights that sampled its last turn; "": nothing was sampled
+    required("finish_reason", pa.string()),  # of the last turn: "stop" or "length"
     required("ground_truth", pa.string()),
     required("verifier", pa.string()),
     required("question", pa.string()),
     required("sampling_seed", pa.int64()),
+    required("turns", pa.int32()),  # of the policy
+    required("stop_reason", pa.string()),
+    required("fault", pa.string()),  # why it was excluded, or why its program failed
+    required("messages", pa.string()),  # a JSON list: the chat messages after the prompt
+    required("calls", pa.list_(_CALL)),
+    required("samples", pa.list_(_SAMPLE)),  # []: there is one, the prompt and the completion
+    required("reported", pa.map_(pa.string(), pa.float32())),  # rewards that a program or an environment reports
 ]
 _ADDED_BY_TRAINING = [
     required("step", pa.int32()),  # from 1
-    required("trainer_logprobs", pa.list_(pa.float32())),  # the trainer's own, before the update
+    # the trainer's own, before the update; []: the trajectory was left out of it
+    required("trainer_logprobs", pa.list_(pa.float32())),
     pa.field("extracted", pa.string()),  # null: no answer to read
     required("verdict", pa.string()),  # right, wrong, missing or unverifiable
     pa.field("correct", pa.bool_()),  # null: unverifiable
@@ -63,7 +82,7 @@ def training_table(
 ) -> pa.Table:
     """One row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
 
-    rewards and advantages: [trajectories]; trainer_logprobs: [trajectories][completion].
+    rewards and advantages: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy wrote].
     """
     rows = [
         _row(each.trajectory)
@@ -83,24 +102,56 @@ def training_table(
 
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:
-    problem, example = trajectory.problem, trajectory.problem.example
-    (sample,) = trajectory.samples  # a single turn has one
+    """The columns of ROLLOUTS. No seconds and no cached tokens: they are not the same in the next run."""
+    problem, example, samples = trajectory.problem, trajectory.problem.example, trajectory.samples
     return {
         "task": example.task,
         "problem_index": problem.index,
         "sample_index": trajectory.sample_index,
         "prompt": problem.text,
-        "completion": trajectory.text,
+        "completion": _storable(trajectory.text),
         "prompt_ids": problem.token_ids,
-        "completion_ids": sample.completion_ids,
-        "rollout_logprobs": sample.completion_logprobs,
-        "weight_version": sample.weight_version,
+        "completion_ids": [token for sample in samples for token in sample.completion_ids],
+        "rollout_logprobs": [logprob for sample in samples for logprob in sample.completion_logprobs],
+        "weight_version": samples[-1].weight_version if samples else "",
         "finish_reason": trajectory.finish_reason,
         "ground_truth": example.ground_truth,
         "verifier": example.verifier,
         "question": example.question,
         "sampling_seed": trajectory.sampling_seed,
+        "turns": trajectory.turns,
+        "stop_reason": trajectory.stop_reason,
+        "fault": _storable(trajectory.fault),
+        "messages": _storable(canonical_json(trajectory.messages)),
+        "calls": [_call(call) for call in trajectory.calls],
+        "samples": [] if _is_one_completion(trajectory) else [_sample(sample) for sample in samples],
+        "reported": sorted((_storable(name), value) for name, value in trajectory.reported.items()),
     }
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "turn": call.turn,
+        "name": _storable(call.name),
+        "arguments": _storable(call.arguments),
+        "status": call.status,
+        "result": _storable(call.result),
+    }
+
+
+def _sample(sample: TokenSample) -> dict[str, Any]:
+    return {"token_ids": sample.token_ids, "loss_mask": sample.loss_mask}
+
+
+def _is_one_completion(trajectory: Trajectory) -> bool:
+    """Whether the prompt and the completion are all there is, so that the samples say nothing new."""
+    prompt, samples = trajectory.problem.token_ids, trajectory.samples
+    return not samples or (len(samples) == 1 and samples[0].token_ids == prompt + samples[0].completion_ids)
+
+
+def _storable(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair: JSON can spell one, no file in UTF-8 can hold it."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -72,22 +72,13 @@ def from_table(table: pa.Table, source: Path) -> list[Example]:
     return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
 
 
-def require_single_turn(examples: Sequence[Example], source: Path) -> None:
-    """Refuse rows whose rollouts would need more than one completion of a text; UserError names the first one.
-
-    A prompt that offers tools which nothing runs would be trained and scored without a word about it.
-    """
+def require_no_images(examples: Sequence[Example], source: Path) -> None:
+    """UserError names the first row with images, which no rollout shows to the policy."""
     for number, example in enumerate(examples):
-        for fault, why in (
-            (
-                example.tools,
-                f"its prompt offers the tool {', '.join(example.tools)}, which a single-turn rollout never runs",
-            ),
-            (example.interaction, f"the simulated user {example.interaction} has no turn in a single-turn rollout"),
-            (example.images, "it has images, and the rollouts are of texts"),
-        ):
-            if fault:
-                raise UserError(f"{source}, row {number}: {why}: choose a task in a single-turn form.")
+        if example.images:
+            raise UserError(
+                f"{source}, row {number}: it has images, and the rollouts are of texts: choose another task."
+            )
 
 
 def _row(example: Example) -> dict[str, Any]:

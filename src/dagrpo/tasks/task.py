@@ -60,12 +60,6 @@ class Task:
         user = bool(self.interaction) and INTERACTIONS.get(self.interaction).oracle
         return user or any(TOOLS.get(name).oracle for name in self.tools)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What rollouts must be able to do beyond one turn of text: tools, interaction, images."""
-        needs = {"tools": bool(self.tools), "interaction": bool(self.interaction), "images": self.images}
-        return tuple(name for name, needed in needs.items() if needed)
-
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
     """A prompt of one user turn, after a system turn where there is something to say in it."""

@@ -9,53 +9,78 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dagrpo.algorithms.advantages import advantages_of
+from dagrpo.algorithms.advantages import advantages_of_kept
 from dagrpo.params.plugged import Choice
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import Agent
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
+from dagrpo.trainer import gates
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+
+OWN_LOOP = "tool_agent"  # the agent that has one turn where a problem has neither tools nor a user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRollouts:
-    """One step's graded trajectories; those of one problem are next to each other."""
+    """One step's graded trajectories; those of one problem are next to each other.
+
+    A trajectory is left out of everything that is learned, and of all means, when it was excluded or nothing was sampled.
+    """
 
     step: int  # from 0
     group_size: int  # trajectories per problem
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
     rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
-    advantages: Tensor  # [trajectories] float32, of these rewards
+    advantages: Tensor  # [trajectories] float32, of these rewards; 0 where the trajectory is left out
+    several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
+    functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
 
     @property
-    def samples(self) -> list[TokenSample]:
-        """The token sequence of each trajectory. [trajectories]"""
-        assert all(len(each.trajectory.samples) == 1 for each in self.graded), "a single turn has one sample"
-        return [each.trajectory.samples[0] for each in self.graded]
+    def kept(self) -> list[int]:
+        """The places of the trajectories that are not left out, rising."""
+        return [place for place, each in enumerate(self.graded) if each.trajectory.learned]
+
+    @property
+    def samples(self) -> list[tuple[int, TokenSample]]:
+        """The token sequences of the trajectories that are kept, in order, each with the place of its trajectory."""
+        return [
+            (place, sample)
+            for place in self.kept
+            for sample in self.graded[place].trajectory.samples
+            if any(sample.loss_mask)
+        ]
 
     @property
     def logprobs(self) -> list[float]:
-        """The engine's, of all tokens that the policy wrote. [tokens]"""
-        return list(itertools.chain.from_iterable(sample.completion_logprobs for sample in self.samples))
+        """The engine's, of all tokens that the policy wrote in those. [tokens]"""
+        return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
 
     def batch(self) -> RolloutBatch:
         """What the update reads of them."""
-        samples = self.samples
+        places = [place for place, _ in self.samples]
+        samples = [sample for _, sample in self.samples]
         return RolloutBatch(
             sequences=TokenSequences.of([s.token_ids for s in samples], [s.loss_mask for s in samples]),
+            trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
-            advantages=self.advantages,
+            advantages=self.advantages[places],
         )
+
+
+def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """The functions that some problem offers, sorted."""
+    return tuple(sorted({tool["function"]["name"] for problem in problems for tool in problem.tools}))
 
 
 class Buffer:
@@ -68,7 +93,7 @@ class Buffer:
         self,
         *,
         engine: RolloutEngine,
-        agent: Agent,
+        agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
         rollout: Rollout,
@@ -79,8 +104,11 @@ class Buffer:
     ) -> None:
         self._engine = engine
         self._agent = agent
+        self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
         self._problems = problems
+        self._functions = function_names(problems)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
         self._sampling = training_sampling(rollout, training.samples_per_prompt)
         self._reward = reward
         self._advantage = advantage
@@ -88,26 +116,34 @@ class Buffer:
         self._seed = seed
 
     def next(self, step: int) -> StepRollouts:
-        """The rollouts of the step numbered from 0. ServerError when the engine fails; UserError: no ground truth."""
+        """The rollouts of the step numbered from 0.
+
+        ServerError when the engine fails. UserError: no ground truth, or trajectories from which nothing can be learned.
+        """
 
         def seed_of(position: int, sample: int) -> int:
             return sampling_seed(self._seed, "rollout", step, position, sample)
 
         problems = problems_of_step(self._problems, step, self._training, self._seed)
         trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
         graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
-        rewards = self._rewards(step, graded)
+        learned = np.array([trajectory.learned for trajectory in trajectories])
+        rewards = self._rewards(step, graded, learned)
+        group_size = self._training.samples_per_prompt
         return StepRollouts(
             step=step,
-            group_size=self._training.samples_per_prompt,
+            group_size=group_size,
             graded=tuple(graded),
             rewards=rewards,
-            advantages=advantages_of(rewards, self._training.samples_per_prompt, self._advantage),
+            advantages=advantages_of_kept(rewards, torch.from_numpy(learned), group_size, self._advantage),
+            several_turns=self._several_turns,
+            functions=self._functions,
         )
 
-    def _rewards(self, step: int, graded: Sequence[GradedTrajectory]) -> Tensor:
-        """The scores' rewards; in the control experiment, shuffled among the step's trajectories."""
+    def _rewards(self, step: int, graded: Sequence[GradedTrajectory], learned: NDArray[np.bool_]) -> Tensor:
+        """The scores' rewards; in the control experiment, shuffled among the step's trajectories that are kept."""
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         if self._reward.permuted:
-            rewards = np.random.default_rng([self._seed, step, 1]).permutation(rewards)
+            rewards[learned] = np.random.default_rng([self._seed, step, 1]).permutation(rewards[learned])
         return torch.from_numpy(rewards)

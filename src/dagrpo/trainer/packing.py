@@ -1,7 +1,7 @@
 """Token sequences of any length, and the padded micro-batches that one forward pass takes."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,10 +22,18 @@ class PaddedBatch:
     columns: Tensor  # [tokens] int64: the position that predicts it, one before its own
     targets: Tensor  # [tokens] int64: the token itself
 
-    @property
-    def sequences(self) -> int:
-        """How many sequences it has."""
-        return self.input_ids.shape[0]
+    @classmethod
+    def filler(cls, pad_token_id: int, device: torch.device) -> "PaddedBatch":
+        """One sequence with one token to predict, for a rank that has nothing left to do while others have."""
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        input_ids = torch.full((1, 2), pad_token_id, dtype=torch.int64, device=device)
+        return cls(
+            input_ids=input_ids,
+            attention_mask=torch.ones_like(input_ids),
+            rows=zero,
+            columns=zero,
+            targets=input_ids[0, 1:],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +97,26 @@ class TokenSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutBatch:
-    """What the update reads of one step's rollouts: their samples as token sequences, in the order of the rollouts."""
+    """What the update reads of one step's rollouts: their samples as token sequences, in the order of the rollouts.
+
+    A trajectory has one sequence or several, next to each other. Trajectories that are left out have none.
+    """
 
     sequences: TokenSequences
+    trajectories: Tensor  # [sequences] int64, rising: the place of each sequence's trajectory among those of the step
     rollout_logprobs: Tensor  # [trained tokens] float32, the engine's
-    advantages: Tensor  # [sequences] float32
+    advantages: Tensor  # [sequences] float32, of their trajectories
 
     def __post_init__(self) -> None:
         assert len(self.rollout_logprobs) == sum(self.sequences.trained)
-        assert len(self.advantages) == len(self.sequences)
+        assert len(self.advantages) == len(self.trajectories) == len(self.sequences)
+        assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
+
+    def spans(self, first: int, stop: int) -> list[slice]:
+        """The sequences of each trajectory whose place is `first` or later, and before `stop`."""
+        start, end = torch.searchsorted(self.trajectories, torch.tensor([first, stop])).tolist()
+        _, counts = self.trajectories[start:end].unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+        return [slice(*ends) for ends in itertools.pairwise(itertools.accumulate(counts.tolist(), initial=start))]
 
     def tensors(self) -> dict[str, Tensor]:
         """What makes it up, to send it to other ranks."""
@@ -105,6 +124,7 @@ class RolloutBatch:
             "token_ids": self.sequences.token_ids,
             "loss_mask": self.sequences.loss_mask,
             "lengths": self.sequences.lengths,
+            "trajectories": self.trajectories,
             "rollout_logprobs": self.rollout_logprobs,
             "advantages": self.advantages,
         }
@@ -116,19 +136,32 @@ class RolloutBatch:
             sequences=TokenSequences(
                 token_ids=tensors["token_ids"], loss_mask=tensors["loss_mask"], lengths=tensors["lengths"]
             ),
+            trajectories=tensors["trajectories"],
             rollout_logprobs=tensors["rollout_logprobs"],
             advantages=tensors["advantages"],
         )
 
 
-def slices(total: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `size` items."""
-    return (slice(start, min(start + size, total)) for start in range(0, total, size))
+NOTHING = slice(0, 0)  # a micro-batch without sequences
 
 
-def micro_batches(span: slice, size: int, rank: int, ranks: int) -> Iterator[slice]:
-    """A rank's equal part of `span`, cut into slices of at most `size`: every rank has as many, as FSDP needs."""
-    part, rest = divmod(span.stop - span.start, ranks)
-    assert rest == 0, "refused before: the ranks cannot share a batch of this size equally"
-    start = span.start + rank * part
-    return (slice(start + rows.start, start + rows.stop) for rows in slices(part, size))
+def micro_batches(spans: Sequence[slice], size: int, rank: int, ranks: int) -> list[slice]:
+    """A rank's share of consecutive spans of sequences, cut into slices of at most `size` sequences.
+
+    A span stays whole: one that is longer than `size` is a slice by itself. Every rank has as many slices, as FSDP needs:
+    NOTHING stands for those that it lacks.
+    """
+    total = len(spans)
+    shares = [_joined(spans[total * each // ranks : total * (each + 1) // ranks], size) for each in range(ranks)]
+    return [*shares[rank], *[NOTHING] * (max(map(len, shares)) - len(shares[rank]))]
+
+
+def _joined(spans: Sequence[slice], size: int) -> list[slice]:
+    """Neighbours joined as long as they hold at most `size` sequences together."""
+    joined: list[slice] = []
+    for span in spans:
+        if joined and span.stop - joined[-1].start <= size:
+            joined[-1] = slice(joined[-1].start, span.stop)
+        else:
+            joined.append(span)
+    return joined

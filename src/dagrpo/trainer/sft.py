@@ -53,8 +53,8 @@ class FineTuning:
         self._world = world
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
-        chat = chat_format(tokenizer, run.chat)
-        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.tools)
+        chat = chat_format(tokenizer, run.conversation.chat)
+        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.conversation.tools)
         self._policy = load_policy(run.model, world)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 
@@ -90,8 +90,8 @@ class FineTuning:
     def _accumulate(self, sequences: TokenSequences) -> float:
         """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
         world, total = self._world, torch.zeros((), dtype=torch.float64, device=self._world.device)
-        whole = slice(0, len(sequences))
-        for part in micro_batches(whole, self._run.runtime.micro_batch_size, world.rank, world.size):
+        each = [slice(row, row + 1) for row in range(len(sequences))]
+        for part in micro_batches(each, self._run.runtime.micro_batch_size, world.rank, world.size):
             padded = sequences.padded(part, self._pad_token_id, world.device)
             logprobs = token_logprobs(self._policy, padded, temperature=1.0).logprobs
             loss = -logprobs.sum() / sum(sequences.trained)

@@ -1,8 +1,6 @@
 """The policy update of one GRPO step, by all ranks that train the policy together."""
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +13,10 @@ from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.distributed import World
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
+from dagrpo.trainer.accumulated import OldLogprobs, Sums
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.optimizer import apply_gradients, warmed_up
-from dagrpo.trainer.packing import PaddedBatch, RolloutBatch, micro_batches, slices
+from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, micro_batches
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
 
 _METRIC = "metric/"  # before the names that a loss gives its own metrics
@@ -75,64 +74,82 @@ class PolicyUpdate:
             return self._run(step, batch)
 
     def _run(self, step: int, batch: RolloutBatch) -> UpdateStats:
-        old = _OldLogprobs(batch.sequences.trained, self._world.device)
+        old = OldLogprobs(batch.sequences.trained, self._world.device)
         if self._training.mini_batches > 1:  # of the policy that sampled: before the first of them changes it
             self._compute_old_logprobs(batch, old)
-        sums, grad_norms, learning_rate = _Sums(self._world.device), 0.0, 0.0
-        for number, span in enumerate(self._mini_batches(batch)):
+        sums, learning_rate = Sums(self._world.device), 0.0
+        grad_norms: list[float] = []
+        for number, spans in enumerate(self._mini_batches(batch)):
             update = step * self._training.mini_batches + number
             learning_rate = warmed_up(self._training.learning_rate, update, self._training.learning_rate_warmup_steps)
-            self._accumulate(batch, span, old, sums)
-            grad_norms += apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm)
+            if spans:  # else all of its trajectories were left out, as every rank knows
+                self._accumulate(batch, spans, old, sums)
+                grad_norms.append(apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm))
+        assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total, everywhere = sums.over_ranks(self._world), old.of_all_ranks(self._world)
         tokens = sum(batch.sequences.trained)
         return UpdateStats(
             logprobs=everywhere.logprobs,
             entropy=float(everywhere.entropy.mean()),
-            loss=total.pop("loss") / self._training.mini_batches,
+            loss=total.pop("loss") / len(grad_norms),
             kl=total.pop("kl", 0.0) / tokens,
             metrics={name.removeprefix(_METRIC): value / tokens for name, value in total.items()},
-            grad_norm=grad_norms / self._training.mini_batches,
+            grad_norm=sum(grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
         )
 
-    def _mini_batches(self, batch: RolloutBatch) -> Iterator[slice]:
-        total = len(batch.sequences)
-        return slices(total, total // self._training.mini_batches)
+    def _mini_batches(self, batch: RolloutBatch) -> list[list[slice]]:
+        """The sequences of each trajectory of each mini-batch. A mini-batch has as many prompts as any other."""
+        prompts = self._training.prompts_per_step // self._training.mini_batches
+        size = prompts * self._training.samples_per_prompt
+        return [batch.spans(size * number, size * (number + 1)) for number in range(self._training.mini_batches)]
 
-    def _own_spans(self, span: slice) -> Iterator[slice]:
+    def _own_parts(self, spans: Sequence[slice]) -> list[slice]:
         """The micro-batches of this rank."""
-        return micro_batches(span, self._micro_batch_size, self._world.rank, self._world.size)
+        return micro_batches(spans, self._micro_batch_size, self._world.rank, self._world.size)
 
     @torch.no_grad()
-    def _compute_old_logprobs(self, batch: RolloutBatch, old: "_OldLogprobs") -> None:
-        for span in self._mini_batches(batch):
-            for part in self._own_spans(span):
+    def _compute_old_logprobs(self, batch: RolloutBatch, old: OldLogprobs) -> None:
+        for spans in self._mini_batches(batch):
+            for part in self._own_parts(spans):
                 old.keep(part, token_logprobs(self._policy, self._padded(batch, part), self._temperature))
 
-    def _accumulate(self, batch: RolloutBatch, span: slice, old: "_OldLogprobs", sums: "_Sums") -> None:
+    def _accumulate(self, batch: RolloutBatch, spans: Sequence[slice], old: OldLogprobs, sums: Sums) -> None:
         """Add the gradient of this rank's part of one mini-batch."""
-        lengths = batch.sequences.trained[span]
-        for part in self._own_spans(span):
+        lengths = [sum(batch.sequences.trained[span]) for span in spans]
+        for part in self._own_parts(spans):
             padded = self._padded(batch, part)
             outputs = token_logprobs(self._policy, padded, self._temperature)
             if self._training.mini_batches == 1:
                 old.keep(part, outputs)
-            token_weights, denominator = weights(
-                self._aggregation, padded.rows, lengths, max_new_tokens=self._max_new_tokens
-            )
             tokens = self._token_batch(batch, part, padded, outputs, old)
-            loss = self._loss(tokens, token_weights, sums) * (1 / denominator)
+            token_weights, denominator = weights(
+                self._aggregation, tokens.sequence, lengths, max_new_tokens=self._max_new_tokens
+            )
+            loss, measured = self._loss(tokens, token_weights * (part != NOTHING))
+            loss = loss * (1 / denominator)
             loss.backward()  # type: ignore[no-untyped-call]
-            sums.add("loss", loss)
+            sums.add({**measured, "loss": loss}, part)
+
+    def _reference_logprobs(self, padded: PaddedBatch) -> Tensor | None:
+        if self._reference is None:
+            return None
+        with torch.no_grad():
+            return token_logprobs(self._reference, padded, self._temperature).logprobs
 
     def _token_batch(
-        self, batch: RolloutBatch, part: slice, padded: PaddedBatch, outputs: TokenLogprobs, old: "_OldLogprobs"
+        self,
+        batch: RolloutBatch,
+        part: slice,
+        padded: PaddedBatch,
+        outputs: TokenLogprobs,
+        old: OldLogprobs,
     ) -> TokenBatch:
-        device, reference = self._world.device, None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference = token_logprobs(self._reference, padded, self._temperature).logprobs
+        device, reference = self._world.device, self._reference_logprobs(padded)
+        if part == NOTHING:
+            return _filler(outputs, reference)
+        # A sequence, to losses and weights, is all that the policy wrote in a trajectory, over all of its samples.
+        _, trajectory = batch.trajectories[part].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
         return TokenBatch(
             logprobs=outputs.logprobs,
             old_logprobs=old.of(part),
@@ -140,62 +157,37 @@ class PolicyUpdate:
             reference_logprobs=reference,
             entropy=outputs.entropy,
             advantages=batch.advantages[part].to(device, non_blocking=True)[padded.rows],
-            sequence=padded.rows,
-            sequences=padded.sequences,
+            sequence=trajectory.to(device, non_blocking=True)[padded.rows],
+            sequences=int(trajectory[-1]) + 1,
         )
 
-    def _loss(self, tokens: TokenBatch, token_weights: Tensor, sums: "_Sums") -> Tensor:
-        """The weighted sum of the losses of a micro-batch's tokens."""
+    def _loss(self, tokens: TokenBatch, token_weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum of the losses of a micro-batch's tokens, and what was measured on the way."""
         result = loss_of(tokens, self._algorithm.loss)
-        for name, value in result.metrics.items():
-            sums.add(_METRIC + name, value)
+        measured = {_METRIC + name: value for name, value in result.metrics.items()}
         loss = (result.per_token * token_weights).sum()
         if tokens.reference_logprobs is not None:
             divergence = k3(tokens.logprobs, tokens.reference_logprobs)
-            sums.add("kl", divergence.sum())
+            measured["kl"] = divergence.sum()
             loss = loss + self._algorithm.kl_coefficient * (divergence * token_weights).sum()
-        return loss
+        return loss, measured
 
     def _padded(self, batch: RolloutBatch, part: slice) -> PaddedBatch:
+        if part == NOTHING:
+            return PaddedBatch.filler(self._pad_token_id, self._world.device)
         return batch.sequences.padded(part, self._pad_token_id, self._world.device)
 
 
-class _Sums:
-    """Sums by name over the micro-batches of this rank, in double; they stay on the device until the step's end."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._values: defaultdict[str, Tensor] = defaultdict(
-            lambda: torch.zeros((), dtype=torch.float64, device=device)
-        )
-
-    def add(self, name: str, value: Tensor) -> None:
-        self._values[name] += value.detach()
-
-    def over_ranks(self, world: World) -> dict[str, float]:
-        """The sums over all ranks, which have the same names."""
-        totals = world.all_reduce(torch.stack(list(self._values.values())).cpu())
-        return dict(zip(self._values, totals.tolist(), strict=True))
-
-
-class _OldLogprobs:
-    """Logprobs and entropy of the policy that sampled, where this rank has computed them; zero elsewhere."""
-
-    def __init__(self, lengths: list[int], device: torch.device) -> None:
-        self._ends = [0, *itertools.accumulate(lengths)]
-        self._values = torch.zeros(2, self._ends[-1], device=device)  # logprobs, entropy
-
-    def keep(self, part: slice, outputs: TokenLogprobs) -> None:
-        self._values[:, self.tokens(part)] = torch.stack([outputs.logprobs.detach(), outputs.entropy])
-
-    def of(self, part: slice) -> Tensor:
-        """Of some sequences. [tokens]"""
-        return self._values[0, self.tokens(part)]
-
-    def of_all_ranks(self, world: World) -> TokenLogprobs:
-        """Of all sequences, on the CPU."""
-        logprobs, entropy = world.all_reduce(self._values.cpu())
-        return TokenLogprobs(logprobs=logprobs, entropy=entropy)
-
-    def tokens(self, part: slice) -> slice:
-        """Where the trained tokens of some sequences are."""
-        return slice(self._ends[part.start], self._ends[part.stop])
+def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:
+    """What a loss sees of a batch that is a filler: a token whose ratio is 1 and whose advantage is 0."""
+    logprobs = outputs.logprobs.detach()
+    return TokenBatch(
+        logprobs=outputs.logprobs,
+        old_logprobs=logprobs,
+        rollout_logprobs=logprobs,
+        reference_logprobs=reference,
+        entropy=outputs.entropy,
+        advantages=torch.zeros_like(logprobs),
+        sequence=torch.zeros_like(logprobs, dtype=torch.int64),
+        sequences=1,
+    )

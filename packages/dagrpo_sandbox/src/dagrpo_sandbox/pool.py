@@ -33,7 +33,9 @@ class SandboxPool:
         self._installation: Installation | None = None
         self._turns = asyncio.Semaphore(size)
         self._waiting: deque[asyncio.Task[Sandbox]] = deque()  # for programs; some of them still start
+        self._running: set[Sandbox] = set()
         self._sessions: set[Session] = set()
+        self._open = True
         self._ending: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "SandboxPool":
@@ -57,10 +59,12 @@ class SandboxPool:
         """What comes of a program. SandboxUnavailable when no sandbox starts any more."""
         async with self._turns:
             sandbox = await self.take()
+            self._running.add(sandbox)
             try:
                 return await sandbox.run(program)
             finally:
-                if sandbox.usable:
+                self._running.discard(sandbox)
+                if sandbox.usable and self._open:
                     self._waiting.append(_finished(sandbox))
                 else:
                     self.end(sandbox)
@@ -104,18 +108,21 @@ class SandboxPool:
 
     def _start(self) -> None:
         assert self._installation is not None, "the pool is not open"
-        self._waiting.append(asyncio.create_task(Sandbox.start(self._installation, self._limits, warm=True)))
+        if self._open:
+            start = Sandbox.start(self._installation, self._limits, warm=True)
+            self._waiting.append(asyncio.create_task(start))
 
     async def _close(self) -> None:
         """Nothing is left of any sandbox."""
         for session in list(self._sessions):
             await session.close()
-        starting, self._waiting = list(self._waiting), deque()
-        for task in starting:
-            task.cancel()
-        for started in await asyncio.gather(*starting, return_exceptions=True):
+        self._open = False
+        for started in await asyncio.gather(*self._waiting, return_exceptions=True):
             if isinstance(started, Sandbox):
                 self.end(started)
+        for sandbox in list(self._running):
+            self.end(sandbox)
+        self._waiting.clear()
         await asyncio.gather(*self._ending)
 
 

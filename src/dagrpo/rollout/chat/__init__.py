@@ -66,6 +66,10 @@ class ChatFormat(Protocol):
         """What a completion says, which continues `prompt`: thinking may have been opened there. Never raises."""
         ...
 
+    def text(self, completion: Sequence[int]) -> str:
+        """A completion as it was written, calls included, without special tokens."""
+        ...
+
     def message(self, answer: ParsedAnswer) -> Message:
         """The assistant's message in the form in which the template takes it again."""
         ...

@@ -84,7 +84,7 @@ class TemplateFormat:
         if self._template.knows_thinking:
             split = thinking.split(text, opened=self._opens_thinking(prompt))
             start, thought = split.start, split.thinking
-        attempts = attempts_in(text[start:], self._calls, tools)
+        attempts = attempts_in(text[start:], self._calls, tools) if tools else []
         if not attempts and not start:
             return ParsedAnswer(content=completion_text(self._tokenizer, completion))
         answer = text[start:]
@@ -95,6 +95,10 @@ class TemplateFormat:
             calls=self._parsed(answer, start, attempts, written),
             dropped_calls=sum(said.count(opening) for opening in self._calls.openings),
         )
+
+    def text(self, completion: Sequence[int]) -> str:
+        """The completion, calls and thinking included, without special tokens."""
+        return completion_text(self._tokenizer, completion)
 
     def message(self, answer: ParsedAnswer) -> Message:
         """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
