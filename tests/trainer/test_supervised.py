@@ -142,6 +142,7 @@ class OfOneTurn:
     parse = CHAT.parse
     message = CHAT.message
     require_tool_results = CHAT.require_tool_results
+    text = CHAT.text
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
