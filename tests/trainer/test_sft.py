@@ -83,8 +83,10 @@ def test_the_first_loss_and_gradient_are_those_of_the_mean_over_target_tokens(
     ((_, first),) = _execute(replace(run, sft=run.sft.model_copy(update={"batch_size": 10})))
     model = AutoModelForCausalLM.from_pretrained(inputs[0], dtype=torch.float32).eval()
     losses = []
-    chat = chat_format(tokenizer, run.chat)
-    for row in supervised_sequences(inputs[1], tokenizer, chat, run.tools):  # a batch of ten is the whole split
+    chat = chat_format(tokenizer, run.conversation.chat)
+    for row in supervised_sequences(
+        inputs[1], tokenizer, chat, run.conversation.tools
+    ):  # a batch of ten is the whole split
         logits = torch.log_softmax(model(torch.tensor([row.token_ids])).logits[0], dim=-1)
         learned = [position for position, is_learned in enumerate(row.loss_mask) if is_learned]
         losses += [-logits[position - 1, row.token_ids[position]] for position in learned]

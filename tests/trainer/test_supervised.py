@@ -119,22 +119,10 @@ def test_rows_with_and_without_a_demonstration_stand_side_by_side(tmp_path: Path
     assert len(one.token_ids) < len(other.token_ids)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"answer": ""}, r"row 1: test has no solutions to fine-tune on: set sft.steps to 0"),
-        ({"images": (b"x",)}, r"row 1 has images, and fine-tuning is of texts: set sft.steps to 0"),
-    ],
-)
-def test_a_row_with_nothing_to_learn_is_named(changes: dict[str, object], sentence: str, tmp_path: Path) -> None:
-    path = _write(tmp_path / "train.parquet", runs.example(1), replace(runs.example(2), **changes))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=sentence):
+def test_a_row_with_nothing_to_learn_is_named(tmp_path: Path) -> None:
+    path = _write(tmp_path / "train.parquet", runs.example(1), replace(runs.example(2), answer=""))
+    with pytest.raises(UserError, match=r"row 1: test has no solutions to fine-tune on: set sft\.steps to 0"):
         supervised_sequences(path, TOKENIZER, CHAT, {})
-
-
-def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.parquet has no rows: set experiment\.train to a task"):
-        supervised_sequences(_write(tmp_path / "train.parquet"), TOKENIZER, CHAT, {})
 
 
 @pytest.mark.parametrize(
@@ -155,6 +143,7 @@ class OfOneTurn:
     message = CHAT.message
     text = CHAT.text
     require_tool_results = CHAT.require_tool_results
+    text = CHAT.text
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]

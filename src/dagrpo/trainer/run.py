@@ -5,14 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.base import Section
-from dagrpo.params.plugged import Choice
 from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
+from dagrpo.params.rollout import Conversation, Rollout
 from dagrpo.params.runtime import Runtime, SftRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
-from dagrpo.rollout.chat import template
 
 Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): told of every finished step
 
@@ -48,5 +45,4 @@ class SftRun:
     runtime: SftRuntime
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
-    chat: Choice = field(default_factory=template.Config)  # the form in which demonstrations are written
-    tools: Mapping[str, Section] = field(default_factory=dict)  # the parameters of tools, by name
+    conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written

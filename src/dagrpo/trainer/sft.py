@@ -53,8 +53,8 @@ class FineTuning:
         self._world = world
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
-        chat = chat_format(tokenizer, run.chat)
-        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.tools)
+        chat = chat_format(tokenizer, run.conversation.chat)
+        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.conversation.tools)
         self._policy = load_policy(run.model, world)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 

@@ -12,12 +12,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
 from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
+from dagrpo.rollout.prompts import read_split
 from dagrpo.rollout.tools import functions_of
-from dagrpo.tasks.schema import from_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +37,7 @@ def supervised_sequences(
 
     tools: the parameters of tools, by name.
     """
-    rows = from_table(read_parquet(path), path)
-    if not rows:
-        raise UserError(f"{path} has no rows: set experiment.train to a task that has a train split.")
+    rows = read_split(path)
     supervision = Supervision(tokenizer, chat)
     schemas = {offered: _schemas(offered, tools) for offered in {example.tools for example in rows}}
     return [
@@ -59,8 +56,6 @@ class Supervision:
 
     def sequence(self, example: Example, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
         """The tokens of a row, which UserError calls `where`."""
-        if example.images:
-            raise UserError(f"{where} has images, and fine-tuning is of texts: set sft.steps to 0.")
         if not (example.demonstration or example.answer.strip()):
             raise UserError(f"{where}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
         turns = example.demonstration or ({"role": "assistant", "content": example.answer},)
