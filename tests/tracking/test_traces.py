@@ -153,6 +153,11 @@ def test_from_the_best_to_the_worst_as_many_as_asked() -> None:
     assert problems(9) == ["0", "1", "2", "3", "4", "5"]
 
 
+def test_single_turns_without_calls_are_cheap() -> None:
+    rows = [made.alone(problem) for problem in range(4)]
+    assert len(traces_of(made.training_table(rows, [0.3, 0.2, 0.1, 0.0]), 4)) == 2
+
+
 def test_hostile_text_is_visible_and_long_text_is_cut() -> None:
     trace = trace_of(TABLE.slice(5, 1).to_pylist()[0])
     assert "\x1b" not in repr(trace).replace("\\x1b", "\x1b")

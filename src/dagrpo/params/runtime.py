@@ -65,7 +65,8 @@ class Runtime(Section):
     )
     traces: Annotated[int, Field(ge=0)] = Field(
         4,
-        description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces: best to worst.",
+        description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces; "
+        "of single turns without calls at most 2.",
     )
     engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")

@@ -10,16 +10,22 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.rollout.segments import segments
+from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
 from dagrpo.visible import one_line, visible
 
 LONGEST = 10_000  # characters of one text
 BROKEN = ("excluded", "program_failed")  # ends of an attempt that went wrong
 ORDERED_BY = ("reward", "correct")
+SINGLE_TURNS = 2  # traces of a table without conversations: each says little more than its row
 
 
 def traces_of(table: pa.Table, count: int) -> list[dict[str, Any]]:
-    """The traces of up to `count` attempts: the best, the worst, and others evenly between them, best first."""
+    """The traces of up to `count` attempts: the best, the worst, and others evenly between them, best first.
+
+    Of a table without conversations there are at most two.
+    """
+    count = count if has_conversations(table) else min(count, SINGLE_TURNS)
     order = next((name for name in ORDERED_BY if name in table.column_names), None)
     worth = [float(value or 0) for value in table[order].to_pylist()] if order else [0.0] * table.num_rows
     falling = sorted(range(len(worth)), key=lambda row: -worth[row])
