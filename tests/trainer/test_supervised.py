@@ -143,7 +143,6 @@ class OfOneTurn:
     message = CHAT.message
     text = CHAT.text
     require_tool_results = CHAT.require_tool_results
-    text = CHAT.text
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]

@@ -129,7 +129,8 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
 
 
 def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
-    return f"| `{key}` | {_allowed(property_schema)} | `{yaml_value(value)}` | {field.description} |"
+    default = "to be given" if field.is_required() else f"`{yaml_value(value)}`"
+    return f"| `{key}` | {_allowed(property_schema)} | {default} | {field.description} |"
 
 
 def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
