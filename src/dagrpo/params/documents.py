@@ -133,6 +133,10 @@ def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo
     return f"| `{key}` | {_allowed(property_schema)} | {default} | {field.description} |"
 
 
+def _default(field: FieldInfo) -> Any:
+    return None if field.is_required() else field.get_default(call_default_factory=True)
+
+
 def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     reference: str = property_schema.get("$ref") or property_schema["allOf"][0]["$ref"]
     return definitions[reference.rsplit("/", 1)[1]]  # type: ignore[no-any-return]
@@ -158,7 +162,7 @@ def _variants(section: type[Section], prefix: str) -> Iterator[str]:
             chosen = isinstance(marker, Chosen)
             key = f"{prefix}{name}" if chosen else f"{prefix}{name}.{plugin}"
             rows = [
-                _row(f"{key}.{own}", marker.variant(plugin)["properties"][own], info.default, info)
+                _row(f"{key}.{own}", marker.variant(plugin)["properties"][own], _default(info), info)
                 for own, info in config.model_fields.items()
                 if own not in Choice.model_fields
             ]
