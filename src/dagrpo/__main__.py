@@ -93,6 +93,18 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     serve(port)
 
 
+@app.command()
+def search(
+    corpus: Annotated[Path, typer.Argument(help="parquet with the columns title and text")],
+    port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
+    host: Annotated[str, typer.Option(help="address to listen on; whoever reaches it may search")] = "127.0.0.1",
+) -> None:
+    """Serve a search over passages, in Search-R1's protocol."""
+    from dagrpo.search.server import serve
+
+    serve(corpus, port, host)
+
+
 checkpoint_commands.register(app)
 show_command.register(app)
 

@@ -9,6 +9,10 @@ from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.params.schema import Params
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.rollout.agents import AGENTS
+from dagrpo.rollout.chat import CHATS
+from dagrpo.rollout.interactions import INTERACTIONS
+from dagrpo.rollout.tools import TOOLS
 from dagrpo.tasks.registry import TASKS, get_task
 
 MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it, export writes it
@@ -19,9 +23,12 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
 
     `format` is the trainer's, `model_format` that of every checkpoint outside training, whatever the parameters say.
     Verifiers are those of the tasks and of reward.verifier. A component without a weight is not computed, and not here.
+    `fresh_tool` are the tools whose calls the tokenizer of a fresh model spells.
     """
     tasks = params.experiment.tasks
     verifiers = {get_task(name).verifier for name in tasks} | {params.reward.verifier} - {"task"}
+    tools = {tool for name in tasks for tool in get_task(name).tools}
+    users = {get_task(name).interaction for name in tasks} - {""}
     components = [name for name, config in params.reward.components.items() if config.weight]
     return {
         "task": sorted({TASKS.module_of(name) for name in tasks}),
@@ -30,5 +37,10 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "advantage": [ADVANTAGES.module_of(params.algorithm.advantage.name)],
         "format": [FORMATS.module_of(params.checkpoint.format)],
         "model_format": [FORMATS.module_of(MODEL_FORMAT)],
+        "agent": [AGENTS.module_of(params.rollout.agent.name)],
+        "chat": [CHATS.module_of(params.rollout.chat.name)],
+        "tool": sorted({TOOLS.module_of(name) for name in tools}),
+        "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
+        "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
     }

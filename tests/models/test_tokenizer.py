@@ -1,15 +1,19 @@
 """The byte tokenizer of a fresh model, as it is and as every loader reads it back."""
 
+import json
 import string
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from dagrpo.models.fresh import make_fresh
+from dagrpo.errors import UserError
+from dagrpo.files import sha256_of
+from dagrpo.models.fresh import make_fresh, spelled_calls
 from dagrpo.models.tokenizer import SPECIAL_TOKENS, character_tokenizer
 from dagrpo.params.model import Fresh
 
@@ -74,3 +78,106 @@ def test_a_longer_conversation_begins_with_the_shorter_one() -> None:
 def test_a_role_that_is_not_known_is_refused() -> None:
     with pytest.raises(Exception, match="knows the roles user and assistant, not tool"):
         TOKENIZER.apply_chat_template([{"role": "tool", "content": ""}], tokenize=False)
+
+
+CALCULATOR = ("calculator", "expression")
+SEARCH = ("search", "query")
+WITH_TOOLS = character_tokenizer(1024, [CALCULATOR, SEARCH])
+CALL_TEXT = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12*34"}}\n</tool_call>'
+
+
+def _calling(function: str, content: str = "", **arguments: object) -> dict[str, object]:
+    call = {"type": "function", "function": {"name": function, "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+@pytest.fixture(scope="module")
+def loaded_with_tools(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
+    import torch
+
+    folder = tmp_path_factory.mktemp("fresh") / "model"
+    shape = Fresh(hidden_size=8, num_hidden_layers=1, intermediate_size=8, tools=["tests.models.hammer:TOOL"])
+    make_fresh(folder, shape, torch.float32)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def test_without_tools_the_files_are_what_they_always_were(tmp_path: Path) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    names = ("tokenizer.json", "chat_template.jinja")
+    assert {name: sha256_of(tmp_path / name)[:16] for name in names} == {
+        "tokenizer.json": "ba1ead84a6a20df3",
+        "chat_template.jinja": "a16f7f25cbbf463f",
+    }
+
+
+def test_a_call_costs_two_tokens_and_its_argument() -> None:
+    ids = WITH_TOOLS.encode(CALL_TEXT)
+    assert len(ids) == 2 + len("12*34")
+    assert WITH_TOOLS.decode(ids, skip_special_tokens=True) == CALL_TEXT
+
+
+def test_the_saved_tokenizer_spells_the_calls_of_every_function(loaded_with_tools: PreTrainedTokenizerBase) -> None:
+    for function, argument in (("hit", "nail"), ("drop", "foot")):
+        text = f'<tool_call>\n{{"name": "{function}", "arguments": {{"{argument}": "abc"}}}}\n</tool_call>'
+        ids = loaded_with_tools.encode(text)
+        assert len(ids) == 2 + len("abc")
+        assert loaded_with_tools.decode(ids, skip_special_tokens=True) == text
+
+
+def test_all_tools_share_one_closing_token() -> None:
+    assert len(WITH_TOOLS) == len(TOKENIZER) + len(["<|system|>", "<|tool|>", "calculator", "search", "closing"])
+
+
+def test_the_tokens_of_a_tokenizer_without_tools_keep_their_numbers() -> None:
+    assert WITH_TOOLS.encode("<|user|>1 \u20ac<|end|><|assistant|>") == TOKENIZER.encode(
+        "<|user|>1 \u20ac<|end|><|assistant|>"
+    )
+
+
+def test_the_template_writes_a_call_as_it_is_spelled_and_a_result_as_a_turn() -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "12*34="},
+        _calling("calculator", expression="12*34"),
+        {"role": "tool", "content": "408"},
+    ]
+    text = WITH_TOOLS.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == (
+        f"<|system|>Be brief.<|end|><|user|>12*34=<|end|><|assistant|>{CALL_TEXT}<|end|><|tool|>408<|end|><|assistant|>"
+    )
+
+
+def test_content_and_several_calls_stand_on_lines_of_their_own() -> None:
+    message = _calling("search", "Hm.", query='a "b" \u20ac')
+    calls = message["tool_calls"]
+    assert isinstance(calls, list)
+    calls.append({"type": "function", "function": {"name": "search", "arguments": '{"query":  "c"}'}})
+    text = WITH_TOOLS.apply_chat_template([message], tokenize=False)
+    assert text == (
+        '<|assistant|>Hm.\n<tool_call>\n{"name": "search", "arguments": {"query": "a \\"b\\" \u20ac"}}\n</tool_call>'
+        '\n<tool_call>\n{"name": "search", "arguments": {"query":  "c"}}\n</tool_call><|end|>'
+    )
+
+
+@given(PRINTABLE)
+def test_with_tools_any_argument_comes_back(argument: str) -> None:
+    text = WITH_TOOLS.apply_chat_template([_calling("search", query=argument)], tokenize=False)
+    assert WITH_TOOLS.decode(WITH_TOOLS.encode(text)) == text
+    assert json.dumps(argument) in text
+
+
+def test_a_role_that_a_tokenizer_with_tools_does_not_know_is_refused() -> None:
+    with pytest.raises(Exception, match="knows the roles system, user, assistant and tool, not robot"):
+        WITH_TOOLS.apply_chat_template([{"role": "robot", "content": ""}], tokenize=False)
+
+
+def test_a_function_without_a_text_argument_cannot_be_spelled() -> None:
+    with pytest.raises(
+        UserError, match=r"model\.fresh\.tools names tests\.models\.hammer:SAW, whose function saw takes"
+    ):
+        spelled_calls(["tests.models.hammer:SAW"])
+
+
+def test_a_tool_that_is_not_known_is_refused_with_the_parameter_that_names_it() -> None:
+    with pytest.raises(ValidationError, match=r"`hammer` is not a tool.*; correct model\.fresh\.tools, or give"):
+        Fresh(tools=["hammer"])

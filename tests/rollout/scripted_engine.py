@@ -12,13 +12,24 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.batches: list[list[SamplingRequest]] = []  # lockstep ones
+        self.places: list[list[int]] = []  # of their attempts
+        self.emptied_caches = 0
         self.sessions: list[str] = []  # of single completions
         self.most_in_flight = 0
         self._in_flight = 0
 
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
         assert lockstep
         self.batches.append(list(requests))
+        self.places.append(list(places or range(len(requests))))
+        self.emptied_caches += first_wave
         return [answer(request) for request in requests]
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:

@@ -28,6 +28,8 @@ EXAMPLE = Example(
     data_source="openai/gsm8k",
 )
 
+CALL = {"name": "calc_geo3k_reward", "arguments": {"answer": "\\frac{1}{2}"}}
+
 
 def _table(column: str, value: object) -> pa.Table:
     """Two rows, the second with another value in one column."""
@@ -68,7 +70,15 @@ def test_no_column_but_the_pass_rate_may_hold_a_null() -> None:
 def test_the_columns_are_those_of_verl_and_the_task() -> None:
     of_verl = ["data_source", "agent_name", "prompt", "images", "ability", "reward_model", "extra_info"]
     assert SCHEMA.names[:7] == of_verl
-    assert SCHEMA.names[7:] == ["task", "verifier", "tools", "interaction", "pass_rate", "prompt_tokens"]
+    assert SCHEMA.names[7:] == [
+        "task",
+        "verifier",
+        "tools",
+        "interaction",
+        "pass_rate",
+        "prompt_tokens",
+        "demonstration",
+    ]
     extra = ["split", "index", "answer", "question", "need_tools_kwargs"]
     assert [field.name for field in SCHEMA.field("extra_info").type] == extra
 
@@ -78,10 +88,15 @@ def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Pat
         EXAMPLE,
         verifier="geo3k",
         images=(b"first", b"second"),
-        tools=("calc_geo3k_reward",),
-        interaction="gsm8k",
+        tools=("answer_check",),
+        interaction="gsm8k_feedback",
         pass_rate=0.25,
         prompt_tokens=77,
+        demonstration=(
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": CALL}]},
+            {"role": "tool", "content": "\u20ac 1"},
+            {"role": "assistant", "content": "#### 1"},
+        ),
     )
     write_parquet(tmp_path / "test.parquet", to_table([whole]))
     assert from_table(read_parquet(tmp_path / "test.parquet"), FILE) == [whole]
@@ -92,7 +107,7 @@ def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Pat
     [
         ({}, "single_turn_agent", False),
         ({"tools": ("code_interpreter",)}, "tool_agent", True),
-        ({"interaction": "gsm8k"}, "tool_agent", False),
+        ({"interaction": "gsm8k_feedback"}, "tool_agent", False),
     ],
 )
 def test_verl_is_told_which_of_its_loops_runs_a_row(changes: dict[str, Any], agent: str, needs_tools: bool) -> None:
@@ -144,6 +159,14 @@ def test_a_column_of_another_type_is_named() -> None:
         ("prompt", [{"role": "robot", "content": "Hi"}], "row 1, field `prompt.role` is 'robot'"),
         ("prompt", [{"role": "user", "content": ""}], "row 1, field `prompt.content` is empty"),
         ("task", "", "row 1, field `task` is empty"),
+        ("demonstration", "[", "row 1, field `demonstration` is not JSON"),
+        ("demonstration", "[1]", "row 1, field `demonstration` is not a list of messages of assistant, tool, user"),
+        ("demonstration", '[{"role": "assistant"}]', "row 1, field `demonstration` is not a list of messages"),
+        (
+            "demonstration",
+            '[{"role": "user", "content": "Go on."}]',
+            "row 1, field `demonstration` has the roles user: it",
+        ),
     ],
 )
 def test_a_bad_value_is_named_by_file_row_and_field(column: str, value: object, sentence: str) -> None:

@@ -38,7 +38,7 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _task(source: Source, to_problem: Callable[[Row], Problem] = _to_problem) -> Task:
-    return sourced_task("sums", source, to_problem, verifier="math", tools=("code_interpreter",), interaction="gsm8k")
+    return sourced_task("sums", source, to_problem, verifier="math", tools=("calculator",), interaction="answer_form")
 
 
 def _source(rows: int = 4, *, sampled: bool = False) -> Source:
@@ -72,7 +72,7 @@ def test_the_rows_of_several_files_are_one_split(tmp_path: Path) -> None:
 def test_every_row_gets_what_the_task_says_of_all() -> None:
     for example in _task(_source()).load(Data()).splits["train"]:
         assert (example.task, example.split, example.data_source) == ("sums", "train", "someone/sums")
-        assert (example.verifier, example.tools, example.interaction) == ("math", ("code_interpreter",), "gsm8k")
+        assert (example.verifier, example.tools, example.interaction) == ("math", ("calculator",), "answer_form")
 
 
 @pytest.mark.usefixtures("two_files")

@@ -67,7 +67,14 @@ class ScriptedEngine:
         with torch.no_grad():
             read_weights(self._model, weights)
 
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
         assert lockstep
         self.asked.append("generate")
         return [self._completion(request) for request in requests]

@@ -3,21 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.rollout.single_turns import single_turns
 from tests.trainer import runs
 
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.errors import UserError
+from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import Agent, Complete, SingleTurn
-from dagrpo.rollout.agents import Limits
-from dagrpo.rollout.prompts import problems_of_step, training_problems
+from dagrpo.rollout.agents import Agent
+from dagrpo.rollout.prompts import Prompts, problems_of_step, training_problems
 from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import Problem, Trajectory
-from dagrpo.trainer.buffer import OWN_LOOP, Buffer, StepRollouts
+from dagrpo.trainer.buffer import Buffer, StepRollouts
 
 
 class _Notebook(runs.ScriptedEngine):
@@ -25,41 +28,42 @@ class _Notebook(runs.ScriptedEngine):
 
     requests: list[SamplingRequest]
 
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         self.requests = list(requests)
-        return super().generate(requests, lockstep=lockstep)
-
-
-class _Flaky:
-    """An agent whose third attempt at every problem, and all but one at the row LOST, run into a broken server."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    async def __call__(self, problem: Problem, sample_index: int, seed: int, complete: Complete) -> Trajectory:
-        trajectory = await self._agent(problem, sample_index, seed, complete)
-        if sample_index == 2 or (problem.index == LOST and sample_index):
-            return replace(trajectory, stop_reason="excluded", fault="no server")
-        return trajectory
+        return super().generate(requests, **waves)
 
 
 LOST = 7
 
 
+def _flaky(agent: Agent) -> Agent:
+    """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
+
+    async def attempt(problem: Problem, sample_index: int, session: Session) -> Trajectory:
+        trajectory = await agent(problem, sample_index, session)
+        if sample_index == 2 or (problem.index == LOST and sample_index):
+            return replace(trajectory, stop_reason="excluded", fault="no server")
+        return trajectory
+
+    return attempt
+
+
 def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> StepRollouts:
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_problems(run.train_split, tokenizer, run.training)
+    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
     engine = runs.ScriptedEngine(run.initial, [])
     engine.load(open_tensors(run.initial), "step_0")
-    with Grader(1.0) as grader:
+    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+        agent.make_attempt = _flaky(agent.make_attempt)
         buffer = Buffer(
             engine=engine,
-            agent=_Flaky(SingleTurn(tokenizer)),
-            limits=Limits(name=OWN_LOOP, max_excluded=max_excluded),
+            agent=agent,
             grader=grader,
             problems=problems,
-            rollout=run.rollout,
+            rollout=Rollout.model_validate(
+                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
+            ),
             reward=run.reward,
             advantage=run.algorithm.advantage,
             training=run.training,
@@ -99,14 +103,13 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, lis
     folder: Path = tmp_path_factory.mktemp("inputs")
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_problems(run.train_split, tokenizer, run.training)
+    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader:
+    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
         buffer = Buffer(
             engine=engine,
-            agent=SingleTurn(tokenizer),
-            limits=Limits(name=OWN_LOOP),
+            agent=agent,
             grader=grader,
             problems=problems,
             rollout=run.rollout,

@@ -61,6 +61,16 @@ def _holds_one(folder: str, files: set[str]) -> bool:
     return any(file == folder or file.startswith(f"{folder}/") for file in files)
 
 
+def test_who_attempts_problems_reads_the_passages_of_their_task(jobs: list[PlannedJob]) -> None:
+    read = {job.rule: job.inputs["passages"] for job in jobs if "passages" in job.inputs}
+    assert read == dict.fromkeys(
+        ["difficulty", "sample", "train"], ("data/arithmetic_tiny/arithmetic/passages.parquet",)
+    )
+    folder = "data/${experiment.name}/${experiment.train}"
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    assert folder in stages["train"]["deps"]
+
+
 def test_runtime_is_compared_by_no_stage_that_makes_something() -> None:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert "outs" not in stages.pop("check")

@@ -9,7 +9,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.presets import composed
 from dagrpo.params.schema import parse
 from dagrpo.tasks.registry import TASKS
-from dagrpo.workflow.forms import parse_with_tasks, require_fitting_tasks, require_single_turn
+from dagrpo.workflow.forms import parse_with_tasks, require_fitting_tasks, require_rollouts
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "presets/experiments").glob("*.yaml"))
@@ -72,23 +72,15 @@ def test_a_reward_for_tool_calls_needs_a_task_with_tools() -> None:
     _check("gsm8k_tool", "gsm8k", reward={"components": {"tool_calls": {"weight": 0.1}}})
 
 
-@pytest.mark.parametrize(
-    ("task", "needs"),
-    [
-        ("gsm8k_tool", "tools"),
-        ("gsm8k_feedback", "interaction"),
-        ("geo3k", "images"),
-        ("geo3k_tool", "tools and images"),
-    ],
-)
-def test_rollouts_of_more_than_one_turn_of_text_are_refused(task: str, needs: str) -> None:
-    with pytest.raises(ValueError, match=f"{task} needs rollouts with {needs}, .* `snakemake prepared`"):
-        require_single_turn(task)
+@pytest.mark.parametrize("task", ["geo3k", "geo3k_tool"])
+def test_rollouts_with_images_are_refused(task: str) -> None:
+    with pytest.raises(ValueError, match=f"{task} has prompts with images, .* `snakemake prepared`"):
+        require_rollouts(task)
 
 
-@pytest.mark.parametrize("task", ["arithmetic", "gsm8k", "gsm8k_sft", "dapo", "aime_2025"])
-def test_single_turn_tasks_are_not(task: str) -> None:
-    require_single_turn(task)
+@pytest.mark.parametrize("task", ["arithmetic", "gsm8k", "gsm8k_sft", "dapo_tool", "aime_2025_tool", "gsm8k_feedback"])
+def test_rollouts_of_text_with_tools_and_users_are_not(task: str) -> None:
+    require_rollouts(task)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -96,9 +88,9 @@ def test_the_tasks_of_every_shipped_experiment_fit_and_can_be_rolled_out(experim
     params = composed([experiment], ROOT / "presets")
     require_fitting_tasks(params)
     for task in params.experiment.tasks:
-        require_single_turn(task)
+        require_rollouts(task)
 
 
 def test_every_task_that_can_run_is_used_by_a_shipped_experiment() -> None:
     used = {task for name in EXPERIMENTS for task in composed([name], ROOT / "presets").experiment.tasks}
-    assert {name for name in TASKS.own_names() if not TASKS.get(name).needs} - used == set()
+    assert {name for name in TASKS.own_names() if not TASKS.get(name).images} - used == set()

@@ -125,6 +125,11 @@ def train_split(wildcards):
     return f"data/{wildcards.experiment}/{experiment.train}/train.parquet"
 
 
+def train_passages(wildcards):
+    """What the tools of the task that is trained on may search."""
+    return f"data/{wildcards.experiment}/{experiment.train}/passages.parquet"
+
+
 def checkpoint_to_evaluate(wildcards):
     folder = CHECKPOINT_OF[wildcards.policy]
     return f"{RUN}/{folder}/manifest.json".format(**wildcards)

@@ -10,6 +10,7 @@ rule prepare:
         train=update("data/{experiment}/{task}/train.parquet"),
         test=update("data/{experiment}/{task}/test.parquet"),
         dropped=update("data/{experiment}/{task}/dropped.parquet"),
+        passages=update("data/{experiment}/{task}/passages.parquet"),
         card=update("data/{experiment}/{task}/card.json"),
         provenance=update("data/{experiment}/{task}/provenance.json"),
     log:
@@ -41,6 +42,7 @@ rule difficulty:
             experiment="{experiment}", seed=experiment.seeds[0]
         ),
         train=train_split,
+        passages=train_passages,
     output:
         train=update("results/{experiment}/difficulty/train.parquet"),
         pass_rates=update("results/{experiment}/difficulty/difficulty.parquet"),

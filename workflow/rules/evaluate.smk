@@ -7,6 +7,7 @@ rule sample:
         code=code("sample"),
         model=checkpoint_to_evaluate,
         test="data/{experiment}/{task}/test.parquet",
+        passages="data/{experiment}/{task}/passages.parquet",
     output:
         completions=update(f"{RUN}/eval/{{task}}/{{policy}}/completions.parquet"),
         provenance=update(f"{RUN}/eval/{{task}}/{{policy}}/completions.provenance.json"),

@@ -7,6 +7,7 @@ rule train:
         code=code("train"),
         initial=f"{RUN}/initial/manifest.json",
         train="results/{experiment}/difficulty/train.parquet",
+        passages=train_passages,
     output:
         policy=update(f"{RUN}/policy/manifest.json"),
         metrics=update(f"{RUN}/metrics.parquet"),

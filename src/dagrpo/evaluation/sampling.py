@@ -6,7 +6,6 @@ Grades nothing: `score` does that from what is written here, as often as one lik
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
@@ -15,14 +14,15 @@ from dagrpo.checkpoints.folder import require_chat_template, require_format, req
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.console import progress
-from dagrpo.files import read_json
 from dagrpo.params import evaluation
+from dagrpo.params.rollout import Conversation
 from dagrpo.params.runtime import Engine
-from dagrpo.rollout.agent import SingleTurn
 from dagrpo.rollout.collect import collect
+from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.prompts import PromptLimit, problems_of, read_split
+from dagrpo.rollout.open_agent import Surroundings, open_agent
+from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.table import rollout_table
@@ -38,12 +38,15 @@ class SplitAttempts:
 
     model: Path  # folder of the Hugging Face checkpoint
     split: Path  # train.parquet or test.parquet
+    passages: Path | None = None  # passages.parquet of its task, for tools that search
     max_problems: int | None = None  # only the first ones of the split; None: all
+    conversation: Conversation
     sampling: Sampling  # its batch_size follows from the engine
     seeds: tuple[int, int]  # of the section that sampling comes from, and of the run
     engine: Engine
     dtype: str  # of the engine
     server_log: Path
+    agent_folder: Path  # for what the agent and its tools write
 
 
 def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) -> Sampling:
@@ -96,19 +99,15 @@ def require_samplable(model: Path) -> Manifest:
 def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
     """The split rendered; UserError names a row that leaves no room for its completion."""
     examples = read_split(attempts.split)[: attempts.max_problems]
-    room = min(_context_length(attempts.model), attempts.engine.max_total_tokens)
+    room = context_tokens(attempts.model, attempts.engine)
     longest = attempts.sampling.max_new_tokens
     limit = PromptLimit(
         tokens=room - longest,
         reason=f"{attempts.sampling.section}.max_new_tokens is {longest}, but model and engine hold {room}: "
         "lower it, or leave the row out",
     )
-    return problems_of(enumerate(examples), tokenizer, limit, attempts.split)
-
-
-def _context_length(model: Path) -> int:
-    config: dict[str, Any] = read_json(model / "config.json")
-    return int(config.get("text_config", config).get("max_position_embeddings", 1 << 30))
+    prompts = Prompts(tokenizer, attempts.conversation)
+    return problems_of(enumerate(examples), prompts, limit, attempts.split)
 
 
 def attempt(
@@ -131,4 +130,14 @@ def attempt(
             tokens += sum(trajectory.tokens for trajectory in finished)
             bar.advance(len(finished), note=f"{tokens:,} tokens")
 
-        return collect(problems, sampling, seed_of, engine=engine, agent=SingleTurn(tokenizer), on_batch=show)
+        with open_agent(attempts.conversation, tokenizer, tools_of(problems), _surroundings(attempts)) as agent:
+            return collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=show)
+
+
+def _surroundings(attempts: SplitAttempts) -> Surroundings:
+    return Surroundings(
+        folder=attempts.agent_folder,
+        passages=attempts.passages,
+        max_new_tokens=attempts.sampling.max_new_tokens,
+        context_tokens=context_tokens(attempts.model, attempts.engine),
+    )

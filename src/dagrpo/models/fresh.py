@@ -3,6 +3,7 @@
 Initialised as transformers does (normal, std 0.02). Not a pretrained model of any kind.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,20 +13,38 @@ from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
+from dagrpo.errors import UserError
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.model import Fresh
+from dagrpo.rollout.tools import ToolFunction, functions_of
 
 
 def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype) -> Manifest:
     """Write a fresh model. The same shape and seed give the same bytes."""
-    tokenizer = character_tokenizer(shape.max_position_embeddings)
+    tokenizer = character_tokenizer(shape.max_position_embeddings, spelled_calls(shape.tools))
     config = _config(shape, tokenizer)
     tensors = StateTensors(state_of(_initialised(config, shape.seed).to(dtype)))
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
         save_config(folder, config, Qwen2ForCausalLM.__name__)
         save_tokenizer(folder, tokenizer)
         return finish(folder, tensors, dtype, {"source": "fresh", "fresh": shape.model_dump()})
+
+
+def spelled_calls(tools: Sequence[str]) -> list[tuple[str, str]]:
+    """Function and first text argument of every function that the tools offer, with their default parameters.
+
+    UserError: a tool is not known, cannot be asked, or offers a function without a text argument.
+    """
+    return [_spelled(name, function) for name, offered in functions_of(tools, {}).items() for function in offered]
+
+
+def _spelled(tool: str, function: ToolFunction) -> tuple[str, str]:
+    arguments = function.parameters.get("properties", {})
+    text = next((name for name, schema in arguments.items() if schema.get("type") == "string"), None)
+    if text is None:
+        raise UserError(f"model.fresh.tools names {tool}, whose function {function.name} takes no text: leave it out.")
+    return function.name, text
 
 
 def _initialised(config: Qwen2Config, seed: int) -> Qwen2ForCausalLM:

@@ -51,7 +51,7 @@ def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
             yield from _lines(value, indent + "  ", others)
         elif isinstance(value, Mapping):
             yield f"{indent}# Any of {others}; each has keys of its own."
-            yield f"{indent}{name}:"
+            yield f"{indent}{name}:" if value else f"{indent}{name}: {{}}"
             yield from _part_lines(value, indent + "  ")
         else:
             yield f"{indent}{name}: {yaml_value(value)}"
@@ -120,7 +120,7 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
         if isinstance(marker, Chosen):
             yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {field.description} Its keys: below. |"
         elif isinstance(marker, Several):
-            names = ", ".join(f"`{each}`" for each in value)
+            names = ", ".join(f"`{each}`" for each in value) or "none"
             yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {field.description} Their keys: below. |"
         elif isinstance(value, Section):
             yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 from dagrpo.params.experiment import Name
+from dagrpo.rollout.tools import TOOLS
 
 
 class Fresh(Section):
@@ -21,6 +22,9 @@ class Fresh(Section):
     max_position_embeddings: Annotated[int, Field(ge=32)] = Field(
         256, description="Longest prompt plus completion, in tokens."
     )
+    tools: list[str] = Field(
+        [], description="Tools whose calls the tokenizer writes with two tokens beside the argument's own."
+    )
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -34,6 +38,15 @@ class Fresh(Section):
                 f"model.fresh.num_key_value_heads ({self.num_key_value_heads}) does not divide num_attention_heads "
                 f"({self.num_attention_heads}): change one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tools_are_known(self) -> Self:
+        for name in self.tools:
+            try:
+                TOOLS.get(name)
+            except UserError as error:
+                raise UserError(str(error).replace(TOOLS.key, "model.fresh.tools")) from None
         return self
 
 

@@ -1,14 +1,37 @@
 """Section `rollout`: how completions are sampled during training, and in which type the engine computes."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import Section
+from dagrpo.params.plugged import Choice, Chosen, Several
+from dagrpo.rollout.agents import AGENTS, Limits
+from dagrpo.rollout.chat import CHATS
+from dagrpo.rollout.tools import TOOLS, ToolSection
+
+_TOOL_AGENT: Any = {"name": "tool_agent"}
+_TEMPLATE: Any = {"name": "template"}
 
 
-class Rollout(Section):
+class Conversation(Section):
+    """How an attempt is made, in training and in evaluation alike."""
+
+    agent: Annotated[Limits, Chosen(AGENTS)] = Field(
+        _TOOL_AGENT, description="Who makes an attempt: our own loop of turns and tools, or a program."
+    )
+    tools: Annotated[dict[str, ToolSection], Several(TOOLS)] = Field(
+        {},
+        description="Parameters of the tools that tasks offer, by name; a tool that is not named here has its defaults.",
+    )
+    chat: Annotated[Choice, Chosen(CHATS)] = Field(
+        _TEMPLATE, description="How conversations become tokens, and how the policy writes calls."
+    )
+
+
+class Rollout(Conversation):
     temperature: Annotated[float, Field(gt=0)] = Field(
         1.0, description="Sampling temperature; logprobs are of the scaled softmax."
     )
@@ -16,7 +39,7 @@ class Rollout(Section):
         1.0, description="Nucleus sampling; below 1 biases the importance ratio."
     )
     top_k: Annotated[int, Field(ge=-1)] = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
-    max_new_tokens: Annotated[int, Field(ge=1)] = Field(20, description="Longest completion, in tokens.")
+    max_new_tokens: Annotated[int, Field(ge=1)] = Field(20, description="Longest turn of the policy, in tokens.")
     deterministic: bool = Field(
         True,
         description="Submit each batch in lockstep, so that the same seed gives the same bytes; off is faster and nearly repeatable.",
@@ -30,3 +53,8 @@ class Rollout(Section):
         if self.top_k == 0:
             raise UserError("rollout.top_k is 0: give -1 to sample from all tokens, or a positive number")
         return self
+
+
+def conversation_of(section: Mapping[str, Any]) -> Conversation:
+    """The part of section rollout that says how an attempt is made, for a stage that reads no more of it."""
+    return Conversation.model_validate({name: section[name] for name in Conversation.model_fields})

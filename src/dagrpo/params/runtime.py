@@ -45,7 +45,7 @@ class SftRuntime(Section):
 class TrainingRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1)] = Field(
         256,
-        description="Token sequences per forward pass of a process, one or more for a trajectory: lower it when the memory of the device runs out.",
+        description="Token sequences per forward pass of a process: lower it when the memory of the device runs out.",
     )
     processes: Annotated[int, Field(ge=1)] = Field(
         1,

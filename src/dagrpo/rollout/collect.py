@@ -4,17 +4,14 @@ Two orders of work give the same records. In lockstep the same seeds give the sa
 faster, and repeatable up to the rounding of matrix products.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from dagrpo.params.reward import Reward
 from dagrpo.records import Attempt
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.score import grade_all
-from dagrpo.rollout.agent import Agent
 from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, in_lockstep
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
@@ -26,7 +23,7 @@ def collect(
     seed_of: Callable[[int, int], int],
     *,
     engine: RolloutEngine,
-    agent: Agent,
+    agent: OpenAgent,
     on_batch: OnBatch | None = None,
 ) -> list[Trajectory]:
     """Every attempt at every problem; those at one problem side by side: the greedy one if asked for, then sample 0, 1, ...
@@ -40,25 +37,7 @@ def collect(
         for sample in sampling.sample_indices
     ]
     order_of_work = in_lockstep if sampling.lockstep else free_running
-    return _run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
-
-
-def _run(work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
-    """Run to the end, or to Ctrl-C, which is raised where it strikes.
-
-    asyncio.run would make a cancellation of it, which a wave that waits for its engine takes for a fault.
-    """
-    with closing(asyncio.new_event_loop()) as loop:
-        try:
-            return loop.run_until_complete(work)
-        finally:
-            loop.run_until_complete(_cancel(asyncio.all_tasks(loop)))
-
-
-async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    return agent.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
 
 
 def grade(

@@ -9,11 +9,13 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
+from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
 from dagrpo.records import Example
-from dagrpo.rendering import render
+from dagrpo.rollout.chat import ToolSchema, chat_format
+from dagrpo.rollout.tools import functions_of
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.tasks.schema import from_table, require_single_turn
+from dagrpo.tasks.schema import from_table, require_no_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,9 @@ class PromptLimit:
 
 
 def read_split(path: Path) -> list[Example]:
-    """The rows of a split. UserError: it has none, or one that takes more than a single turn."""
+    """The rows of a split. UserError: it has none, or one with images."""
     examples = from_table(read_parquet(path), path)
-    require_single_turn(examples, path)
+    require_no_images(examples, path)
     if not examples:
         raise UserError(
             f"{path} has no rows: choose tasks (experiment.train, experiment.evaluate) that have a {path.stem} split."
@@ -35,20 +37,51 @@ def read_split(path: Path) -> list[Example]:
     return examples
 
 
+class Prompts:
+    """Renders prompts with the tools that they offer, as section rollout says."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> None:
+        self._chat = chat_format(tokenizer, conversation.chat)
+        self._given = conversation.tools
+        self._schemas: dict[tuple[str, ...], tuple[ToolSchema, ...]] = {}
+
+    def problem(self, index: int, example: Example) -> Problem:
+        """A row of a split, rendered. UserError: the template refuses it, or would not show a tool's result."""
+        tools = self._schemas_of(example.tools)
+        text, token_ids = self._chat.prompt(example.prompt, tools)
+        return Problem(index=index, example=example, text=text, token_ids=token_ids, tools=tools)
+
+    def _schemas_of(self, names: tuple[str, ...]) -> tuple[ToolSchema, ...]:
+        if names not in self._schemas:
+            offered = functions_of(names, self._given).values()
+            schemas = tuple(function.schema for functions in offered for function in functions)
+            if schemas:
+                self._chat.require_tool_results(schemas)
+            self._schemas[names] = schemas
+        return self._schemas[names]
+
+
+def tools_of(problems: Iterable[Problem]) -> tuple[str, ...]:
+    """The names of the tools that any of them offers, sorted."""
+    return tuple(sorted({name for problem in problems for name in problem.example.tools}))
+
+
 def problems_of(
-    rows: Iterable[tuple[int, Example]], tokenizer: PreTrainedTokenizerBase, limit: PromptLimit, source: Path
+    rows: Iterable[tuple[int, Example]], prompts: Prompts, limit: PromptLimit, source: Path
 ) -> list[Problem]:
     """Rows of the split `source`, each with its index, rendered; UserError names one that is too long."""
     problems = []
     for index, example in rows:
-        text, token_ids = render(tokenizer, example.prompt)
-        if len(token_ids) > limit.tokens:
-            raise UserError(f"{source} row {index}: the prompt has {len(token_ids)} tokens, and {limit.reason}.")
-        problems.append(Problem(index=index, example=example, text=text, token_ids=token_ids))
+        problem = prompts.problem(index, example)
+        if len(problem.token_ids) > limit.tokens:
+            raise UserError(
+                f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}."
+            )
+        problems.append(problem)
     return problems
 
 
-def training_problems(path: Path, tokenizer: PreTrainedTokenizerBase, training: Training) -> list[Problem]:
+def training_problems(path: Path, prompts: Prompts, training: Training) -> list[Problem]:
     """The train split's problems within the range of pass rates.
 
     UserError names a row that is too long or lacks the pass rate that the order needs, or says that too few are left.
@@ -62,7 +95,7 @@ def training_problems(path: Path, tokenizer: PreTrainedTokenizerBase, training: 
         reason=f"training.max_prompt_tokens is {training.max_prompt_tokens}: raise it, "
         "or set data.max_prompt_tokens to leave such rows out",
     )
-    problems = problems_of(chosen, tokenizer, limit, path)
+    problems = problems_of(chosen, prompts, limit, path)
     if len(problems) < training.prompts_per_step:
         raise UserError(
             f"{path} has {len(problems)} problems to train on ({len(examples)} rows, less those outside "

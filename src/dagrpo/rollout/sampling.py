@@ -27,8 +27,8 @@ class Sampling:
         """The attempts at one problem, in order."""
         return range(GREEDY if self.greedy else 0, self.samples)
 
-    def request(self, token_ids: tuple[int, ...], sample_index: int, seed: int) -> SamplingRequest:
-        """What the engine is asked for: a continuation of `token_ids`."""
+    def request(self, token_ids: tuple[int, ...], sample_index: int, seed: int, most: int) -> SamplingRequest:
+        """What the engine is asked for: a continuation of `token_ids` by at most `most` tokens."""
         greedy = sample_index == GREEDY
         return SamplingRequest(
             input_ids=token_ids,
@@ -36,7 +36,7 @@ class Sampling:
             temperature=0.0 if greedy else self.temperature,
             top_p=1.0 if greedy else self.top_p,
             top_k=-1 if greedy else self.top_k,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=min(most, self.max_new_tokens),
         )
 
 

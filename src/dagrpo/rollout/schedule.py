@@ -1,12 +1,15 @@
-"""The two orders in which the completions of many attempts are asked for. What an attempt is, only its agent knows."""
+"""The two orders in which the turns of many attempts are asked for. What an attempt is, only its agent knows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from dagrpo.console import say
 from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.agent import Agent
+from dagrpo.rollout.engine.background import all_of
+from dagrpo.rollout.engine.errors import ServerGone
 from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem, Trajectory
@@ -22,77 +25,105 @@ class PlannedAttempt:
     position: int  # of its problem among those that were asked for: a problem may be among them twice
     problem: Problem
     sample_index: int
-    seed: int  # of its first completion
+    seed: int  # of its first turn
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others that are made beside it; the same in a run that was interrupted."""
+        return f"{self.position}-{self.sample_index}-{self.seed}"
 
 
 async def in_lockstep(
-    planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: Agent, on_batch: OnBatch
+    planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
 ) -> list[Trajectory]:
-    """Batch by batch; within a batch, the next completions of all unfinished attempts are one request."""
+    """Batch by batch; within a batch, the next turns of all unfinished attempts are one request, a wave."""
     size = sampling.batch_size or max(len(planned), 1)
     trajectories: list[Trajectory] = []
     for start in range(0, len(planned), size):
         batch = planned[start : start + size]
-        wave = _Wave(engine, len(batch))
-        attempts = [_attempt(each, sampling, agent, wave.sender(order)) for order, each in enumerate(batch)]
-        finished = await asyncio.gather(*map(wave.counted, attempts))
+        waves = _Waves(engine, len(batch))
+        attempts = [_attempt(each, sampling, agent, waves.sender(place)) for place, each in enumerate(batch)]
+        finished = await all_of(map(waves.counted, attempts))
         on_batch(finished)
         trajectories += finished
     return trajectories
 
 
 async def free_running(
-    planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: Agent, on_batch: OnBatch
+    planned: Sequence[PlannedAttempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
 ) -> list[Trajectory]:
-    """Each attempt as fast as it can; those at one problem start together, on one server."""
+    """Each attempt as fast as it can; those at one problem start together, on one server.
+
+    When that server dies and there are others, they start again on one of those.
+    """
     width = max(len(sampling.sample_indices), 1)
     limit = asyncio.Semaphore(max((sampling.batch_size or len(planned)) // width, 1))
+    made_again = 0
 
     async def attempts_at(group: Sequence[PlannedAttempt]) -> list[Trajectory]:
+        nonlocal made_again
+
         async def send(request: SamplingRequest) -> Completion:
             return await engine.complete(request, session=str(group[0].position))
 
         async with limit:
-            finished = await asyncio.gather(*(_attempt(each, sampling, agent, send) for each in group))
+            while True:
+                try:
+                    finished = await all_of(_attempt(each, sampling, agent, send) for each in group)
+                    break
+                except ServerGone:
+                    made_again += len(group)
         on_batch(finished)
         return finished
 
     groups = [planned[start : start + width] for start in range(0, len(planned), width)]
-    return [trajectory for group in await asyncio.gather(*map(attempts_at, groups)) for trajectory in group]
+    trajectories = [trajectory for group in await all_of(map(attempts_at, groups)) for trajectory in group]
+    if made_again:
+        say(f"{made_again} trajectories were made again, as their server had died.")
+    return trajectories
 
 
-async def _attempt(planned: PlannedAttempt, sampling: Sampling, agent: Agent, send: Send) -> Trajectory:
+async def _attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:
     """Turn 0 has the attempt's seed, each later turn one of its own."""
     turn = 0
 
-    async def complete(token_ids: tuple[int, ...]) -> Completion:
+    async def complete(token_ids: tuple[int, ...], most: int) -> Completion:
         nonlocal turn
         seed = planned.seed if turn == 0 else sampling_seed(planned.seed, "turn", turn)
         turn += 1
-        return await send(sampling.request(token_ids, planned.sample_index, seed))
+        return await send(sampling.request(token_ids, planned.sample_index, seed, most))
 
-    return await agent(planned.problem, planned.sample_index, planned.seed, complete)
+    session = agent.session(planned.problem, complete, planned.seed, planned.name)
+    return await agent.make_attempt(planned.problem, planned.sample_index, session)
 
 
-class _Wave:
+class _Waves:
     """Collects one request of every unfinished attempt, then asks for all of them at once, in the order of the attempts.
 
-    So what is in a batch follows from the attempts alone, however long anything between two turns takes.
+    So what is in a wave follows from the attempts alone, however long anything between two turns takes. The cache is
+    emptied before the first wave and kept between the others: its content then follows from the attempts as well.
     """
 
     def __init__(self, engine: RolloutEngine, attempts: int) -> None:
         self._engine = engine
         self._unfinished = attempts
+        self._is_first = True
         self._waiting: dict[int, tuple[SamplingRequest, asyncio.Future[Completion]]] = {}
+        # Of a program that asks for several turns at once: one at a time, as a wave has one request of each attempt.
+        self._turns = [asyncio.Lock() for _ in range(attempts)]
 
-    def sender(self, order: int) -> Send:
+    def sender(self, place: int) -> Send:
         """What the attempt with this place in the batch sends its requests with."""
 
         async def send(request: SamplingRequest) -> Completion:
-            answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-            self._waiting[order] = (request, answer)
-            self._go_when_complete()
-            return await answer
+            async with self._turns[place]:
+                answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+                self._waiting[place] = (request, answer)
+                self._go_when_complete()
+                try:
+                    return await answer
+                finally:
+                    self._waiting.pop(place, None)  # the attempt may have run out of time
 
         return send
 
@@ -107,8 +138,10 @@ class _Wave:
         if not self._waiting or len(self._waiting) < self._unfinished:
             return
         # Blocks the event loop, which does no harm: every unfinished attempt waits for this request.
-        wave = [self._waiting[order] for order in sorted(self._waiting)]
+        places = sorted(self._waiting)
+        requests, answers = zip(*(self._waiting[place] for place in places), strict=True)
         self._waiting = {}
-        completions = self._engine.generate([request for request, _ in wave], lockstep=True)
-        for (_, answer), completion in zip(wave, completions, strict=True):
+        completions = self._engine.generate(requests, lockstep=True, places=places, first_wave=self._is_first)
+        self._is_first = False
+        for answer, completion in zip(answers, completions, strict=True):
             answer.set_result(completion)

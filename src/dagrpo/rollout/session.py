@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dagrpo.records import Completion, StopReason
 from dagrpo.rollout.chat import ChatFormat, Message, ParsedAnswer, ToolSchema
+from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.trajectory import Problem, TokenSample
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
@@ -55,7 +56,8 @@ class Session:
         self.seed = seed
         self.name = name
         self.turns: list[Turn] = []
-        self._chat = chat
+        self.chat = chat
+        self.failure: ServerError | None = None  # of the engine: the run is over, whatever the agent makes of it
         self._complete = complete
         self._limits = limits
         self._started = 0
@@ -68,16 +70,15 @@ class Session:
         `tools` are the problem's own unless a program brings others. SessionOver when turns or tokens are used up; then
         nothing was asked. ServerError when the engine fails.
         """
-        if self._started >= self._limits.turns:
-            raise SessionOver("max_turns")
+        self.require_another_turn()
         offered = self.problem.tools if tools is None else tools
         parent, prompt = self._prompt(new, after, offered)
         room = self._limits.tokens - len(prompt)
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
-        completion = await self._complete(prompt, min(room, self._limits.new_tokens))
-        answer = self._chat.parse(completion.token_ids, offered)
+        completion = await self._completion(prompt, min(room, self._limits.new_tokens))
+        answer = self.chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(
             number=len(self.turns),
@@ -85,10 +86,22 @@ class Session:
             prompt=prompt,
             completion=completion,
             answer=answer,
-            messages=(*before, *new, self._chat.message(answer)),
+            messages=(*before, *new, self.chat.message(answer)),
         )
         self.turns.append(turn)
         return turn
+
+    def require_another_turn(self) -> None:
+        """SessionOver when the attempt has used up its turns."""
+        if self._started >= self._limits.turns:
+            raise SessionOver("max_turns")
+
+    async def _completion(self, prompt: tuple[int, ...], most: int) -> Completion:
+        try:
+            return await self._complete(prompt, most)
+        except ServerError as error:
+            self.failure = error
+            raise
 
     def _prompt(
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
@@ -97,10 +110,10 @@ class Session:
         if after is None and tuple(new) == self.problem.example.prompt and tuple(tools) == self.problem.tools:
             return None, self.problem.token_ids
         if after is None:
-            return None, self._chat.prompt(new, tools)[1]
-        between = self._chat.extension(after.completion.token_ids, new, tools)
+            return None, self.chat.prompt(new, tools)[1]
+        between = self.chat.extension(after.prompt, after.completion.token_ids, new, tools)
         if between is None:
-            return None, self._chat.prompt([*after.messages, *new], tools)[1]
+            return None, self.chat.prompt([*after.messages, *new], tools)[1]
         return after, (*after.prompt, *after.completion.token_ids, *between)
 
     def samples(self) -> tuple[TokenSample, ...]:

@@ -24,11 +24,14 @@ def work(job: Job) -> None:
     attempts = SplitAttempts(
         model=job.input("model").parent,
         split=split,
+        conversation=rollout,
+        passages=job.input("passages"),
         sampling=training_sampling(rollout, difficulty.samples),
         seeds=(difficulty.seed, 0),
         engine=job.runtime.engine,
         dtype=rollout.dtype,
         server_log=job.log.with_suffix(".server.log"),
+        agent_folder=job.state / "agent",
     )
     job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "difficulty")
     ratings = rate(attempts, job.section(Reward, "reward"), job.output("train"), job.output("pass_rates"))
@@ -45,7 +48,7 @@ STAGE = Stage(
     name="difficulty",
     work=work,
     reads=("difficulty", "rollout", "reward.verifier", "reward.extractor", "reward.verify_seconds"),
-    selects=("verifier",),
+    selects=("verifier", "agent", "tool", "chat", "interaction"),
     needs=needs,
     restarts=1,
 )

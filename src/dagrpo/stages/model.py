@@ -30,4 +30,4 @@ def reusable(params: Mapping[str, Any]) -> bool:
     return bool(params["model"]["source"] != "gguf")
 
 
-STAGE = Stage(name="model", work=work, reads=("model",), needs=needs, reusable=reusable)
+STAGE = Stage(name="model", work=work, reads=("model",), selects=("fresh_tool",), needs=needs, reusable=reusable)

@@ -1,4 +1,7 @@
-"""Stage prepare: data/<experiment>/<task>/{train,test,dropped}.parquet and card.json. The task is the name of the card's folder."""
+"""Stage prepare: data/<experiment>/<task>/{train,test,dropped,passages}.parquet and card.json.
+
+The task is the name of the card's folder.
+"""
 
 from collections.abc import Mapping
 from typing import Any

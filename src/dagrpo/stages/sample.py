@@ -13,18 +13,22 @@ def work(job: Job) -> None:
     from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
     from dagrpo.files import sha256_of, write_parquet
     from dagrpo.params.evaluation import Sampling
+    from dagrpo.params.rollout import conversation_of
     from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(
         model=job.input("model").parent,
         split=split,
+        passages=job.input("passages"),
         max_problems=section.max_problems,
+        conversation=conversation_of(job.params["rollout"]),
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
         seeds=(section.seed, job.own_seed),
         engine=job.runtime.engine,
         dtype=job.params["rollout"]["dtype"],
         server_log=job.log.with_suffix(".server.log"),
+        agent_folder=job.state / "agent",
     )
     job.run.log_dataset(split, f"{split.parent.name}/test", sha256_of(split), "evaluation")
     completions = sample(attempts)
@@ -43,7 +47,15 @@ def needs(runtime: Runtime) -> Needs:
 STAGE = Stage(
     name="sample",
     work=work,
-    reads=("evaluation.sampling", "rollout.dtype", "rollout.deterministic"),
+    reads=(
+        "evaluation.sampling",
+        "rollout.agent",
+        "rollout.tools",
+        "rollout.chat",
+        "rollout.dtype",
+        "rollout.deterministic",
+    ),
+    selects=("agent", "tool", "chat", "interaction"),
     needs=needs,
     restarts=1,
 )

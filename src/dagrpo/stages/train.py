@@ -57,6 +57,7 @@ def _run(job: Job) -> "TrainingRun":
     return TrainingRun(
         initial=job.input("initial").parent,
         train_split=job.input("train"),
+        passages=job.input("passages"),
         seed=job.own_seed,
         rollout=job.section(Rollout, "rollout"),
         reward=job.section(Reward, "reward"),
@@ -106,7 +107,7 @@ STAGE = Stage(
     name="train",
     work=work,
     reads=("rollout", "reward", "algorithm", "training"),
-    selects=("loss", "advantage", "verifier", "component", "format"),
+    selects=("loss", "advantage", "verifier", "component", "format", "agent", "tool", "chat", "interaction"),
     extends=("training.steps",),
     needs=needs,
     processes=processes,

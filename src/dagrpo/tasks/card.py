@@ -33,6 +33,7 @@ class Card:
     limits: Mapping[str, int | None]
     counts: Mapping[str, int]  # split -> problems written
     levels: Mapping[str, Mapping[str, int]]  # level -> split -> problems written; empty for a task without levels
+    passages: int  # written, for a tool to search
 
     def metrics(self) -> dict[str, float]:
         """The numbers to follow over runs, by the names they have in MLflow."""
@@ -62,6 +63,7 @@ class Card:
         shown += [(reason, f"{count:,}") for reason, count in self.dropped.items() if count]
         shown += [("held out from train", f"{self.held_out:,}")] if self.held_out else []
         shown += [(f"{split} rows", f"{count:,}") for split, count in self.counts.items()]
+        shown += [("passages", f"{self.passages:,}")] if self.passages else []
         shown += [
             (f"train: shares words with {task}", f"{count:,}") for task, count in self.contamination.by_task.items()
         ]

@@ -1,4 +1,5 @@
-"""Stage prepare: a task's problems, through the gates, -> data/<experiment>/<task>/{train,test}.parquet, what was dropped, and a card.
+"""Stage prepare: a task's problems, through the gates, -> data/<experiment>/<task>/{train,test}.parquet, what was
+dropped, what tools may search, and a card.
 
 The gates stand in gates/, each in a file that says what it drops; here is their order.
 """
@@ -18,6 +19,7 @@ from dagrpo.tasks.gates.held_out import hold_out
 from dagrpo.tasks.gates.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
 from dagrpo.tasks.gates.prompt_length import count_prompt_tokens, drop_long_prompts, prompt_tokens
 from dagrpo.tasks.gates.sieve import Sieve, dropped_table
+from dagrpo.tasks.passages import PASSAGES, passages_table
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.schema import to_table
 from dagrpo.tasks.task import Problems
@@ -43,6 +45,7 @@ def prepare(
         for split, examples in sieve.kept.items():
             write_parquet(temporary / f"{split}.parquet", to_table(examples))
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
+        write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
     return card
 
@@ -113,6 +116,7 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
         limits={"max_train": params.max_train, "max_test": params.max_test},
         counts={split: len(examples) for split, examples in sieve.kept.items()},
         levels={level: _at_level(sieve, level) for level in problems.levels},
+        passages=len(problems.passages),
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dagrpo.errors import UserError
 from dagrpo.records import Example
+from dagrpo.tasks.demonstration import demonstration_of, demonstration_text
 
 SINGLE_TURN_AGENT = "single_turn_agent"
 TOOL_AGENT = "tool_agent"  # verl runs its tool loop for rows that say so, and for no others
@@ -55,6 +56,7 @@ SCHEMA = pa.schema(
         _text("interaction"),  # empty: none
         pa.field("pass_rate", pa.float64()),  # null: not known
         pa.field("prompt_tokens", pa.int32(), nullable=False),
+        _text("demonstration"),  # JSON; []: none
     ]
 )
 
@@ -70,22 +72,13 @@ def from_table(table: pa.Table, source: Path) -> list[Example]:
     return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
 
 
-def require_single_turn(examples: Sequence[Example], source: Path) -> None:
-    """Refuse rows whose rollouts would need more than one completion of a text; UserError names the first one.
-
-    A prompt that offers tools which nothing runs would be trained and scored without a word about it.
-    """
+def require_no_images(examples: Sequence[Example], source: Path) -> None:
+    """UserError names the first row with images, which no rollout shows to the policy."""
     for number, example in enumerate(examples):
-        for fault, why in (
-            (
-                example.tools,
-                f"its prompt offers the tool {', '.join(example.tools)}, which a single-turn rollout never runs",
-            ),
-            (example.interaction, f"the simulated user {example.interaction} has no turn in a single-turn rollout"),
-            (example.images, "it has images, and the rollouts are of texts"),
-        ):
-            if fault:
-                raise UserError(f"{source}, row {number}: {why}: choose a task in a single-turn form.")
+        if example.images:
+            raise UserError(
+                f"{source}, row {number}: it has images, and the rollouts are of texts: choose another task."
+            )
 
 
 def _row(example: Example) -> dict[str, Any]:
@@ -109,6 +102,7 @@ def _row(example: Example) -> dict[str, Any]:
         "interaction": example.interaction,
         "pass_rate": example.pass_rate,
         "prompt_tokens": example.prompt_tokens,
+        "demonstration": demonstration_text(example.demonstration),
     }
 
 
@@ -146,6 +140,7 @@ def _example(row: dict[str, Any], where: str) -> Example:
         interaction=row["interaction"],
         pass_rate=row["pass_rate"],
         prompt_tokens=row["prompt_tokens"],
+        demonstration=demonstration_of(row["demonstration"], f"{where}, field `demonstration`"),
     )
 
 

@@ -129,4 +129,5 @@ def _example(task: Task, source: Source, row: Row, problem: Problem, split: str,
         tools=task.tools,
         interaction=task.interaction,
         pass_rate=problem.pass_rate,
+        demonstration=problem.demonstration,
     )

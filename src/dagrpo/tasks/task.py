@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dagrpo.params.data import Data
 from dagrpo.records import Example
-from dagrpo.tasks.tools import INTERACTIONS, TOOLS
+from dagrpo.rollout.interactions import INTERACTIONS
+from dagrpo.rollout.tools import TOOLS
+from dagrpo.tasks.passages import Passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,7 @@ class Problems:
     read: Mapping[str, int]  # split -> rows read, exact copies included
     held_out: bool = False  # no test split of its own: data.held_out problems of train become one
     levels: Sequence[str] = ()  # where an example's `ability` is its level: all of them
+    passages: Sequence[Passage] = ()  # of all splits, for a tool that searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class Problem:
     answer: str  # the source's own full answer, the target of supervised fine-tuning; "": it has none
     ground_truth: str
     images: tuple[bytes, ...] = ()
+    demonstration: tuple[Mapping[str, Any], ...] = ()  # as in Example; (): the target is `answer`
     pass_rate: float | None = None
 
 
@@ -42,20 +47,18 @@ class Task:
     name: str
     load: Callable[[Data], Problems]
     verifier: str
-    tools: tuple[str, ...] = ()  # names in tools.py
-    interaction: str = ""  # name in tools.py of the simulated user; "": none
+    tools: tuple[str, ...] = ()  # names of plug-ins (rollout/tools/)
+    interaction: str = ""  # name of the plug-in that is the simulated user (rollout/interactions/); "": none
     images: bool = False  # the prompts have pictures
 
     @property
     def oracle(self) -> bool:
-        """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing."""
-        return any(TOOLS[name].oracle for name in self.tools) or INTERACTIONS.get(self.interaction, False)
+        """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing.
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What rollouts must be able to do beyond one turn of text: tools, interaction, images."""
-        needs = {"tools": bool(self.tools), "interaction": bool(self.interaction), "images": self.images}
-        return tuple(name for name, needed in needs.items() if needed)
+        UserError: one of them is not there.
+        """
+        user = bool(self.interaction) and INTERACTIONS.get(self.interaction).oracle
+        return user or any(TOOLS.get(name).oracle for name in self.tools)
 
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:

@@ -18,10 +18,9 @@ from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import Agent
-from dagrpo.rollout.agents import Limits
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
@@ -94,8 +93,7 @@ class Buffer:
         self,
         *,
         engine: RolloutEngine,
-        agent: Agent,
-        limits: Limits,
+        agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
         rollout: Rollout,
@@ -106,11 +104,11 @@ class Buffer:
     ) -> None:
         self._engine = engine
         self._agent = agent
-        self._limits = limits
+        self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
         self._problems = problems
         self._functions = function_names(problems)
-        self._several_turns = limits.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
         self._sampling = training_sampling(rollout, training.samples_per_prompt)
         self._reward = reward
         self._advantage = advantage
@@ -128,7 +126,7 @@ class Buffer:
 
         problems = problems_of_step(self._problems, step, self._training, self._seed)
         trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
-        gates.require_usable(trajectories, self._limits.max_excluded, step + 1)
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
         graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
         learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = self._rewards(step, graded, learned)

@@ -19,13 +19,14 @@ from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
 from dagrpo.params.runtime import Engine
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.agent import SingleTurn
-from dagrpo.rollout.agents import Limits
+from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.prompts import training_problems
+from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
+from dagrpo.rollout.prompts import Prompts, tools_of, training_problems
+from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import gates, state
-from dagrpo.trainer.buffer import OWN_LOOP, Buffer, StepRollouts
+from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.equal_rewards import EqualRewards
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
@@ -82,10 +83,9 @@ class Trainer:
         self._world = world
         self._opener = opener
         self._record = Record(run.state)
-        self._limits = Limits(name=OWN_LOOP)
         self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._tokenizer = load_tokenizer(run.initial)
-        self._problems = training_problems(run.train_split, self._tokenizer, run.training) if world.is_rank_zero else []
+        self._problems = self._read_problems() if world.is_rank_zero else []
         self._policy = load_policy(run.initial, world)
         self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
 
@@ -104,6 +104,10 @@ class Trainer:
         save_sharded(model, run.initial, run.policy, world)
         if world.is_rank_zero:
             state.prune(run.state, run.training.steps, run.runtime.training.keep_states)
+
+    def _read_problems(self) -> list[Problem]:
+        prompts = Prompts(self._tokenizer, self._run.rollout)
+        return training_problems(self._run.train_split, prompts, self._run.training)
 
     def _take_steps(self, first: int) -> None:
         """The steps from `first` on, numbered from 0."""
@@ -148,7 +152,7 @@ class Trainer:
         self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings)
         clock.lap("seconds_record")
         self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
-        if self._limits.require_calls:
+        if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             gates.require_calls(called, rollouts.functions, step)
         self._equal_rewards.warn(step)
@@ -177,16 +181,26 @@ class Trainer:
                     version=_version(finished),
                 )
                 engine = stack.enter_context(opened)
+            agent = stack.enter_context(self._agent())
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
             bar.advance(finished)
-            yield RankZero(engine=engine, buffer=self._buffer(engine, grader), bar=bar)
+            yield RankZero(engine=engine, buffer=self._buffer(engine, agent, grader), bar=bar)
 
-    def _buffer(self, engine: RolloutEngine, grader: Grader) -> Buffer:
+    def _agent(self) -> AbstractContextManager[OpenAgent]:
+        run = self._run
+        around = Surroundings(
+            folder=run.state / "agent",
+            passages=run.passages,
+            max_new_tokens=run.rollout.max_new_tokens,
+            context_tokens=context_tokens(run.initial, run.runtime.engine),
+        )
+        return open_agent(run.rollout, self._tokenizer, tools_of(self._problems), around)
+
+    def _buffer(self, engine: RolloutEngine, agent: OpenAgent, grader: Grader) -> Buffer:
         return Buffer(
             engine=engine,
-            agent=SingleTurn(self._tokenizer),
-            limits=self._limits,
+            agent=agent,
             grader=grader,
             problems=self._problems,
             rollout=self._run.rollout,

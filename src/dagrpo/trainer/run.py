@@ -31,6 +31,7 @@ class TrainingRun:
     policy: Path  # output: folder of the trained checkpoint, in the format of `initial`
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
+    passages: Path | None = None  # passages.parquet of the task, for tools that search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.overlay import with_overrides
 from dagrpo.params.schema import Params, read_yaml
-from dagrpo.workflow.forms import parse_with_tasks, require_single_turn
+from dagrpo.workflow.forms import parse_with_tasks, require_rollouts
 
 PARAMS = Path("params.yaml")
 T = TypeVar("T")
@@ -41,6 +41,6 @@ def checked(config: Mapping[str, Any]) -> Params:
 
 
 def require_trainable(experiment: Experiment) -> None:
-    """UserError for a task that takes more than one turn of text, whatever has been made of it already."""
+    """UserError for a task whose prompts have images, whatever has been made of it already."""
     for task in (experiment.train, *experiment.evaluate):
-        require_single_turn(task)
+        require_rollouts(task)

@@ -92,11 +92,10 @@ def _corrected(value: Any, meant: Mapping[str, str]) -> Any:
     return meant.get(value, value) if isinstance(value, str) else value
 
 
-def require_single_turn(name: str) -> None:
-    """UserError when the task's rollouts take more than one turn of text, which neither train nor sample does."""
-    needs = get_task(name).needs
-    if needs:
+def require_rollouts(name: str) -> None:
+    """UserError when the task's prompts have images, which neither train nor sample shows to the policy."""
+    if get_task(name).images:
         raise UserError(
-            f"{name} needs rollouts with {' and '.join(needs)}, and train and sample make single turns of text: choose a "
-            "single-turn form of it, or make its data alone with `snakemake prepared`."
+            f"{name} has prompts with images, and train and sample make rollouts of text: choose another task, or make its "
+            "data alone with `snakemake prepared`."
         )

@@ -15,7 +15,7 @@ from tests.rollout.engine.scripted import Echo, ScriptedServer, reply
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.errors import ServerError, ServerGone
 from dagrpo.rollout.engine.pool import SLICE, split
 
 WEIGHTS = StateTensors({"w": torch.ones(2)})
@@ -85,9 +85,55 @@ def test_completions_come_back_in_order_whatever_server_made_them(
 
 
 def test_lockstep_splits_a_batch_by_turns_and_other_batches_are_sliced() -> None:
-    assert split(5, 2, lockstep=True) == [(0, range(0, 5, 2)), (1, range(1, 5, 2))]
-    assert split(1, 2, lockstep=True) == [(0, range(0, 1, 2))]
-    assert split(SLICE + 1, 2, lockstep=False) == [(0, range(SLICE)), (1, range(SLICE, SLICE + 1))]
+    assert split(range(5), [0, 1], lockstep=True) == [(0, [0, 2, 4]), (1, [1, 3])]
+    assert split(range(1), [0, 1], lockstep=True) == [(0, [0])]
+    assert split(range(SLICE + 1), [0, 1], lockstep=False) == [(0, range(SLICE)), (1, range(SLICE, SLICE + 1))]
+
+
+def test_an_attempt_stays_with_its_server_however_few_of_its_batch_go_on() -> None:
+    assert split([0, 1, 4, 5], [0, 1], lockstep=True) == [(0, [0, 2]), (1, [1, 3])]
+    assert split([3], [0, 1], lockstep=True) == [(1, [0])]
+
+
+def test_the_cache_is_emptied_before_the_first_wave_of_a_batch_and_kept_between_the_others(
+    serve: Serve, pool_of: MakePool
+) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+    pool.generate([request(1), request(2)], lockstep=True)
+    pool.generate([request(2)], lockstep=True, places=[1], first_wave=False)
+    pool.generate([request(3)], lockstep=True)
+    flush = "/flush_cache?timeout=10.0"
+    assert server.paths == [flush, "/generate", "/generate", flush, "/generate"]
+
+
+def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(serve: Serve, pool_of: MakePool) -> None:
+    alive, dying = serve(), serve()
+    pool = pool_of(at(alive), at(dying))
+    dying.http.shutdown()
+    dying.http.server_close()
+
+    async def converse() -> None:
+        assert (await pool.complete(request(1), session="a")).token_ids == (1,)
+        with pytest.raises(ServerGone, match="cannot be reached"):
+            await pool.complete(request(2), session="b")
+        assert (await pool.complete(request(2), session="b")).token_ids == (2,)
+
+    asyncio.run(converse())
+    pool.load(WEIGHTS, "step_1")
+    assert [completion.token_ids for completion in pool.generate([request(1), request(2)], lockstep=True)] == [
+        (1,),
+        (2,),
+    ]
+
+
+def test_the_last_server_that_dies_is_an_error(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+    server.http.shutdown()
+    server.http.server_close()
+    with pytest.raises(ServerError, match="cannot be reached"):
+        asyncio.run(pool.complete(request(1), session="a"))
 
 
 def test_a_session_stays_on_its_server_and_sessions_are_spread(serve: Serve, pool_of: MakePool) -> None:

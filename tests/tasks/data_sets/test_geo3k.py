@@ -47,7 +47,7 @@ def test_the_prompt_asks_for_thoughts_and_a_box(tmp_path: Path) -> None:
     assert tool.prompt == ({"role": "system", "content": WITH_TOOL}, user)
     assert all(part in INSTRUCTION for part in ("<think>", "</think>", "\\boxed{}"))
     assert (plain.ground_truth, plain.answer, plain.verifier) == ("15", "\\boxed{15}", "geo3k")
-    assert (plain.tools, tool.tools) == ((), ("calc_geo3k_reward",))
+    assert (plain.tools, tool.tools) == ((), ("answer_check",))
 
 
 @pytest.mark.parametrize(("problem", "times"), [("Find y", 0), ("<image><image>Find y", 2)])

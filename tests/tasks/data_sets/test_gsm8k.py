@@ -9,7 +9,6 @@ from dagrpo.rewards.verifiers.gsm8k import equal, extract
 from dagrpo.tasks.data_sets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_problem
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.row import Row
-from dagrpo.tasks.tools import CALC_GSM8K_REWARD
 
 FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")
 
@@ -46,7 +45,7 @@ def test_the_source_is_the_main_configuration() -> None:
 
 
 def test_the_system_prompts_say_what_the_form_is_about() -> None:
-    assert CALC_GSM8K_REWARD.name in WITH_TOOL
+    assert "answer_check tool" in WITH_TOOL
     assert "user tells you that it is wrong" in WITH_FEEDBACK
     assert all("`#### <answer>`" in text for text in (WITH_TOOL, WITH_FEEDBACK))
 
@@ -74,8 +73,8 @@ def test_the_forms_differ_in_prompt_tools_and_interaction_only(data_folder: Path
     assert first["gsm8k_sft"].prompt == ({"role": "user", "content": question},)
     assert {name: (example.tools, example.interaction) for name, example in first.items()} == {
         "gsm8k": ((), ""),
-        "gsm8k_tool": (("calc_gsm8k_reward",), ""),
-        "gsm8k_feedback": ((), "gsm8k"),
+        "gsm8k_tool": (("answer_check",), ""),
+        "gsm8k_feedback": ((), "gsm8k_feedback"),
         "gsm8k_sft": ((), ""),
     }
     assert {(example.question, example.answer, example.ground_truth) for example in first.values()} == {

@@ -48,7 +48,7 @@ def test_one_problem_is_its_own_median() -> None:
 
 def test_a_chat_template_that_leaves_the_tools_out_is_noticed(data_folder: Path, tmp_path: Path) -> None:
     tiny, qwen3 = character_model(tmp_path / "tiny"), qwen3_model(data_folder, tmp_path / "qwen3")
-    with_tools = [example("Use the code_interpreter.", tools=("code_interpreter",))]
+    with_tools = [example("Use the calculator.", tools=("calculator",))]
     assert count_prompt_tokens(Sieve({"train": with_tools}), tiny) is False
     assert count_prompt_tokens(Sieve({"train": with_tools}), qwen3) is True
     assert count_prompt_tokens(sieve(["a"]), tiny) is None

@@ -52,17 +52,22 @@ class ChatFormat(Protocol):
         ...
 
     def extension(
-        self, completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
+        self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[int, ...] | None:
         """The tokens from the end of a completion to the next one's start, with the messages `new` in between.
 
-        They begin with the end-of-turn token where the completion was cut off before it. None where the template would
-        rewrite what was said before: then the conversation goes on in a new sample, rendered afresh.
+        `prompt` is what the completion continues. The tokens begin with the end-of-turn token where the completion was cut
+        off before it. None where the template would rewrite what was said before: then the conversation goes on in a new
+        sample, rendered afresh.
         """
         ...
 
-    def parse(self, completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
-        """What a completion says. Never raises: a policy may write anything."""
+    def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
+        """What a completion says, which continues `prompt`: thinking may have been opened there. Never raises."""
+        ...
+
+    def text(self, completion: Sequence[int]) -> str:
+        """A completion as it was written, calls included, without special tokens."""
         ...
 
     def message(self, answer: ParsedAnswer) -> Message:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.errors import ServerError, ServerLost
+from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
@@ -89,7 +89,7 @@ class ServerClient:
         except httpx.HTTPError as error:
             if (death := await self._diagnosis()) is not None:
                 raise ServerLost(death) from None
-            raise ServerError(f"{self.address} cannot be reached: {_cause(error)}") from None
+            raise ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}") from None
         if response.status_code != 200:
             raise ServerError(f"{self.address} refused {path.partition('?')[0]}: {_message(response.content)}")
         return response.content
@@ -141,6 +141,7 @@ def completion_of(reply: dict[str, Any], address: str, version: WeightVersion) -
         logprobs=tuple(logprob for logprob, *_ in pairs),
         finish_reason=reason["type"],
         weight_version=version.name,
+        cached_tokens=about.get("cached_tokens", 0),
     )
 
 

@@ -20,6 +20,14 @@ class ServerLost(ServerError, TransientError):
     """A server of our own died at work: a new one may do better, so the stage is started again."""
 
 
+class ServerGone(ServerError):
+    """One of several servers died. The others go on: what was on its way there can be asked for again."""
+
+
+class ServerUnreachable(ServerError):
+    """A server that runs elsewhere does not answer at all."""
+
+
 def reason_in(log: Path, start: int = 0) -> str | None:
     """The last line of a log that names a reason, such as an exception; None when there is none after byte `start`.
 

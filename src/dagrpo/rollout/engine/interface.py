@@ -10,12 +10,26 @@ from dagrpo.records import Completion, SamplingRequest
 class RolloutEngine(Protocol):
     """Servers that all hold the same weights, and complete tokens with them. Tests script one; `open_engine` opens one."""
 
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
-        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs."""
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
+        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs.
+
+        A lockstep batch of several turns goes in waves: `places` says which attempt of the batch each request is of (None:
+        in their order), and only the first wave empties the cache.
+        """
         ...
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
-        """One completion. Requests of one session go to one server, which has the tokens they share in its cache."""
+        """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
+
+        ServerGone when that server died and others are left: the session's next requests go to one of those.
+        """
         ...
 
     def load(self, weights: Tensors, version: str) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.console import say
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
+from dagrpo.rollout.engine.errors import ServerGone, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion, new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
@@ -31,7 +33,7 @@ class ServerPool:
     ) -> None:
         """The servers hold the weights `version`, or are about to be told with `load`."""
         assert servers, "no server"
-        self._servers = servers
+        self._servers = dict(enumerate(servers))  # those that answer, by number
         self._loop = loop
         self._folder = folder
         self._version = version
@@ -39,23 +41,40 @@ class ServerPool:
         self._server_of: dict[str, int] = {}  # by session
         self._gathering: dict[int, _Gathering] = {}  # by server
 
-    def generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
-        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs."""
-        return self._loop.run(self._generate(requests, lockstep=lockstep))
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
+        """One completion per request, in order. In lockstep, the same requests give the same tokens and logprobs.
+
+        See RolloutEngine for `places` and `first_wave`: a batch of several turns keeps its cache between the waves.
+        """
+        parts = split(places or range(len(requests)), [*self._servers], lockstep=lockstep)
+        return self._loop.run(self._generate(requests, parts, empty_cache=lockstep and first_wave))
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
 
         Those for one server that come at the same moment, such as first turns, are one HTTP request, up to SLICE of them:
-        one for each costs several times as much.
+        one for each costs several times as much. ServerGone when that server died and others are left.
         """
-        server = self._server_of.setdefault(session, len(self._server_of) % len(self._servers))
+        server = self._server_for(session)
         gathered, answers = self._gathering.get(server) or self._gather(server)
         gathered.append(request)
         place = len(gathered) - 1
         if len(gathered) == SLICE:
             del self._gathering[server]
         return (await asyncio.shield(answers))[place]
+
+    def _server_for(self, session: str) -> int:
+        if self._server_of.get(session) not in self._servers:
+            numbers = [*self._servers]
+            self._server_of[session] = numbers[len(self._server_of) % len(numbers)]
+        return self._server_of[session]
 
     def _gather(self, server: int) -> _Gathering:
         requests: list[SamplingRequest] = []
@@ -68,7 +87,21 @@ class ServerPool:
         if server in self._gathering and self._gathering[server][0] is requests:
             del self._gathering[server]
         self._cache_is_empty = False
-        return await self._loop.join(self._servers[server].generate(requests, self._version))
+        if server not in self._servers:
+            raise ServerGone(f"server {server} has died meanwhile")
+        client = self._servers[server]
+        try:
+            return await self._loop.join(client.generate(requests, self._version))
+        except ServerUnreachable as error:
+            self._give_up(server, error)
+            raise ServerGone(str(error)) from None
+
+    def _give_up(self, server: int, error: ServerUnreachable) -> None:
+        """Go on without a server. The error itself when it was the last one."""
+        if [*self._servers] == [server]:
+            raise error
+        if self._servers.pop(server, None) is not None:
+            say(f"{error} Its work is done again by the other {len(self._servers)}.")
 
     def load(self, weights: Tensors, version: str) -> None:
         """Have every server load these weights, and expect them in all answers from now on."""
@@ -77,30 +110,46 @@ class ServerPool:
         self._loop.run(self._load_everywhere(folder))
 
     async def _load_everywhere(self, folder: Path) -> None:
-        await all_of(server.load(folder, self._version) for server in self._servers)
+        await all_of(self._load(number, folder) for number in [*self._servers])
         self._cache_is_empty = True
         self._server_of.clear()
 
-    async def _generate(self, requests: Sequence[SamplingRequest], *, lockstep: bool) -> list[Completion]:
-        if lockstep and not self._cache_is_empty:
-            await all_of(server.empty_cache() for server in self._servers)
-        self._cache_is_empty = False
-        limits = [asyncio.Semaphore(SLICES_IN_FLIGHT) for _ in self._servers]
+    async def _load(self, server: int, folder: Path) -> None:
+        try:
+            await self._servers[server].load(folder, self._version)
+        except ServerUnreachable as error:
+            self._give_up(server, error)
 
-        async def part_of(server: int, part: range) -> list[Completion]:
+    async def _generate(
+        self, requests: Sequence[SamplingRequest], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool
+    ) -> list[Completion]:
+        if empty_cache and not self._cache_is_empty:
+            await all_of(server.empty_cache() for server in self._servers.values())
+        self._cache_is_empty = False
+        limits = {number: asyncio.Semaphore(SLICES_IN_FLIGHT) for number in self._servers}
+
+        async def part_of(server: int, part: Sequence[int]) -> list[Completion]:
             async with limits[server]:
                 return await self._servers[server].generate([requests[i] for i in part], self._version)
 
-        parts = split(len(requests), len(self._servers), lockstep=lockstep)
         completions: dict[int, Completion] = {}
         for (_, part), answers in zip(parts, await all_of(part_of(*each) for each in parts), strict=True):
             completions.update(zip(part, answers, strict=True))
         return [completions[index] for index in range(len(requests))]
 
 
-def split(requests: int, servers: int, *, lockstep: bool) -> list[tuple[int, range]]:
-    """Which server gets which requests: one part each in lockstep, else slices in turn."""
+def split(places: Sequence[int], servers: Sequence[int], *, lockstep: bool) -> list[tuple[int, Sequence[int]]]:
+    """Which server gets which requests, by their index: one part each in lockstep, else slices in turn.
+
+    In lockstep an attempt stays with its server, whichever others are still going on.
+    """
     if lockstep:
-        return [(server, range(server, requests, servers)) for server in range(min(servers, requests))]
-    starts = range(0, requests, SLICE)
-    return [(turn % servers, range(start, min(start + SLICE, requests))) for turn, start in enumerate(starts)]
+        parts = {
+            server: [i for i, at in enumerate(places) if servers[at % len(servers)] == server] for server in servers
+        }
+        return [(server, part) for server, part in parts.items() if part]
+    starts = range(0, len(places), SLICE)
+    return [
+        (servers[turn % len(servers)], range(start, min(start + SLICE, len(places))))
+        for turn, start in enumerate(starts)
+    ]

@@ -40,6 +40,13 @@ class ToolFunction:
         return {"type": "function", "function": function}
 
 
+def function_of_text(name: str, description: str, argument: str, meaning: str) -> ToolFunction:
+    """A function of one argument, a text that has to be given."""
+    properties = {argument: {"type": "string", "description": meaning}}
+    parameters = {"type": "object", "properties": properties, "required": [argument]}
+    return ToolFunction(name=name, description=description, parameters=parameters)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
     """Who calls."""
@@ -83,6 +90,10 @@ class ToolSection(Section):
 ConfigType = TypeVar("ConfigType", bound=ToolSection)
 
 
+def _always(config: ToolSection) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[ConfigType]):
     """One tool, before anything of it runs."""
@@ -93,8 +104,9 @@ class Tool(Generic[ConfigType]):
     open: Callable[[ConfigType, ToolPlace], AbstractAsyncContextManager[OpenTool]]
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
-    # The same arguments give the same result, today and tomorrow. Otherwise results are recorded, and replayed after a kill.
-    repeatable: bool = True
+    # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and
+    # replayed after a kill.
+    repeatable: Callable[[ConfigType], bool] = _always
 
 
 TOOLS: Plugins[Tool[Any]] = Plugins(

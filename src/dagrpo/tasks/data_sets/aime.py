@@ -7,7 +7,6 @@ from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source
 from dagrpo.tasks.sourced import sourced_task
 from dagrpo.tasks.task import Problem, chat
-from dagrpo.tasks.tools import CODE_INTERPRETER
 
 INSTRUCTION = "Reason step by step, and put the final answer, an integer from 0 to 999, in \\boxed{}."
 _ANSWER = re.compile(r"[0-9]{1,3}")
@@ -41,7 +40,7 @@ def to_problem(row: Row) -> Problem:
 
 
 _task = partial(sourced_task, to_problem=to_problem, verifier="math_verify")
-_tools = (CODE_INTERPRETER.name,)
+_tools = ("code_interpreter",)
 
 TASKS = (
     _task("aime_2024", AIME_2024),

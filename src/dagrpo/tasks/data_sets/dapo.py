@@ -10,7 +10,6 @@ from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source
 from dagrpo.tasks.sourced import sourced_task
 from dagrpo.tasks.task import Problem, chat
-from dagrpo.tasks.tools import CODE_INTERPRETER
 
 SOURCE = Source(
     repository="BytedTsinghua-SIA/DAPO-Math-17k",
@@ -46,4 +45,4 @@ def to_problem(row: Row) -> Problem:
 
 _task = partial(sourced_task, source=SOURCE, to_problem=to_problem, verifier="math_dapo")
 
-TASKS = (_task("dapo"), _task("dapo_tool", tools=(CODE_INTERPRETER.name,)))
+TASKS = (_task("dapo"), _task("dapo_tool", tools=("code_interpreter",)))

@@ -9,7 +9,6 @@ from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source
 from dagrpo.tasks.sourced import sourced_task
 from dagrpo.tasks.task import Problem, chat
-from dagrpo.tasks.tools import CALC_GEO3K_REWARD
 
 SOURCE = Source(
     repository="hiyouga/geometry3k",
@@ -24,7 +23,7 @@ INSTRUCTION = (
 )
 WITH_TOOL = (
     "You are an expert in geometry. Reason about the figure first. Then check your result with the "
-    f"{CALC_GEO3K_REWARD.name} tool, at least once before you settle, and correct it when it was wrong. "
+    "answer_check tool, at least once before you settle, and correct it when it was wrong. "
     "Close with the final answer in \\boxed{}."
 )
 
@@ -45,5 +44,5 @@ _task = partial(sourced_task, source=SOURCE, verifier="geo3k", images=True)
 
 TASKS = (
     _task("geo3k", to_problem=to_problem),
-    _task("geo3k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=(CALC_GEO3K_REWARD.name,)),
+    _task("geo3k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=("answer_check",)),
 )

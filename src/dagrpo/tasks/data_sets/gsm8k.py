@@ -11,7 +11,6 @@ from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source
 from dagrpo.tasks.sourced import sourced_task
 from dagrpo.tasks.task import Problem, chat
-from dagrpo.tasks.tools import CALC_GSM8K_REWARD
 
 SOURCE = Source(
     repository="openai/gsm8k",
@@ -25,7 +24,7 @@ SOURCE = Source(
 INSTRUCTION = 'Think step by step and give the final answer after "####".'
 WITH_TOOL = (
     "You are an expert in mathematics. Work through the problem first. Then check your result with the "
-    f"{CALC_GSM8K_REWARD.name} tool, at least once before you settle, and correct it when it was wrong. "
+    "answer_check tool, at least once before you settle, and correct it when it was wrong. "
     "Close with the final answer in the form `#### <answer>`."
 )
 WITH_FEEDBACK = (
@@ -48,7 +47,7 @@ _task = partial(sourced_task, source=SOURCE, verifier="gsm8k")
 
 TASKS = (
     _task("gsm8k", to_problem=to_problem),
-    _task("gsm8k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=(CALC_GSM8K_REWARD.name,)),
-    _task("gsm8k_feedback", to_problem=partial(to_problem, system=WITH_FEEDBACK), interaction="gsm8k"),
+    _task("gsm8k_tool", to_problem=partial(to_problem, system=WITH_TOOL), tools=("answer_check",)),
+    _task("gsm8k_feedback", to_problem=partial(to_problem, system=WITH_FEEDBACK), interaction="gsm8k_feedback"),
     _task("gsm8k_sft", to_problem=partial(to_problem, instruction="")),
 )

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dagrpo.console import counted
+from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered
+from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered, schemas_of
 
 LONG = "prompt too long"
+DEFAULTS: Mapping[str, Section] = {}  # the parameters of every tool are its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +33,26 @@ class PromptTokens:
     splits: Mapping[str, Lengths | None]  # None: a split without problems
 
 
-def count_prompt_tokens(sieve: Sieve, model: Path) -> bool | None:
+def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Section] = DEFAULTS) -> bool | None:
     """Give every problem that is left its `prompt_tokens`. UserError when the model's chat template refuses one.
 
-    Returns whether the template tells the policy of its tools, as some leave them out; None when there are none.
+    parameters: those of tools, by name. Returns whether the template tells the policy of its tools, as some leave them
+    out; None when there are none.
     """
     tokenizer = load_tokenizer(model)
     counter = TokenCounter(tokenizer)
+    offered = {example.tools for example in sieve.examples()}
+    schemas = {tools: schemas_of(tools, parameters) for tools in offered}
     for split, examples in sieve.kept.items():
         shown = counted(examples, f"prepare: tokens of {split} prompts")
-        counts = counter.count([rendered(tokenizer, example) for example in shown])
+        counts = counter.count([rendered(tokenizer, example, schemas[example.tools]) for example in shown])
         sieve.kept[split] = [
             replace(example, prompt_tokens=count) for example, count in zip(examples, counts, strict=True)
         ]
     with_tools = next((example for example in sieve.examples() if example.tools), None)
     if with_tools is None:
         return None
-    return rendered(tokenizer, with_tools) != rendered(tokenizer, replace(with_tools, tools=()))
+    return rendered(tokenizer, with_tools, schemas[with_tools.tools]) != rendered(tokenizer, with_tools)
 
 
 def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:

@@ -5,17 +5,19 @@ seconds and half a gigabyte.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_json
+from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
-from dagrpo.tasks.tools import TOOLS
+from dagrpo.rollout.tools import functions_of
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
@@ -35,10 +37,15 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def rendered(tokenizer: PreTrainedTokenizerBase, example: Example) -> str:
+def schemas_of(tools: Sequence[str], parameters: Mapping[str, Section]) -> list[dict[str, Any]]:
+    """What chat templates are told of these tools. UserError: one is unknown, or cannot be asked."""
+    return [function.schema for offered in functions_of(tools, parameters).values() for function in offered]
+
+
+def rendered(tokenizer: PreTrainedTokenizerBase, example: Example, schemas: Sequence[dict[str, Any]] = ()) -> str:
     """The prompt of a problem with its tools. UserError names the problem that the chat template refuses."""
     try:
-        return prompt_text(tokenizer, example.prompt, [TOOLS[name].schema for name in example.tools])
+        return prompt_text(tokenizer, example.prompt, list(schemas))
     except TemplateError as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(

@@ -1,0 +1,64 @@
+"""Tool calls as a policy writes them: every opening marker becomes one attempt at a call, well formed or not.
+
+How a family of models writes calls is in families/, one small file each. Nothing here raises over what a policy wrote, and
+nothing is lost in silence. Not here: tokens, thinking (chat/template.py), and running a tool.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MOST_CALLS = 64
+"""Calls of one turn that are read; those after them are refused unread, which bounds the time that a turn can take."""
+
+Status = Literal["ok", "undecodable", "unclosed", "missing_name", "unknown_tool", "wrong_arguments"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at a call in a text: from its opening marker to the end of its closing one."""
+
+    start: int  # the first character
+    end: int  # one past the last
+    name: str = ""
+    arguments: Mapping[str, Any] | None = None  # None: none could be read
+    status: Status = "ok"
+    fault: str = ""  # what is wrong, a sentence for the policy
+
+
+Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments, by the tool's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSyntax:
+    """How one family of models writes calls."""
+
+    openings: tuple[str, ...]  # the markers that begin a call, or a list of calls
+    read: Callable[[str, Schemas], Iterable[Attempt]]  # text, tools -> its attempts, in order, none within another
+    spell: Callable[[Sequence[tuple[str, Mapping[str, Any]]]], str]  # names and arguments -> the text of the calls
+    closings: tuple[str, ...] = ()  # the markers that end one
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
+    """The JSON schema of each tool's arguments, from OpenAI function schemas."""
+    functions = [tool["function"] for tool in tools]
+    return {function["name"]: function.get("parameters") or {} for function in functions}
+
+
+def attempts_in(text: str, syntax: CallSyntax, tools: Sequence[Mapping[str, Any]]) -> list[Attempt]:
+    """All attempts in a text, with unknown tools and arguments that break their tool's schema told apart."""
+    from dagrpo.rollout.calls.checks import checked
+
+    schemas = schemas_of(tools)
+    return [checked(attempt, schemas) for attempt in syntax.read(text, schemas)]
+
+
+def unread(start: int, end: int) -> Attempt:
+    """A call after the last that is read."""
+    fault = f"A turn may hold {MOST_CALLS} calls; this is one more and was not read."
+    return Attempt(start=start, end=end, status="undecodable", fault=fault)
+
+
+def call_id(position: int) -> str:
+    """The id of a turn's call, by its position: nine letters and digits, as Mistral's template demands."""
+    return f"call{position:05d}"

@@ -1,0 +1,51 @@
+"""Whether a call that could be read is one of a tool that there is, with arguments that the tool takes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from dagrpo.rollout.calls import Attempt, Schemas
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator
+
+LONGEST_FAULT = 300  # characters of jsonschema's sentence, which quotes the arguments
+
+
+def checked(attempt: Attempt, schemas: Schemas) -> Attempt:
+    """The attempt, as unknown_tool or wrong_arguments where it is that."""
+    if attempt.status != "ok":
+        return attempt
+    if attempt.name not in schemas:
+        known = ", ".join(schemas) or "none"
+        fault = f"There is no tool `{attempt.name[:100]}`; the tools are: {known}."
+        return replace(attempt, status="unknown_tool", fault=fault)
+    fault = fault_of(attempt.arguments or {}, schemas[attempt.name])
+    return replace(attempt, status="wrong_arguments", fault=fault) if fault else attempt
+
+
+def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """What is wrong with arguments by a JSON schema; "" where nothing is."""
+    from jsonschema.exceptions import best_match
+
+    try:
+        error: ValidationError | None = best_match(
+            _validator(json.dumps(schema, sort_keys=True)).iter_errors(arguments)
+        )
+    except (RecursionError, ArithmeticError) as failure:  # of a schema that recurs, and of huge numbers
+        return f"The arguments cannot be checked ({type(failure).__name__})."
+    if error is None:
+        return ""
+    place = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+    where = f" at {place.removeprefix('.')}" if place else ""
+    return f"The arguments are wrong{where}: {error.message[:LONGEST_FAULT]}."
+
+
+@lru_cache(maxsize=1024)
+def _validator(schema: str) -> "Validator":
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))

@@ -1,0 +1,25 @@
+"""hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, of Qwen2.5, Qwen3, SmolLM2 and the models that dagrpo makes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
+from dagrpo.rollout.calls.json_text import spelled_json
+from dagrpo.rollout.calls.marked import json_call, marked_calls
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+
+
+def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
+    """One attempt per <tool_call>."""
+    return marked_calls(text, OPENING, CLOSING, json_call)
+
+
+def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """As Qwen's template writes them."""
+    return "\n".join(
+        f"{OPENING}\n{spelled_json({'name': name, 'arguments': arguments})}\n{CLOSING}" for name, arguments in calls
+    )
+
+
+CALLS = CallSyntax(openings=(OPENING,), closings=(CLOSING,), read=read, spell=spell)

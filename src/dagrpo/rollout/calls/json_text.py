@@ -1,0 +1,90 @@
+"""JSON that a policy wrote: read from the middle of a text, with a sentence where it cannot be."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+DEEPEST = 64  # levels of nesting; schemas and templates walk through them recursively
+_SPACES = re.compile(r"[ \t\r\n]*")
+
+
+class Unreadable(Exception):
+    """What is wrong with the JSON, as a sentence for the policy. `cut_off`: the text ends before the value does."""
+
+    def __init__(self, fault: str, *, cut_off: bool = False) -> None:
+        super().__init__(fault)
+        self.cut_off = cut_off
+
+
+def json_at(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value that begins at or after `start`, and where it ends. Unreadable says what is wrong.
+
+    The value says where it ends, so a closing marker within one of its strings ends nothing.
+    """
+    start = after_spaces(text, start)
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise Unreadable("The JSON is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        cut_off = error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip())
+        fault = f"It is not valid JSON: {error.msg} at character {error.pos - start}."
+        raise Unreadable(fault, cut_off=cut_off) from None
+    except ValueError as error:  # _constant, _float, and Python's own limit on the digits of an integer
+        raise Unreadable(f"It is not valid JSON: {str(error).partition(';')[0][:200]}.") from None
+    _refuse_depth(value, text[start:end])
+    _refuse_lone_surrogates(value, text[start:end])
+    return value, end
+
+
+def after_spaces(text: str, start: int) -> int:
+    """The first position from `start` on with no white space."""
+    match = _SPACES.match(text, start)
+    assert match is not None
+    return match.end()
+
+
+def spelled_json(value: Mapping[str, Any]) -> str:
+    """As the templates' `tojson` writes it: spaces after separators, and no escapes for letters."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _constant(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON value")
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{digits[:40]} is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_float)
+
+
+def _refuse_depth(value: Any, raw: str) -> None:
+    if raw.count("[") + raw.count("{") <= DEEPEST:
+        return
+    level, depth = [value], 0
+    while level := [inner for outer in level for inner in _inside(outer)]:
+        depth += 1
+        if depth > DEEPEST:
+            raise Unreadable(f"The JSON is nested more than {DEEPEST} levels deep.")
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _refuse_lone_surrogates(value: Any, raw: str) -> None:
+    """Half of a surrogate pair is no character: neither a file nor a tool could take it."""
+    if "\\u" not in raw:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Unreadable("It is not valid JSON: an escape \\ud800 to \\udfff stands alone.") from None

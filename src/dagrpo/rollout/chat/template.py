@@ -1,0 +1,33 @@
+"""template: the model's own chat template, as its tokenizer has it. What the policy wrote is never tokenized again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from dagrpo.params.plugged import Choice, NameOf
+from dagrpo.rollout.calls.families import CALLS
+from dagrpo.rollout.chat import Chat, ChatFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Config(Choice):
+    """The model's own chat template, and how the model writes calls."""
+
+    name: Literal["template"] = Field("template", description="The model's own chat template.")
+    calls: Annotated[str, NameOf(CALLS)] = Field(
+        "hermes", description="How the model writes calls of tools: a file of rollout/calls/families."
+    )
+
+
+def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
+    """UserError: the tokenizer has no chat template."""
+    from dagrpo.rollout.chat_template.format import TemplateFormat
+
+    return TemplateFormat(tokenizer, CALLS.get(config.calls))
+
+
+CHAT = Chat(config=Config, bind=bind)

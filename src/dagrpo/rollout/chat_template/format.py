@@ -1,0 +1,181 @@
+"""The chat format that a model's own template and a family's way to write calls make up."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.errors import UserError
+from dagrpo.rendering import completion_text
+from dagrpo.rollout.calls import Attempt, CallSyntax, attempts_in, call_id
+from dagrpo.rollout.calls.spans import TokenSpans
+from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.rollout.chat_template import thinking
+from dagrpo.rollout.chat_template.suffix import Suffixes
+from dagrpo.rollout.chat_template.text import REFUSALS, TemplateText
+from dagrpo.rollout.chat_template.tokens import Tokens, any_of
+
+RESULT = "R5resultY"  # which no template writes of its own accord
+PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
+
+
+class TemplateFormat:
+    """A ChatFormat by the tokenizer's own template. UserError: the tokenizer has none."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, calls: CallSyntax) -> None:
+        self._tokenizer = tokenizer
+        self._calls = calls
+        self._template = TemplateText(tokenizer)
+        self._suffixes = Suffixes(self._template)
+        self._tokens = Tokens(tokenizer)
+        self._end = self._tokens.id_of(self._template.end_of_turn)
+        self._stops = {self._end, tokenizer.eos_token_id}
+        own = {*calls.openings, *calls.closings, thinking.OPENING, thinking.CLOSING}
+        foreign = [token for token in self._tokens.special if token not in own]
+        self._foreign = any_of(foreign)
+        self._foreign_ids = {self._tokens.id_of(token) for token in foreign} | self._stops
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
+        """The conversation as the template writes it, and its tokens. What follows the first answer is guarded."""
+        first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        try:
+            text = self._template.render([*messages[:first], *self._tokens.guarded(messages[first:])], tools)
+        except REFUSALS as error:
+            raise UserError(
+                f"the chat template of {self._tokenizer.name_or_path} refuses the conversation ({error}): "
+                "use a model whose template takes these roles, or change the task's messages."
+            ) from error
+        return self._tokens.restored(text), self._tokens.encoded(text)
+
+    def extension(
+        self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> tuple[int, ...] | None:
+        """The suffix's tokens. None: a special token within the completion, thinking cut off, or a template that rewrites.
+
+        A stop token or a chat marker in the middle of a turn would make a conversation that no template writes. The next
+        sample begins without it.
+        """
+        if not new or any(message["role"] == "assistant" for message in new):
+            return None
+        ended = bool(completion) and completion[-1] == self._end
+        if not self._foreign_ids.isdisjoint(completion[:-1] if ended else completion):
+            return None
+        thought = False
+        if self._template.knows_thinking:
+            text, opened = self._tokens.decoded(completion), self._opens_thinking(prompt)
+            if thinking.split(text, opened=opened).is_open:
+                return None
+            thought = opened or thinking.is_marked(text)
+        suffix = self._suffixes.after(self._tokens.guarded(new), tools, thinking=thought)
+        if suffix is None or (not thought and self._rewrites_thinking_before(prompt, new, tools)):
+            return None
+        # The end of turn is encoded too: what follows a special token may lose its spaces in the tokenizer.
+        token_ids = self._tokens.encoded(self._template.end_of_turn + suffix)
+        assert token_ids[0] == self._end, "the end of turn is one token"
+        return token_ids[1:] if ended else token_ids
+
+    def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
+        """Thinking, calls, and what is said beside them."""
+        written = list(completion)
+        while written and written[-1] in self._stops:
+            written.pop()
+        text, start, thought = self._tokens.decoded(written), 0, ""
+        if self._template.knows_thinking:
+            split = thinking.split(text, opened=self._opens_thinking(prompt))
+            start, thought = split.start, split.thinking
+        attempts = attempts_in(text[start:], self._calls, tools) if tools else []
+        if not attempts and not start:
+            return ParsedAnswer(content=completion_text(self._tokenizer, completion))
+        answer = text[start:]
+        said = "".join(_outside(answer, attempts))
+        return ParsedAnswer(
+            content=self._plain(said),
+            thinking=self._plain(thought),
+            calls=self._parsed(answer, start, attempts, written),
+            dropped_calls=sum(said.count(opening) for opening in self._calls.openings),
+        )
+
+    def text(self, completion: Sequence[int]) -> str:
+        """The completion, calls and thinking included, without special tokens."""
+        return completion_text(self._tokenizer, completion)
+
+    def message(self, answer: ParsedAnswer) -> Message:
+        """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
+        message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+        if answer.thinking and self._template.takes_reasoning:
+            message["reasoning_content"] = answer.thinking
+        elif answer.thinking:
+            message["content"] = f"<think>\n{answer.thinking}\n</think>\n\n{answer.content}"
+        if any(call.status in ("undecodable", "unclosed", "missing_name") for call in answer.calls):
+            message["content"] = "\n".join(filter(None, [message["content"], *(call.raw for call in answer.calls)]))
+        elif answer.calls:
+            message["tool_calls"] = [
+                self._template.call(call.name, call.arguments, call_id(position))
+                for position, call in enumerate(answer.calls)
+            ]
+        return message
+
+    def spelled(self, message: Message) -> str:
+        """Thinking, content and calls, each on lines of its own."""
+        calls = self._calls.spell([_name_and_arguments(call) for call in message.get("tool_calls") or ()])
+        said = "\n".join(filter(None, [message.get("content"), calls]))
+        thought = message.get("reasoning_content")
+        return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
+
+    def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
+        """By the result of a call that the template shows, or not."""
+        if not tools:
+            return
+        result = {"role": "tool", "name": tools[0]["function"]["name"], "tool_call_id": call_id(0), "content": RESULT}
+        if not self._suffixes.shows([result], tools):
+            raise UserError(
+                f"the chat template of {self._tokenizer.name_or_path} does not show a tool's result after an answer, so the "
+                "policy would never see it: use a model whose template has the role `tool`, set rollout.chat.name to "
+                "renderers if its family is there, or take the tools out of rollout.tools."
+            )
+
+    def _rewrites_thinking_before(
+        self, prompt: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> bool:
+        """Whether earlier turns in the prompt thought, and the template drops that from here on."""
+        if not self._template.knows_thinking or self._suffixes.after(new, tools, thinking=True) is not None:
+            return False
+        return thinking.has_thought(self._tokens.decoded(prompt))
+
+    def _opens_thinking(self, prompt: Sequence[int]) -> bool:
+        return thinking.ends_open(self._tokens.decoded(prompt[-PROMPT_TAIL:]))
+
+    def _parsed(
+        self, text: str, offset: int, attempts: Sequence[Attempt], written: Sequence[int]
+    ) -> tuple[ParsedCall, ...]:
+        if not attempts:
+            return ()
+        spans = TokenSpans(self._tokenizer, written)
+        return tuple(
+            ParsedCall(
+                name=attempt.name,
+                arguments=attempt.arguments or {},
+                status=attempt.status,
+                fault=attempt.fault,
+                raw=text[attempt.start : attempt.end],
+                span=spans.of(offset + attempt.start, offset + attempt.end),
+            )
+            for attempt in attempts
+        )
+
+    def _plain(self, text: str) -> str:
+        """Without special tokens, and without the white space at its ends."""
+        return self._foreign.sub("", text).strip()
+
+
+def _outside(text: str, attempts: Sequence[Attempt]) -> list[str]:
+    """What stands between the calls."""
+    starts = [0, *(attempt.end for attempt in attempts)]
+    ends = [*(attempt.start for attempt in attempts), len(text)]
+    return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    arguments = call["function"]["arguments"]
+    return call["function"]["name"], json.loads(arguments) if isinstance(arguments, str) else arguments

@@ -1,0 +1,115 @@
+"""Chat messages to text by a model's own, unpatched template, in the forms that this template takes them in."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.calls import call_id
+from dagrpo.rollout.chat import Message, ToolSchema
+
+REFUSALS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
+"""What a template raises over messages that it was not written for."""
+QUESTION: Message = {"role": "user", "content": "u"}
+ARGUMENT, THOUGHT = "Q7argumentX", "K3thoughtW"
+
+
+class TemplateText:
+    """A tokenizer's chat template. UserError: it has none."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.chat_template:
+            raise UserError(
+                f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one."
+            )
+        self._tokenizer = tokenizer
+        self._special_tokens = dict(tokenizer.special_tokens_map)
+        self._arguments_as_text = False
+        self._arguments_as_text = not self._takes_arguments_as_an_object()
+        self.knows_thinking = "think>" in tokenizer.get_chat_template()
+        self.takes_reasoning = self.knows_thinking and self._takes_reasoning()
+        self.end_of_turn = self._end_of_turn()
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The conversation as the template writes it. Raises one of REFUSALS where it refuses."""
+        offered: Any = [dict(tool) for tool in tools] or None
+        texts, _ = render_jinja_template(
+            [[self.accepted(message) for message in messages]],
+            tools=offered,
+            chat_template=self._tokenizer.get_chat_template(tools=offered),
+            add_generation_prompt=add_generation_prompt,
+            **self._special_tokens,
+        )
+        text = texts[0]
+        assert isinstance(text, str)
+        return text
+
+    def accepted(self, message: Message) -> dict[str, Any]:
+        """A message with its content as text and its calls' arguments in the form that the template takes."""
+        accepted = {**message, "content": _content(message.get("content"))}
+        if message.get("tool_calls"):
+            accepted["tool_calls"] = [self._accepted_call(call) for call in message["tool_calls"]]
+        return accepted
+
+    def call(self, name: str, arguments: Mapping[str, Any], identity: str) -> dict[str, Any]:
+        """One entry of tool_calls."""
+        call = {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+        return self._accepted_call(call)
+
+    def _accepted_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = call.get("function") or {}
+        arguments = function.get("arguments")
+        if self._arguments_as_text and not isinstance(arguments, str):
+            arguments = json.dumps(arguments or {}, ensure_ascii=False)
+        elif not self._arguments_as_text and isinstance(arguments, str):
+            arguments = _object(arguments)
+        return {**call, "function": {**function, "arguments": arguments}}
+
+    def _takes_arguments_as_an_object(self) -> bool:
+        call = self.call("f", {"x": ARGUMENT}, call_id(0))
+        try:
+            text = self.render([QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}], ())
+        except REFUSALS:
+            return False
+        return f"'{ARGUMENT}'" not in text  # as Python writes a dict, not as JSON
+
+    def _takes_reasoning(self) -> bool:
+        answer = {"role": "assistant", "content": "a", "reasoning_content": THOUGHT}
+        try:
+            return THOUGHT in self.render([QUESTION, answer], (), add_generation_prompt=False)
+        except REFUSALS:
+            return False
+
+    def _end_of_turn(self) -> str:
+        """The special token that the template puts after an answer; the tokenizer's eos where it puts none."""
+        eos = str(self._tokenizer.eos_token)
+        try:
+            text = self.render([QUESTION, {"role": "assistant", "content": ARGUMENT}], (), add_generation_prompt=False)
+        except REFUSALS:
+            return eos
+        after = text.partition(ARGUMENT)[2].lstrip()
+        special = re.match("|".join(sorted(map(re.escape, self._tokenizer.all_special_tokens), key=len)[::-1]), after)
+        return special.group() if special else eos
+
+
+def _content(content: Any) -> Any:
+    """OpenAI's clients send null beside calls, and text in parts."""
+    if content is None:
+        return ""
+    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
+        return "".join(part["text"] for part in content)
+    return content
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):  # a policy wrote it: the template shows it as it stands
+        return arguments

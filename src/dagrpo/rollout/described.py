@@ -1,0 +1,90 @@
+"""A Python function as the policy is told of it: name, docstring, and a JSON schema of its signature.
+
+The docstring is in Google's style; what its section `Args:` says of an argument becomes that argument's description. Types
+are those that pydantic can describe: int, float, str, bool, list, dict, Optional, Literal and what is made of them.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import ToolFunction
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def described(function: Callable[..., Any]) -> ToolFunction:
+    """The function's description. UserError names the function and what it lacks."""
+    name = function.__name__
+    summary, meanings = _docstring(function, name)
+    hints = _hints(function, name)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in _NAMED or parameter.name not in hints:
+            raise UserError(f"{name} cannot be a tool: give its argument {parameter} a type, and no star or slash.")
+        property = _schema(hints[parameter.name], f"{name}, argument {parameter.name}")
+        if parameter.name in meanings:
+            property["description"] = meanings[parameter.name]
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        properties[parameter.name] = property
+    schema = {"type": "object", "properties": properties, "required": required}
+    return ToolFunction(name=name, description=summary, parameters=schema)
+
+
+def _docstring(function: Callable[..., Any], name: str) -> tuple[str, dict[str, str]]:
+    """The summary, and what the docstring says of each argument."""
+    from transformers.utils.chat_template_utils import parse_google_format_docstring
+
+    summary, meanings, _ = parse_google_format_docstring(inspect.getdoc(function) or "")
+    if not summary:
+        raise UserError(f"{name} cannot be a tool: give it a docstring, which is what the policy is told of it.")
+    return summary, meanings or {}
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise UserError(f"{name} cannot be a tool: its type hints cannot be read ({error}).") from None
+
+
+def _schema(hint: Any, place: str) -> dict[str, Any]:
+    try:
+        schema = TypeAdapter(hint).json_schema()
+    except PydanticUserError as error:
+        raise UserError(f"{place}: the type {hint} has no JSON schema ({error.message.splitlines()[0]}).") from None
+    if "$defs" in schema:
+        raise UserError(f"{place}: the type {hint} is no plain one: use int, float, str, bool, list, dict and Literal.")
+    return schema
+
+
+def functions_at(paths: Sequence[str], key: str) -> dict[str, Callable[..., Any]]:
+    """Functions by their names, from import paths. UserError: there is none, one is no function, or two have one name.
+
+    key: of params.yaml, where the paths stand.
+    """
+    functions = [_imported(path, key) for path in paths]
+    named = {function.__name__: function for function in functions}
+    if not functions or len(named) < len(functions):
+        raise UserError(
+            f"{key} is {list(paths)}: give import paths such as my_lab.tools:add, of functions of different names."
+        )
+    return named
+
+
+def _imported(path: str, key: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
+        raise UserError(f"{key}: {path} cannot be imported ({type(error).__name__}: {error}).") from error
+    if not inspect.isfunction(function):
+        raise UserError(f"{key}: {path} is not a function but a {type(function).__name__}.")
+    return function

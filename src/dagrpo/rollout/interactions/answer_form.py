@@ -1,0 +1,18 @@
+"""answer_form: a user who asks once for the answer in the form that the task asked for, and knows no answer."""
+
+from collections.abc import Sequence
+
+from dagrpo.records import Example
+from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.rollout.interactions import Interaction
+
+ASK = "I cannot find your final answer. Please give it in the form that was asked for."
+
+
+def reply(example: Example, answers: Sequence[str]) -> str | None:
+    """The question after a first answer without the form of its verifier; None after any other."""
+    formatted = get_verifier(example.verifier).formatted
+    return ASK if len(answers) == 1 and not formatted(answers[0]) else None
+
+
+INTERACTION = Interaction(reply=reply)

@@ -1,0 +1,21 @@
+"""gsm8k_feedback: a user who says whether the answer is wrong, until it is right. An oracle: it knows the ground truth.
+
+verl's Gsm8kInteraction: the last answer is read strictly, after `####`, and a right one ends the dialogue.
+"""
+
+from collections.abc import Sequence
+
+from dagrpo.records import Example
+from dagrpo.rewards.verifiers.gsm8k import equal, extract
+from dagrpo.rollout.interactions import Interaction
+
+WRONG = "Your answer is wrong. Go over your reasoning again, and give your new answer in the form `#### <answer>`."
+
+
+def reply(example: Example, answers: Sequence[str]) -> str | None:
+    """None for a right answer; otherwise that it is wrong, also when there is none."""
+    answer = extract(answers[-1], "strict")
+    return None if answer is not None and equal(answer, example.ground_truth) else WRONG
+
+
+INTERACTION = Interaction(reply=reply, oracle=True)

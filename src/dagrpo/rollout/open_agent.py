@@ -1,0 +1,131 @@
+"""The one way to an agent: its tools and programs run for as long as it is open, on an event loop of its own.
+
+The loop stands still between two batches. Not here: what an agent does (agents/), and in which order (schedule.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.params.rollout import Conversation
+from dagrpo.rollout.agents import AGENTS, Agent, AgentContext, Limits
+from dagrpo.rollout.chat import ChatFormat, chat_format
+from dagrpo.rollout.session import Complete, Session, SessionLimits
+from dagrpo.rollout.tools import config_for
+from dagrpo.rollout.trajectory import Problem
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a stage knows about the attempts that it asks for, besides parameters."""
+
+    folder: Path  # for what the agent and its tools write
+    passages: Path | None  # of the task, for tools that search
+    max_new_tokens: int  # of one turn
+    context_tokens: int  # that model and engine hold
+
+
+class OpenAgent:
+    """An agent that is ready to make attempts."""
+
+    def __init__(self, agent: Agent, chat: ChatFormat, limits: SessionLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.make_attempt = agent
+        self._chat = chat
+        self._limits = limits
+        self._loop = loop
+
+    def session(self, problem: Problem, complete: Complete, seed: int, name: str) -> Session:
+        """A conversation to be had with the policy about a problem."""
+        return Session(problem=problem, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name)
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run to the end, or to Ctrl-C, which is raised where it strikes.
+
+        asyncio.run would make a cancellation of it, which a wave that waits for its engine takes for a fault.
+        """
+        return run_on(self._loop, work)
+
+
+def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`. What it leaves unfinished when it fails is cancelled; other tasks of the loop are not."""
+    task = loop.create_task(work)
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        task.cancel()
+        loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+
+
+@contextmanager
+def open_agent(
+    conversation: Conversation, tokenizer: PreTrainedTokenizerBase, tools: tuple[str, ...], around: Surroundings
+) -> Iterator[OpenAgent]:
+    """The agent of section rollout, with these tools. UserError: something of it cannot run here, and what to do."""
+    chat = chat_format(tokenizer, conversation.chat)
+    kind, limits = AGENTS.get(conversation.agent.name), conversation.agent
+    context = AgentContext(
+        chat=chat,
+        tools={name: config_for(name, conversation.tools) for name in tools},
+        folder=around.folder,
+        passages=around.passages,
+        max_new_tokens=around.max_new_tokens,
+        context_tokens=around.context_tokens,
+    )
+    loop = asyncio.new_event_loop()
+    keeper = _Keeper(lambda: kind.open(limits, context))
+    keeping = loop.create_task(keeper.keep())
+    try:
+        agent = run_on(loop, keeper.opened(keeping))
+        yield OpenAgent(agent, chat, _session_limits(limits, around), loop)
+    finally:
+        keeper.closing.set()
+        loop.run_until_complete(asyncio.gather(keeping, return_exceptions=True))
+        run_on(loop, _cancel_all(loop))
+        loop.close()
+
+
+class _Keeper:
+    """Opens an agent and closes it in one and the same task, as libraries with cancel scopes want it."""
+
+    def __init__(self, open_it: Callable[[], AbstractAsyncContextManager[Agent]]) -> None:
+        self.closing = asyncio.Event()
+        self._open = open_it
+        self._ready = asyncio.Event()
+        self._agent: Agent | None = None
+
+    async def keep(self) -> None:
+        """Open the agent, wait until it is to be closed, and close it."""
+        async with self._open() as self._agent:
+            self._ready.set()
+            await self.closing.wait()
+
+    async def opened(self, keeping: asyncio.Task[None]) -> Agent:
+        """The agent, or the error that opening it raised."""
+        ready = asyncio.ensure_future(self._ready.wait())
+        await asyncio.wait([ready, keeping], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._agent is None:
+            await keeping
+        assert self._agent is not None, "it is open, or opening it has raised"
+        return self._agent
+
+
+def _session_limits(limits: Limits, around: Surroundings) -> SessionLimits:
+    most = around.context_tokens if limits.max_tokens is None else min(limits.max_tokens, around.context_tokens)
+    return SessionLimits(turns=limits.max_turns, tokens=most, new_tokens=around.max_new_tokens)
+
+
+async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,141 @@
+"""The tools of one task, ready to be called: which function is whose, deadlines, retries, and what is cut off.
+
+A call that the policy got wrong is answered with what is wrong about it. A call that fails through no fault of the policy is
+made again, and in the end raises. Not here: when calls are answered (agents/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dagrpo.errors import UserError
+from dagrpo.records import CallStatus, ToolCall
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.tools import TOOLS, CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
+
+if TYPE_CHECKING:
+    from dagrpo.rollout.agents import AgentContext, Limits
+    from dagrpo.rollout.chat import Message, ParsedCall
+    from dagrpo.rollout.session import Session, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    status: CallStatus
+    result: str
+
+
+class Toolbox:
+    """Open tools by the names of their functions."""
+
+    def __init__(self, functions: Mapping[str, OpenTool], limits: Limits) -> None:
+        self._functions = functions
+        self._limits = limits
+
+    async def answer(self, turn: Turn, session: Session) -> list[ToolCall]:
+        """Every call of a turn with its result, in their order. InfrastructureFailure when one fails again and again."""
+        slots = asyncio.Semaphore(self._limits.parallel_calls)
+
+        async def one(index: int, call: ParsedCall) -> ToolCall:
+            async with slots:
+                start = time.perf_counter()
+                outcome = await self._outcome(call, _context(session, turn, index))
+                told = shortened(outcome.result, self._limits)
+                return replace(_recorded(turn, call, outcome.status), result=told, seconds=time.perf_counter() - start)
+
+        return list(await asyncio.gather(*(one(index, call) for index, call in enumerate(turn.answer.calls))))
+
+    async def _outcome(self, call: ParsedCall, context: CallContext) -> _Outcome:
+        if call.status != "ok":
+            return _Outcome(status=call.status, result=call.fault)
+        tool = self._functions.get(call.name)
+        if tool is None:
+            return _Outcome(status="unknown_tool", result=f"There is no tool {call.name}: {self._names()}.")
+        try:
+            async with asyncio.timeout(self._limits.call_seconds):
+                return _Outcome(status="ok", result=await self._called(tool, call, context))
+        except ToolFailure as failure:
+            return _Outcome(status="failed", result=str(failure))
+        except TimeoutError:
+            return _Outcome(
+                status="timed_out", result=f"{call.name} gave no result within {self._limits.call_seconds:g} seconds."
+            )
+
+    async def _called(self, tool: OpenTool, call: ParsedCall, context: CallContext) -> str:
+        for attempt in range(self._limits.call_retries + 1):
+            try:
+                return await tool.call(call.name, call.arguments, context)
+            except InfrastructureFailure:
+                if attempt == self._limits.call_retries:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _names(self) -> str:
+        return "the tools are " + ", ".join(sorted(self._functions)) if self._functions else "there are no tools"
+
+    async def forget(self, trajectory: str) -> None:
+        """The attempt is over."""
+        for tool in {id(tool): tool for tool in self._functions.values()}.values():
+            await tool.forget(trajectory)
+
+
+def _context(session: Session, turn: Turn, index: int) -> CallContext:
+    seed = sampling_seed(session.seed, "call", turn.number, index)
+    return CallContext(example=session.problem.example, trajectory=session.name, seed=seed)
+
+
+def _recorded(turn: Turn, call: ParsedCall, status: CallStatus) -> ToolCall:
+    arguments = call.raw if call.status == "undecodable" else _json(call.arguments)
+    return ToolCall(turn=turn.number, name=call.name, arguments=arguments, status=status, result="")
+
+
+def _json(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+
+
+def not_run(turn: Turn) -> list[ToolCall]:
+    """The calls of a turn after which the attempt was over."""
+    return [_recorded(turn, call, "not_run") for call in turn.answer.calls]
+
+
+def result_messages(turn: Turn, calls: Sequence[ToolCall]) -> list[Message]:
+    """The chat messages that tell the policy what its calls gave, in their order."""
+    asked = turn.messages[-1].get("tool_calls") or ()
+    identities = [call.get("id", f"call_{index}") for index, call in enumerate(asked)]
+    identities += [f"call_{index}" for index in range(len(identities), len(calls))]
+    return [
+        {"role": "tool", "content": call.result, "tool_call_id": identity, "name": call.name}
+        for call, identity in zip(calls, identities, strict=False)
+    ]
+
+
+def shortened(text: str, limits: Limits) -> str:
+    """A result within max_result_characters, with a note where something was left out."""
+    most = limits.max_result_characters
+    if len(text) <= most:
+        return text
+    head = {"head": most, "tail": 0, "both": most - most // 2}[limits.keep_of_result]
+    note = f"[{len(text) - most} characters left out]"
+    return f"{text[:head]}{note}{text[len(text) - (most - head) :]}"
+
+
+@asynccontextmanager
+async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[Toolbox]:
+    """The tools of an agent's context, running. UserError: one cannot run here, or two offer the same function."""
+    place = ToolPlace(folder=context.folder, passages=context.passages)
+    functions: dict[str, OpenTool] = {}
+    async with AsyncExitStack() as stack:
+        for name, config in context.tools.items():
+            kind = TOOLS.get(name)
+            tool = await stack.enter_async_context(kind.open(config, place))
+            for function in kind.functions(config):
+                if function.name in functions:
+                    raise UserError(f"two tools offer the function {function.name}: leave {name} out, or rename it.")
+                functions[function.name] = tool
+        yield Toolbox(functions, limits)

@@ -1,0 +1,66 @@
+"""answer_check: tells whether an answer is right, by the problem's own verifier. An oracle: it knows the ground truth.
+
+verl offers the same under the names calc_gsm8k_reward and calc_geo3k_reward.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.rollout.tools import (
+    CallContext,
+    OpenTool,
+    StatelessTool,
+    Tool,
+    ToolFailure,
+    ToolPlace,
+    ToolSection,
+    function_of_text,
+)
+
+# As the policy wrote the answer, and then in the forms that verifiers ask for.
+FORMS = ("{}", "#### {}", "Answer: {}", "\\boxed{{{}}}", "<answer>{}</answer>")
+DESCRIPTION = "Check whether a final answer to the problem is right or wrong."
+FUNCTION = function_of_text("answer_check", DESCRIPTION, "answer", "The final answer alone.")
+
+
+class Config(ToolSection):
+    """Tells whether an answer is right."""
+
+    verify_seconds: Annotated[float, Field(gt=0)] = Field(
+        2.0, description="Seconds math-verify may take for an answer."
+    )
+
+
+class AnswerCheck(StatelessTool):
+    """Judges answers in a thread, as comparing may take seconds."""
+
+    def __init__(self, grader: Grader) -> None:
+        self._grader = grader
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """`right` or `wrong`. ToolFailure where the answer cannot be read, or takes too long to compare."""
+        example, extract = context.example, get_verifier(context.example.verifier).extract
+        texts = (form.format(arguments["answer"]) for form in FORMS)
+        text = next((text for text in texts if extract(text, "strict") is not None), None)
+        if text is None:
+            raise ToolFailure("No answer can be read: give the final answer alone.")
+        row = [text], [example.ground_truth], [example.verifier]
+        (judged,) = await asyncio.to_thread(self._grader.judge, *row, "strict")
+        if judged.verdict == "unverifiable":
+            raise ToolFailure("Comparing this answer takes too long: give it in a simpler form.")
+        return judged.verdict
+
+
+@asynccontextmanager
+async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
+    with Grader(config.verify_seconds) as grader:
+        yield AnswerCheck(grader)
+
+
+TOOL = Tool(config=Config, functions=lambda config: [FUNCTION], open=_open, oracle=True)

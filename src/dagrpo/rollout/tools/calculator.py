@@ -1,0 +1,65 @@
+"""calculator: exact arithmetic. It reads + - * / ^ and parentheses over whole numbers and decimals, and nothing is evaluated.
+
+A whole result is its digits, a finite decimal is written in full, and what is left is a fraction such as 22/7.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dagrpo.rewards.arithmetic import LONGEST, parse_calculation, written
+from dagrpo.rollout.tools import CallContext, StatelessTool, Tool, ToolFailure, ToolSection, function_of_text
+
+MOST_BITS = 1024  # of a result's numerator or denominator: 308 digits
+FUNCTION = function_of_text(
+    "calculator",
+    "Compute an arithmetic expression exactly, with + - * / ^ and parentheses.",
+    "expression",
+    "The expression, such as (3 + 4) * 2.5",
+)
+
+
+class Config(ToolSection):
+    """Exact arithmetic."""
+
+    decimals: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        None, description="Decimals that results are rounded to; null: none, and a fraction such as 22/7 stays one."
+    )
+
+
+def calculate(expression: str, decimals: int | None = None) -> str:
+    """The value of an expression. ToolFailure says what cannot be read, and what cannot be computed."""
+    parsed = parse_calculation(expression)
+    if parsed is None:
+        raise ToolFailure(
+            "The calculator cannot read this expression: write numbers, + - * / ^ and parentheses, at most "
+            f"{LONGEST} characters, and no words, units, percent signs or equals signs."
+        )
+    try:
+        value = parsed.bounded_value(MOST_BITS)
+    except ZeroDivisionError:
+        raise ToolFailure("The expression divides by zero.") from None
+    except OverflowError:
+        raise ToolFailure("The result, or a number on the way to it, has more than 300 digits.") from None
+    except ArithmeticError:
+        raise ToolFailure("An exponent is not a whole number.") from None
+    return written(value if decimals is None else round(Fraction(value), decimals))
+
+
+class Calculator(StatelessTool):
+    """Computes at once: it takes less time than handing the work to a thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._decimals = config.decimals
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """The value of arguments["expression"]."""
+        return calculate(arguments["expression"], self._decimals)
+
+
+TOOL = Tool(
+    config=Config, functions=lambda config: [FUNCTION], open=lambda config, place: nullcontext(Calculator(config))
+)

@@ -1,0 +1,62 @@
+"""search: passages about a query, from the task's own passages, from a corpus, or from a server in Search-R1's protocol."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
+from dagrpo.search import MOST_RESULTS
+from dagrpo.search.client import Limits, SearchClient
+from dagrpo.search.opened import Search, local_search
+
+FUNCTION = function_of_text("search", "Search for passages about something.", "query", "What to search for.")
+
+
+class Config(ToolSection):
+    """Search over passages."""
+
+    url: str | None = Field(
+        None,
+        description="Of a server in Search-R1's protocol, such as http://127.0.0.1:8000/retrieve; null: none is asked.",
+    )
+    corpus: str | None = Field(
+        None, description="A parquet file with the columns title and text; null: the task's own passages."
+    )
+    topk: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = Field(3, description="Passages of a result.")
+    style: Literal["documents", "plain"] = Field(
+        "documents",
+        description="documents: `Doc 1 (Title: ...)` before each text, as verl writes it; plain: the texts alone.",
+    )
+    seconds: Annotated[float, Field(gt=0)] = Field(8.0, description="Seconds for one request to the server.")
+    retries: Annotated[int, Field(ge=0)] = Field(2, description="How often a request that failed is sent again.")
+    cached: Annotated[int, Field(ge=1)] = Field(10_000, description="Queries to the server whose results are kept.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.url and self.corpus:
+            raise UserError("rollout.tools.search has a url and a corpus: remove one of them")
+        return self
+
+
+@asynccontextmanager
+async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
+    if config.url is None:
+        corpus = Path(config.corpus) if config.corpus else place.passages
+        if corpus is None:
+            raise UserError(
+                "The task has no passages of its own: set rollout.tools.search.corpus or rollout.tools.search.url."
+            )
+        yield Search(await local_search(corpus, config.topk), config.style)
+        return
+    limits = Limits(topk=config.topk, seconds=config.seconds, retries=config.retries, cached=config.cached)
+    async with SearchClient(config.url, limits) as client:
+        yield Search(client.search, config.style)
+
+
+TOOL = Tool(
+    config=Config, functions=lambda config: [FUNCTION], open=_open, repeatable=lambda config: config.url is None
+)

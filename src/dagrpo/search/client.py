@@ -1,0 +1,107 @@
+"""Search-R1's protocol from the side of who asks. Whatever the server does, an answer or a failure comes in bounded time.
+
+Not here: how results are written for the policy.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from dagrpo.rollout.tools import InfrastructureFailure
+
+if TYPE_CHECKING:
+    pass
+
+MOST_BYTES = 8 << 20  # of an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a search may take, and bring."""
+
+    topk: int  # passages
+    seconds: float  # for one request
+    retries: int  # of a request that failed
+    cached: int  # queries whose results are kept
+
+
+class SearchClient:
+    """Asks one server. The last results are kept."""
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self._url = url
+        self._limits = limits
+        self._known: OrderedDict[str, list[str]] = OrderedDict()
+
+    async def __aenter__(self) -> Self:
+        from aiohttp import ClientSession, ClientTimeout
+
+        self._session: ClientSession = ClientSession(timeout=ClientTimeout(total=self._limits.seconds))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def search(self, query: str) -> list[str]:
+        """The contents of what was found, best first. InfrastructureFailure names the server and what it did."""
+        if query not in self._known:
+            self._known[query] = await self._asked_again(query)
+        self._known.move_to_end(query)
+        found = self._known[query]
+        while len(self._known) > self._limits.cached:
+            self._known.popitem(last=False)
+        return found
+
+    async def _asked_again(self, query: str) -> list[str]:
+        for retry in range(self._limits.retries):
+            try:
+                return await self._asked(query)
+            except InfrastructureFailure:
+                await asyncio.sleep(0.1 * 2**retry)
+        return await self._asked(query)
+
+    async def _asked(self, query: str) -> list[str]:
+        from aiohttp import ClientError
+
+        body = {"queries": [query], "topk": self._limits.topk, "return_scores": True}
+        try:
+            async with self._session.post(self._url, json=body) as response:
+                answer = await self._bounded(response.content.iter_chunked(1 << 16))
+                if response.status != 200:
+                    start = answer[:200].decode(errors="replace")
+                    raise InfrastructureFailure(f"{self._url} answered {response.status}: {start}")
+                return self._contents(answer)
+        except TimeoutError:
+            raise InfrastructureFailure(f"{self._url} did not answer within {self._limits.seconds} s.") from None
+        except (ClientError, OSError) as error:
+            raise InfrastructureFailure(f"{self._url} cannot be asked: {error}") from error
+
+    async def _bounded(self, chunks: AsyncIterator[bytes]) -> bytes:
+        answer = bytearray()
+        async for chunk in chunks:
+            answer += chunk
+            if len(answer) > MOST_BYTES:
+                raise InfrastructureFailure(f"{self._url} answered with more than {MOST_BYTES} bytes.")
+        return bytes(answer)
+
+    def _contents(self, answer: bytes) -> list[str]:
+        try:
+            (found,) = json.loads(answer)["result"]
+            return [_contents_of(document) for document in found[: self._limits.topk]]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            start = answer[:200].decode(errors="replace")
+            raise InfrastructureFailure(f"{self._url} did not answer in Search-R1's protocol: {start}") from None
+
+
+def _contents_of(found: Mapping[str, Any]) -> str:
+    """Of a passage, with its score beside it or without."""
+    contents = found.get("document", found)["contents"]
+    if not isinstance(contents, str):
+        raise TypeError
+    return contents

@@ -1,0 +1,48 @@
+"""The search tool while it is open: a search in this process, and how results are written for the policy."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from dagrpo.rollout.tools import CallContext, StatelessTool, ToolFailure
+from dagrpo.search import LONGEST_QUERY
+
+NOTHING = "Nothing found."
+Style = Literal["documents", "plain"]
+
+
+class Search(StatelessTool):
+    """Searches by a function from a query to the contents of passages, and writes them for the policy."""
+
+    def __init__(self, find: Callable[[str], Awaitable[Sequence[str]]], style: Style) -> None:
+        self._find = find
+        self._style = style
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """What was found. ToolFailure: the query is too long. InfrastructureFailure: a server failed."""
+        query = arguments["query"]
+        if len(query) > LONGEST_QUERY:
+            raise ToolFailure(f"The query has more than {LONGEST_QUERY} characters.")
+        return written(await self._find(query), self._style)
+
+
+def written(found: Sequence[str], style: Style) -> str:
+    """The contents of passages for the policy: as verl writes them, or their texts alone."""
+    parts = [contents.partition("\n")[::2] for contents in found]
+    if style == "plain":
+        return "\n".join(text for _, text in parts) or NOTHING
+    return "\n\n".join(f"Doc {n} (Title: {title})\n{text}" for n, (title, text) in enumerate(parts, 1)) or NOTHING
+
+
+async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Sequence[str]]]:
+    """A function from a query to the contents of at most so many passages, best first. UserError: the corpus is none."""
+    from dagrpo.search.index import Index
+
+    index = await asyncio.to_thread(Index.read, corpus)
+
+    async def find(query: str) -> list[str]:
+        found = await asyncio.to_thread(index.search, query, most)
+        return [index.passages[row].contents for row, _ in found]
+
+    return find

@@ -1,0 +1,62 @@
+"""A demonstration as the text of a column: OpenAI chat messages from the first answer on, as JSON.
+
+Messages with calls have no schema that a column could have: a call's arguments are as free as its tool likes.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagrpo.errors import UserError
+
+ROLES = ("assistant", "tool", "user")
+
+
+def demonstration_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The column's text; `[]` for none."""
+    return json.dumps([dict(message) for message in messages], ensure_ascii=False)
+
+
+def demonstration_of(text: str, where: str) -> tuple[dict[str, Any], ...]:
+    """The messages of a column's text. UserError names the place `where`."""
+    if text == "[]":
+        return ()
+    try:
+        messages = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"{where} is not JSON: run the prepare stage again.") from None
+    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+        raise UserError(f"{where} is not a list of messages of {', '.join(ROLES)}: run the prepare stage again.")
+    _require_turns([message["role"] for message in messages], where)
+    return tuple(messages)
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+
+
+def _require_turns(roles: Sequence[str], where: str) -> None:
+    """The policy opens and closes, and never speaks twice in a row: between two turns there is an answer to the first."""
+    twice = any(one == other == "assistant" for one, other in itertools.pairwise(roles))
+    if not roles or roles[0] != "assistant" or roles[-1] != "assistant" or twice:
+        raise UserError(
+            f"{where} has the roles {', '.join(roles)}: it must begin and end with an assistant's message, and have an "
+            "answer between two of them."
+        )
+
+
+def called(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The assistant's message that calls one function and says nothing else."""
+    call = {"type": "function", "function": {"name": function, "arguments": dict(arguments)}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def result(text: str) -> dict[str, Any]:
+    """What a tool answered."""
+    return {"role": "tool", "content": text}
+
+
+def said(text: str) -> dict[str, Any]:
+    """The assistant's message without a call."""
+    return {"role": "assistant", "content": text}

@@ -1,0 +1,128 @@
+"""Recorded results: what was handed out before a kill is handed out again, and nothing else is."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rollout.tools.calls import context
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.recorded_tool import RecordedTool
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure
+
+
+class Clock:
+    """A tool that never says the same twice."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.calls = first
+        self.forgotten: list[str] = []
+        self.down = False
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        await asyncio.sleep(0)
+        if self.down:
+            raise InfrastructureFailure("the line is dead")
+        if function == "fail":
+            self.calls += 1
+            raise ToolFailure(f"no {self.calls}")
+        self.calls += 1
+        return f"tick {self.calls}"
+
+    async def forget(self, trajectory: str) -> None:
+        self.forgotten.append(trajectory)
+
+
+async def _asks(tool: RecordedTool, *calls: tuple[str, str, dict[str, Any]]) -> list[str]:
+    """What the tool says to (attempt, function, arguments), at the same time."""
+
+    async def one(trajectory: str, function: str, arguments: dict[str, Any]) -> str:
+        try:
+            return await tool.call(function, arguments, context(trajectory=trajectory))
+        except ToolFailure as failure:
+            return f"failure: {failure}"
+
+    return await asyncio.gather(*(one(*call) for call in calls))
+
+
+def _told(clock: Clock, path: Path, *calls: tuple[str, str, dict[str, Any]]) -> list[str]:
+    with RecordedTool(clock, path) as tool:
+        return asyncio.run(_asks(tool, *calls))
+
+
+CALLS: list[tuple[str, str, dict[str, Any]]] = [
+    ("one", "now", {}),
+    ("one", "now", {}),
+    ("two", "now", {}),
+    ("one", "now", {"place": "\ud800 \u00e9"}),
+    ("one", "fail", {}),
+]
+
+
+def test_every_call_is_told_after_a_kill_what_it_was_told_before(tmp_path: Path) -> None:
+    path = tmp_path / "tools/clock.jsonl"
+    before = _told(Clock(), path, *CALLS)
+    assert before == ["tick 1", "tick 2", "tick 3", "tick 4", "failure: no 5"]
+    after = Clock(first=100)
+    assert _told(after, path, *reversed(CALLS))[::-1] == [before[1], before[0], *before[2:]]
+    assert after.calls == 100
+    assert _told(after, path, *CALLS, ("one", "now", {}))[-1] == "tick 101"
+
+
+def test_a_result_is_in_the_file_before_it_is_handed_out(tmp_path: Path) -> None:
+    path = tmp_path / "clock.jsonl"
+
+    async def ask() -> None:
+        with RecordedTool(Clock(), path) as tool:
+            result = await tool.call("now", {}, context())
+            assert json.loads(path.read_text())["result"] == result
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("lost", [1, 10])
+def test_a_line_that_a_kill_cut_off_is_made_again(tmp_path: Path, lost: int) -> None:
+    path = tmp_path / "clock.jsonl"
+    _told(Clock(), path, *CALLS[:3])
+    path.write_bytes(path.read_bytes()[:-lost])
+    assert _told(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+    assert _told(Clock(first=200), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n", b"[]\n", b'{"call": 3}\n', b"\xff\n"])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "clock.jsonl"
+    path.write_bytes(line)
+    with pytest.raises(UserError, match=r"clock\.jsonl holds a line that is no recorded result: delete the file"):
+        _told(Clock(), path)
+
+
+def test_a_call_that_broke_is_not_recorded_and_may_be_made_again(tmp_path: Path) -> None:
+    path, clock = tmp_path / "clock.jsonl", Clock()
+
+    async def ask() -> list[str]:
+        with RecordedTool(clock, path) as tool:
+            clock.down = True
+            with pytest.raises(InfrastructureFailure):
+                await tool.call("now", {}, context())
+            clock.down = False
+            return await _asks(tool, CALLS[0])
+
+    assert asyncio.run(ask()) == ["tick 1"]
+    assert _told(Clock(first=100), path, CALLS[0]) == ["tick 1"]
+
+
+def test_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def ask() -> list[str]:
+        with RecordedTool(clock, tmp_path / "clock.jsonl") as tool:
+            first = await _asks(tool, CALLS[0])
+            await tool.forget("one")
+            return first + await _asks(tool, CALLS[0])
+
+    assert asyncio.run(ask()) == ["tick 1", "tick 1"]
+    assert clock.forgotten == ["one"]

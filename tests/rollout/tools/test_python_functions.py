@@ -1,0 +1,80 @@
+"""Plain Python functions as tools: described by themselves, run beside the loop, and never the end of a run."""
+
+from typing import Any
+
+import pytest
+from tests.rollout.tools.calls import called
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure
+from dagrpo.rollout.tools.python_functions import TOOL, Config
+
+HERE = "tests.rollout.tools.own_functions"
+
+
+def _config(*names: str) -> Config:
+    return Config(functions=[f"{HERE}:{name}" for name in names])
+
+
+def _called(function: str, **arguments: Any) -> str:
+    return called("python_functions", _config("area", function), function=function, **arguments)
+
+
+def test_a_function_describes_itself() -> None:
+    (area,) = TOOL.functions(_config("area"))
+    assert area.name == "area"
+    assert area.description == "Compute the area of a rectangle.\n\nGive both sides in the same unit."
+    assert area.parameters == {
+        "type": "object",
+        "properties": {
+            "width": {"type": "number", "description": "The first side, never negative."},
+            "height": {"type": "number", "description": "The second side."},
+            "unit": {"enum": ["cm", "m"], "type": "string", "description": "Of both."},
+            "names": {"anyOf": [{"items": {"type": "string"}, "type": "array"}, {"type": "null"}]},
+        },
+        "required": ["width"],
+    }
+
+
+def test_a_function_is_called_with_its_arguments() -> None:
+    assert called("python_functions", _config("area"), function="area", width=3, height=2.5, unit="m") == "7.5 m^2"
+    assert called("python_functions", _config("area"), function="area", width=3) == "3 cm^2"
+
+
+def test_an_asynchronous_function_is_awaited_and_what_is_no_text_is_json() -> None:
+    assert _called("later", number=4) == '{"doubled": 8}'
+
+
+def test_what_a_function_raises_is_its_answer() -> None:
+    with pytest.raises(ToolFailure, match=r"^ValueError: a side is negative$"):
+        called("python_functions", _config("area"), function="area", width=-1)
+    with pytest.raises(ToolFailure, match=r"^SystemExit: 3$"):
+        _called("leave")
+
+
+def test_a_function_may_say_that_the_policy_has_no_part_in_it() -> None:
+    with pytest.raises(InfrastructureFailure, match="the database is gone"):
+        _called("broken")
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ((), r"functions is \[\]: give import paths"),
+        (("area", "area"), "of functions of different names"),
+        (("nothing",), "own_functions:nothing cannot be imported"),
+        (("NUMBER",), "own_functions:NUMBER is not a function but a int"),
+        (("silent",), "silent cannot be a tool: give it a docstring"),
+        (("untyped",), "untyped cannot be a tool: give its argument x a type"),
+        (("starred",), r"starred cannot be a tool: give its argument \*numbers: int a type, and no star"),
+        (("odd",), r"odd, argument x: the type .*Callable.* has no JSON schema"),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_is_refused(names: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        TOOL.functions(_config(*names))
+
+
+def test_results_are_recorded_unless_they_are_said_to_be_repeatable() -> None:
+    assert not TOOL.repeatable(_config("area"))
+    assert TOOL.repeatable(Config(functions=[f"{HERE}:area"], repeatable=True))
