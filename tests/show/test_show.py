@@ -90,7 +90,7 @@ def test_full_shows_the_prompt_as_it_was_rendered(show: Show) -> None:
 def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show) -> None:
     folder = RUN / "eval/arithmetic_tool/trained"
     arguments = ("tiny", "--task", "arithmetic_tool", "--best", "9", "--worst", "0")
-    assert "attempt 1 of 5: arithmetic_tool, problem 0, greedy" in show(*arguments).stdout
+    assert "attempt 1 of 5: arithmetic_tool, problem 1, greedy" in show(*arguments).stdout
     scores, _ = score(folder / "completions.parquet", Scoring(bootstrap_draws=100))
     write_parquet(folder / "scores.parquet", scores)
     text = show(*arguments).stdout
