@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from dagrpo.records import StopReason, ToolCall
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import InfrastructureFailure
 from dagrpo.rollout.toolbox import not_run, open_toolbox, result_messages
+from dagrpo.rollout.tools import InfrastructureFailure
 
 if TYPE_CHECKING:
     from dagrpo.rollout.chat import Message
