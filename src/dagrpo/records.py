@@ -108,10 +108,16 @@ class Attempt:
     verifier: str
     tokens: int  # written by the policy, over all its turns
     turns: int = 1  # of the policy
+    most_tokens_of_a_turn: int | None = None  # None: there is one turn
     calls: tuple[ToolCall, ...] = ()  # of tools, in order
     stop_reason: StopReason = "answered"
     # What a program or an environment says that the attempt is worth, by name; {}: it says nothing.
     reported: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def longest_turn(self) -> int:
+        """Tokens of the policy's longest turn."""
+        return self.tokens if self.most_tokens_of_a_turn is None else self.most_tokens_of_a_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

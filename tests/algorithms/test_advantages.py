@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
+from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of, advantages_of_kept
 from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.algorithms.advantages.grpo import grpo
 from dagrpo.algorithms.advantages.rloo import Config as Rloo
@@ -45,3 +45,23 @@ def test_advantages_of_a_group_sum_to_zero_and_keep_the_order_of_rewards(rewards
     for start in (0, 4, 8):
         group = list(zip(rewards[start : start + 4], advantages[start : start + 4].tolist(), strict=True))
         assert all(a <= b + 1e-6 for (r, a) in group for (s, b) in group if r <= s)
+
+
+def test_what_is_left_out_is_no_part_of_its_groups_baseline() -> None:
+    rewards = torch.tensor([1.0, 0.0, 99.0, 5.0, 7.0, 99.0, 1.0, 3.0, 5.0, 99.0, 99.0, 99.0])
+    kept = torch.tensor([True, True, False, False, True, False, True, True, True, False, False, False])
+    expected = [0.5, -0.5, 0.0, 0.0, 0.0, 0.0, -2.0, 0.0, 2.0, 0.0, 0.0, 0.0]
+    assert advantages_of_kept(rewards, kept, 3, DR_GRPO).tolist() == expected
+    # of the first group 1 - 0 and 0 - 1; of the third 1 - 4, 3 - 3 and 5 - 2
+    expected = [1.0, -1.0, 0.0, 0.0, 0.0, 0.0, -3.0, 0.0, 3.0, 0.0, 0.0, 0.0]
+    assert advantages_of_kept(rewards, kept, 3, RLOO).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("config", [GRPO, DR_GRPO, RLOO])
+@given(rewards=st.lists(st.floats(-3, 3, width=32), min_size=12, max_size=12), group=st.sampled_from([2, 3, 4, 6]))
+def test_where_nothing_is_left_out_the_advantages_are_the_same_to_the_bit(
+    config: Grpo | Rloo, rewards: list[float], group: int
+) -> None:
+    given_rewards = torch.tensor(rewards)
+    kept = advantages_of_kept(given_rewards, torch.ones(12, dtype=torch.bool), group, config)
+    assert torch.equal(kept, advantages_of(given_rewards, group, config))

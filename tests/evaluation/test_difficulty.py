@@ -67,11 +67,13 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     attempts = SplitAttempts(
         model=tmp_path,
         split=split,
+        conversation=Rollout(),
         sampling=training_sampling(Rollout(), samples=4),
         seeds=(2000, 0),
         engine=Engine(),
         dtype="float32",
         server_log=tmp_path / "server.log",
+        agent_folder=tmp_path / "agent",
     )
     rate(attempts, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
     rated = from_table(read_parquet(tmp_path / "rated.parquet"), tmp_path / "rated.parquet")

@@ -17,6 +17,7 @@ from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.evaluation import Sampling
 from dagrpo.params.model import Fresh
+from dagrpo.params.rollout import Conversation
 from dagrpo.params.runtime import Engine
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.open import open_engine
@@ -44,11 +45,13 @@ def attempts_of(
     attempts = SplitAttempts(
         model=model,
         split=folder / "test.parquet",
+        conversation=Conversation(),
         sampling=evaluation_sampling(section, deterministic=True),
         seeds=(1000, 5),
         engine=Engine(max_running_requests=4, max_total_tokens=4096),
         dtype="float32",
         server_log=folder / "server.log",
+        agent_folder=folder / "agent",
     )
     return replace(attempts, **changes)
 

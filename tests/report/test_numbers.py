@@ -1,6 +1,7 @@
 """What the report computes and how it words it."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import wording
+from dagrpo.report.build import metrics_to_log
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
 from dagrpo.report.curves import curves, moving_average, to_csv
-from dagrpo.report.examples import LONGEST_SHOWN, examples, problem_changes, visible
+from dagrpo.report.examples import examples, problem_changes
 from dagrpo.report.results import metrics_json, summary_markdown
 from dagrpo.report.rollouts import first_and_last
 
@@ -49,6 +51,13 @@ def test_an_interval_that_includes_zero_is_not_sold_as_a_gain() -> None:
     unsure = comparison(UNSURE)
     assert wording.headline(unsure).startswith("No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%")
     assert "The interval includes 0" in wording.interpretation(unsure)
+
+
+def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> None:
+    helped = replace(comparison(BETTER), oracle=True)
+    assert wording.headline(helped).startswith("GRPO raised greedy accuracy on gsm8k (oracle) from 60.0%")
+    assert "| gsm8k (oracle) | Greedy accuracy | 60.0%" in summary_markdown("tools", [helped])
+    assert metrics_to_log([helped]) == {"gsm8k_oracle_greedy_difference": 0.2}
 
 
 def test_metrics_that_disagree_are_named() -> None:
@@ -140,8 +149,3 @@ def test_changes_are_shares_over_all_completions(experiment: Files) -> None:
     assert (third.base, third.trained) == (0.0, 0.0)  # the hostile completion is wrong every time
     found = inputs.evaluations["arithmetic", "base", 0].outcomes
     assert problem_changes(inputs, "arithmetic")[0].base == (found.greedy[0] + found.sampled[0].sum()) / 5
-
-
-def test_text_that_hides_or_reorders_is_made_visible_and_long_text_is_cut() -> None:
-    assert visible("a\u202eb\x00c\n\td\u200b\ud800") == "a\\u202eb\\u0000c\n\td\\u200b\\ud800"
-    assert visible("x" * (LONGEST_SHOWN + 1234)).endswith("x [... 1,234 more characters]")

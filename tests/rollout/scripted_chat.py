@@ -45,9 +45,6 @@ class ScriptedChat:
     def text(self, completion: Sequence[int]) -> str:
         return text_of(completion).replace(END, "")
 
-    def harmless(self, text: str) -> str:
-        return text.replace(END, "?")
-
     def message(self, answer: ParsedAnswer) -> Message:
         calls = [{"id": f"call_{index}", "function": {"name": call.name}} for index, call in enumerate(answer.calls)]
         return {"role": "assistant", "content": answer.content} | ({"tool_calls": calls} if calls else {})

@@ -97,4 +97,10 @@ def attempts(
     engine: ScriptedEngine, agent: OpenAgent, problems: Sequence[Problem], *, lockstep: bool = True
 ) -> list[Trajectory]:
     """One attempt at each problem."""
-    return collect(problems, replace(SAMPLING, lockstep=lockstep), lambda position, sample: position + 1, engine=engine, agent=agent)
+    return collect(
+        problems,
+        replace(SAMPLING, lockstep=lockstep),
+        lambda position, sample: position + 1,
+        engine=engine,
+        agent=agent,
+    )

@@ -37,9 +37,7 @@ def seed_of(position: int, sample_index: int) -> int:
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_the_attempts_at_a_problem_are_side_by_side_each_with_its_seed(
-    agent: OpenAgent, lockstep: bool
-) -> None:
+def test_the_attempts_at_a_problem_are_side_by_side_each_with_its_seed(agent: OpenAgent, lockstep: bool) -> None:
     engine = ScriptedEngine()
     sampling = replace(SAMPLING, lockstep=lockstep)
     trajectories = collect(PROBLEMS, sampling, seed_of, engine=engine, agent=agent)

@@ -8,20 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.rollout.problems import example, problem
-from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
 from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
 from dagrpo.records import Example
-from dagrpo.rollout.prompts import problems_of_step, prompt_indices, read_split, training_problems
+from dagrpo.rollout.prompts import Prompts, problems_of_step, prompt_indices, read_split, training_problems
 from dagrpo.tasks.schema import to_table
+
+TOKENIZER = character_tokenizer(256)
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return character_tokenizer(256)
+def prompts() -> Prompts:
+    return Prompts(TOKENIZER, Conversation())
 
 
 def split(folder: Path, *examples: Example) -> Path:
@@ -33,17 +35,17 @@ def training(**values: Any) -> Training:
     return Training.model_validate({"prompts_per_step": 1} | values)
 
 
-def test_a_prompt_ends_where_the_policy_is_to_begin(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    (only,) = training_problems(split(tmp_path, example()), tokenizer, training())
-    assert only.text == tokenizer.decode(list(only.token_ids))
+def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: Prompts, tmp_path: Path) -> None:
+    (only,) = training_problems(split(tmp_path, example()), prompts, training())
+    assert only.text == TOKENIZER.decode(list(only.token_ids))
     assert only.text.endswith("<|assistant|>")
     assert only.example.ground_truth == "3"
 
 
-def test_a_prompt_that_is_too_long_is_named_by_file_and_row(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_a_prompt_that_is_too_long_is_named_by_file_and_row(prompts: Prompts, tmp_path: Path) -> None:
     path = split(tmp_path, example(), example("9+" * 40 + "9=?"))
     with pytest.raises(UserError, match=r"train.parquet row 1: the prompt has \d+ tokens, .* is 64: raise it"):
-        training_problems(path, tokenizer, training())
+        training_problems(path, prompts, training())
 
 
 def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -52,26 +54,24 @@ def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None
 
 
 def test_only_problems_within_the_range_of_pass_rates_and_unrated_ones_are_trained_on(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    prompts: Prompts, tmp_path: Path
 ) -> None:
     path = split(tmp_path, *(example(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
-    problems = training_problems(path, tokenizer, training(min_pass_rate=0.25, max_pass_rate=0.75))
+    problems = training_problems(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
     assert [(each.index, each.example.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
 
 
-def test_too_few_problems_for_a_step_are_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_too_few_problems_for_a_step_are_refused(prompts: Prompts, tmp_path: Path) -> None:
     path = split(tmp_path, example(pass_rate=0.5), example(pass_rate=1.0))
     sentence = r"has 1 problems to train on \(2 rows, .*fewer than training.prompts_per_step \(2\)"
     with pytest.raises(UserError, match=sentence):
-        training_problems(path, tokenizer, training(prompts_per_step=2, max_pass_rate=0.75))
+        training_problems(path, prompts, training(prompts_per_step=2, max_pass_rate=0.75))
 
 
-def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(prompts: Prompts, tmp_path: Path) -> None:
     path = split(tmp_path, example(pass_rate=0.5), example())
     with pytest.raises(UserError, match=r"row 1: training.order is easy_first, but .* has no pass rate: set diffic"):
-        training_problems(path, tokenizer, training(order="easy_first"))
+        training_problems(path, prompts, training(order="easy_first"))
 
 
 def test_a_row_with_images_is_refused(tmp_path: Path) -> None:

@@ -185,3 +185,10 @@ def test_a_sample_that_is_not_aligned_cannot_be_made() -> None:
         replace(SAMPLE, logprobs=(0.0,))
     with pytest.raises(AssertionError):
         replace(SAMPLE, logprobs=(0.0, -1.0, -0.5, -0.25))
+
+
+def test_the_longest_turn_is_the_longest_stretch_that_the_policy_wrote() -> None:
+    gap = replace(FORKED, loss_mask=(False, True, True, False, False, True), logprobs=(0.0, -1.0, -1.0, 0.0, 0.0, -1.0))
+    assert TRAJECTORY.longest_turn == TRAJECTORY.tokens == 2
+    assert replace(TRAJECTORY, samples=(FORKED, gap)).longest_turn == 2
+    assert replace(TRAJECTORY, samples=()).longest_turn == 0

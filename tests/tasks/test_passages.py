@@ -8,8 +8,9 @@ from tests.tasks.gates.problems import character_model
 
 from dagrpo.files import read_json, read_parquet
 from dagrpo.params.data import Arithmetic, Data
+from dagrpo.search import Passage
 from dagrpo.tasks.data_sets import arithmetic
-from dagrpo.tasks.passages import SCHEMA, Passage, passages_table
+from dagrpo.tasks.passages import SCHEMA, passages_table
 from dagrpo.tasks.prepare import prepare
 from dagrpo.tasks.task import Problems
 

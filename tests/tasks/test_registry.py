@@ -17,6 +17,8 @@ NAMES = {
     "aime_2025",
     "aime_2025_tool",
     "arithmetic",
+    "arithmetic_alone",
+    "arithmetic_tool",
     "bigmath",
     "countdown",
     "dapo",
@@ -30,6 +32,8 @@ NAMES = {
     "math",
     "math_500",
     "openmath",
+    "python_math",
+    "worlds",
 }
 
 
@@ -54,7 +58,7 @@ def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
         ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.train"
     ):
         get_task("gsm8")
-    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, openmath; correct"):
+    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, worlds; correct"):
         get_task("zzz")
 
 

@@ -1,6 +1,7 @@
 """A step's rollouts: which problems, which seeds, and what the update reads of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ from tests.trainer import runs
 
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.errors import UserError
+from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.agents import Agent
 from dagrpo.rollout.prompts import Prompts, problems_of_step, training_problems
 from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.session import Session
+from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 
 
@@ -25,6 +31,70 @@ class _Notebook(runs.ScriptedEngine):
     def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         self.requests = list(requests)
         return super().generate(requests, **waves)
+
+
+LOST = 7
+
+
+def _flaky(agent: Agent) -> Agent:
+    """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
+
+    async def attempt(problem: Problem, sample_index: int, session: Session) -> Trajectory:
+        trajectory = await agent(problem, sample_index, session)
+        if sample_index == 2 or (problem.index == LOST and sample_index):
+            return replace(trajectory, stop_reason="excluded", fault="no server")
+        return trajectory
+
+    return attempt
+
+
+def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> StepRollouts:
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
+    tokenizer = load_tokenizer(run.initial)
+    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
+    engine = runs.ScriptedEngine(run.initial, [])
+    engine.load(open_tensors(run.initial), "step_0")
+    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+        agent.make_attempt = _flaky(agent.make_attempt)
+        buffer = Buffer(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            problems=problems,
+            rollout=Rollout.model_validate(
+                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
+            ),
+            reward=run.reward,
+            advantage=run.algorithm.advantage,
+            training=run.training,
+            seed=run.seed,
+        )
+        drawn = [problem.index for problem in problems_of_step(problems, 0, run.training, run.seed)]
+        assert LOST in drawn, "the step has the problem whose attempts are lost"
+        return buffer.next(0)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_path: Path) -> None:
+    rollouts = _rollouts_of_a_flaky_agent(tmp_path, permuted=permuted, max_excluded=0.5)
+    left = [each.trajectory.problem.index != LOST or each.trajectory.sample_index == 0 for each in rollouts.graded]
+    kept = [place for place in range(16) if left[place] and place % 4 != 2]
+    assert rollouts.kept == kept
+    assert len(kept) == 10
+    scores = [rollouts.graded[place].score.reward for place in kept]
+    rewards = rollouts.rewards[kept].tolist()
+    assert sorted(rewards) == pytest.approx(sorted(scores))
+    assert (rewards != pytest.approx(scores)) == permuted
+    groups = rollouts.advantages.view(4, 4)
+    assert groups[:, 2].tolist() == [0.0] * 4
+    assert groups.sum(dim=1).tolist() == pytest.approx([0.0] * 4, abs=1e-5)
+    assert sum(bool(group.any()) for group in groups) == 3
+    assert rollouts.batch().trajectories.tolist() == kept
+
+
+def test_too_many_excluded_trajectories_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"step 1: 6 of 16 trajectories were excluded.*'no server' \(6 times\)"):
+        _rollouts_of_a_flaky_agent(tmp_path, permuted=False, max_excluded=0.3)
 
 
 @pytest.fixture(scope="module")

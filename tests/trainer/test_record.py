@@ -1,6 +1,8 @@
 """The figures of a step, computed by hand, and the files that they are kept in."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -117,3 +119,61 @@ def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path:
     _recorded(tmp_path / "state", 3).write_rollouts(2, manifest)
     assert sorted(read_json(manifest)["files"]) == ["step_00001.parquet", "step_00002.parquet"]
     assert len(list(manifest.parent.iterdir())) == 3
+
+
+def _left_out() -> StepRollouts:
+    """Three groups of two: of the first one trajectory is excluded, of the third both have no sample."""
+    excluded = _changed(_graded(1, 3, 9.0, correct=True), stop_reason="excluded", fault="no server")
+    nothing = [_changed(_graded(index, 1, 9.0, correct=True), samples=()) for index in (4, 5)]
+    one, two, three = ROLLOUTS.graded[0], ROLLOUTS.graded[2], ROLLOUTS.graded[3]
+    return StepRollouts(
+        step=4,
+        group_size=2,
+        graded=(one, excluded, two, three, *nothing),
+        rewards=torch.tensor([1.0, 9.0, 0.0, 0.5, 9.0, 9.0]),
+        advantages=torch.tensor([0.0, 0.0, -1.0, 1.0, 0.0, 0.0]),
+    )
+
+
+def _changed(graded: GradedTrajectory, **changes: Any) -> GradedTrajectory:
+    return replace(graded, trajectory=replace(graded.trajectory, **changes))
+
+
+def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
+    rollouts, stats = _left_out(), replace(STATS, logprobs=torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.5]))
+    metrics = step_metrics(rollouts, stats)
+    assert metrics["reward_mean"] == 0.5
+    assert metrics["reward_std"] == pytest.approx((1 / 6) ** 0.5)
+    assert metrics["accuracy"] == pytest.approx(1 / 3)
+    assert metrics["completion_length_mean"] == pytest.approx(5 / 3)
+    assert metrics["truncated_fraction"] == 0.0
+    assert metrics["advantage_std"] == 1.0
+    assert metrics["zero_std_fraction"] == pytest.approx(2 / 3)  # a group with less than two left teaches nothing
+    assert metrics["logprob_difference_max"] == 0.5
+    batch = rollouts.batch()
+    assert batch.trajectories.tolist() == [0, 2, 3]
+    assert batch.advantages.tolist() == [0.0, -1.0, 1.0]
+    assert batch.sequences.trained == [1, 2, 2]
+    table = rollout_rows(rollouts, stats)
+    assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
+    assert table["completion_ids"].to_pylist()[1] == [10, 11, 12]
+    assert table["reward"].to_pylist() == [1.0, 9.0, 0.0, 0.5, 9.0, 9.0]
+
+
+def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
+    forked = TokenSample(
+        token_ids=(5, 6, 7, 8),
+        loss_mask=(False, False, False, True),
+        logprobs=(0.0, 0.0, 0.0, -2.0),
+        weight_version="step_0",
+    )
+    first = ROLLOUTS.graded[0]
+    first = _changed(first, samples=(*first.trajectory.samples, forked))
+    rollouts = replace(ROLLOUTS, graded=(first, *ROLLOUTS.graded[1:]))
+    batch = rollouts.batch()
+    assert batch.trajectories.tolist() == [0, 0, 1, 2, 3]
+    assert batch.advantages.tolist() == [1.0, 1.0, -1.0, 0.0, 0.0]
+    assert rollouts.logprobs[:3] == [-1.0, -2.0, -1.0]
+    logprobs = torch.arange(9.0)
+    table = rollout_rows(rollouts, replace(STATS, logprobs=logprobs))
+    assert table["trainer_logprobs"].to_pylist()[:2] == [[0.0, 1.0], [2.0, 3.0, 4.0]]

@@ -80,7 +80,8 @@ def trained(initial: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int
 def test_the_updates_are_those_of_one_process(processes: int, trained: dict[int, Path]) -> None:
     alone, together = (json.loads((trained[n] / "seen.json").read_text()) for n in (1, processes))
     assert len(alone) == 3
-    assert all(step["clipped"] > 0 and step["kl"] > 0 for step in alone)  # every part of the loss is at work
+    assert all(step["kl"] > 0 for step in alone)  # every part of the loss is at work
+    assert [step["clipped"] > 0 for step in alone] == [True, True, False]  # the last has a single mini-batch
     for one, other in zip(alone, together, strict=True):
         for name in one:
             torch.testing.assert_close(torch.tensor(other[name]), torch.tensor(one[name]), atol=2e-4, rtol=2e-3)
@@ -90,7 +91,7 @@ def test_the_updates_are_those_of_one_process(processes: int, trained: dict[int,
 def test_the_trained_policy_is_that_of_one_process(processes: int, initial: Path, trained: dict[int, Path]) -> None:
     _assert_close(trained[1] / "policy", trained[processes] / "policy")
     moved = max(difference.largest or 0.0 for difference in compare(initial, trained[1] / "policy").differences)
-    assert moved > 2e-2
+    assert moved > 1e-2
 
 
 def _assert_close(one: Path, other: Path) -> None:
@@ -201,3 +202,7 @@ def test_the_made_up_rollouts_take_every_path_of_the_update() -> None:
     lengths = updates.rollouts(0).sequences.trained
     assert len(set(lengths)) == 7
     assert len(lengths) // updates.TRAINING.mini_batches // 3 > updates.MICRO_BATCH_SIZE
+    several = updates.rollouts(1)
+    assert [len(several.spans(*half)) for half in ((0, 12), (12, 24))] == [10, 1]  # two of three processes have nothing
+    assert [len(updates.rollouts(2).spans(*half)) for half in ((0, 12), (12, 24))] == [8, 0]
+    assert len(several.sequences) == 13

@@ -17,13 +17,13 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.manifest import MANIFEST
 from dagrpo.distributed import process_group, single_process
 from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.runtime import SftRuntime
 from dagrpo.params.sft import Sft
-from dagrpo.tasks.schema import to_table
+from dagrpo.rollout.chat import chat_format
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.sft import fine_tune, supervised_pair, supervised_pairs
+from dagrpo.trainer.sft import fine_tune
+from dagrpo.trainer.supervised import supervised_sequences
 
 Reported = list[tuple[int, dict[str, float]]]
 
@@ -83,9 +83,13 @@ def test_the_first_loss_and_gradient_are_those_of_the_mean_over_target_tokens(
     ((_, first),) = _execute(replace(run, sft=run.sft.model_copy(update={"batch_size": 10})))
     model = AutoModelForCausalLM.from_pretrained(inputs[0], dtype=torch.float32).eval()
     losses = []
-    for prompt, target in supervised_pairs(inputs[1], tokenizer):  # a batch of ten is the whole split
-        logits = torch.log_softmax(model(torch.tensor([[*prompt, *target]])).logits[0], dim=-1)
-        losses += [-logits[len(prompt) - 1 + i, token] for i, token in enumerate(target)]
+    chat = chat_format(tokenizer, run.conversation.chat)
+    for row in supervised_sequences(
+        inputs[1], tokenizer, chat, run.conversation.tools
+    ):  # a batch of ten is the whole split
+        logits = torch.log_softmax(model(torch.tensor([row.token_ids])).logits[0], dim=-1)
+        learned = [position for position, is_learned in enumerate(row.loss_mask) if is_learned]
+        losses += [-logits[position - 1, row.token_ids[position]] for position in learned]
     loss = torch.stack(losses).mean()
     loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
@@ -164,16 +168,12 @@ def test_running_out_of_memory_names_the_parameter_of_this_stage(
         _execute(_run(inputs, tmp_path))
 
 
-def test_a_supervised_target_is_the_answer_and_the_end_of_the_turn(tokenizer: PreTrainedTokenizerBase) -> None:
-    _, target = supervised_pair(runs.example(2), tokenizer)
-    assert tokenizer.decode(list(target)) == "#### 3<|end|>"
-
-
-def test_a_row_without_a_solution_cannot_be_fine_tuned_on(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    rows = [runs.example(1), replace(runs.example(2), answer="")]
-    write_parquet(tmp_path / "train.parquet", to_table(rows))
-    with pytest.raises(UserError, match=r"row 1: test has no solutions to fine-tune on: set sft.steps to 0"):
-        supervised_pairs(tmp_path / "train.parquet", tokenizer)
+def test_the_learning_rate_falls_to_its_share_and_stays_there(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    run = _run(inputs, tmp_path, steps=5)
+    falling = {"learning_rate": 1.0, "learning_rate_final": 0.2, "learning_rate_decay_steps": 4}
+    reported = _execute(replace(run, sft=run.sft.model_copy(update=falling)))
+    # warmed up: 0.5, 1, 1, ...; less 0.2 with each of four steps
+    assert [metrics["learning_rate"] for _, metrics in reported] == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2])
 
 
 def _in_each_process(model: Path, split: Path, out: Path) -> None:

@@ -1,5 +1,6 @@
 """The update on a tiny random model: its gradient is the policy gradient, however the work is cut."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -7,11 +8,11 @@ import torch
 from tests.trainer.updates import batch_of
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.distributed import single_process
+from dagrpo.distributed import World, single_process
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.optimizer import adamw, warmed_up
+from dagrpo.trainer.optimizer import adamw, decayed, warmed_up
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
@@ -32,7 +33,13 @@ def _policy() -> Policy:
     return Policy(Qwen2ForCausalLM(config).eval())
 
 
-def _update(policy: Policy, micro_batch_size: int, algorithm: dict[str, Any], training: dict[str, Any]) -> PolicyUpdate:
+def _update(
+    policy: Policy,
+    micro_batch_size: int,
+    algorithm: dict[str, Any],
+    training: dict[str, Any],
+    world: World | None = None,
+) -> PolicyUpdate:
     values = {"steps": 1, "prompts_per_step": 2, "samples_per_prompt": 4, "learning_rate": 1e-2, **training}
     settings = Algorithm.model_validate(algorithm)
     return PolicyUpdate(
@@ -45,7 +52,7 @@ def _update(policy: Policy, micro_batch_size: int, algorithm: dict[str, Any], tr
         temperature=1.0,
         max_new_tokens=4,
         pad_token_id=0,
-        world=single_process(),
+        world=world or single_process(),
     )
 
 
@@ -96,6 +103,71 @@ def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
     torch.testing.assert_close(stats.logprobs, torch.stack([logits[1, 5], logits[4, 6]]).detach())
 
 
+# The first two sequences are samples of one trajectory, and so are the last three.
+SHARED = replace(
+    BATCH, trajectories=torch.tensor([0, 0, 2, 3, 4, 5, 5, 5]), advantages=ADVANTAGES[[0, 0, 2, 3, 4, 5, 5, 5]]
+)
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
+def test_the_samples_of_a_trajectory_are_one_sequence_to_weights(micro_batch_size: int) -> None:
+    policy = _policy()
+    batch = SHARED.sequences.padded(slice(0, 8), 0, CPU)
+    per_token = -token_logprobs(policy, batch, 1.0).logprobs * SHARED.advantages[batch.rows]
+    tokens_of_each_trajectory = [3 + 1, 2, 4, 1, 2 + 3 + 2]
+    means = torch.stack([part.mean() for part in torch.split(per_token, tokens_of_each_trajectory)])
+    means.mean().backward()  # type: ignore[no-untyped-call]
+    norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
+    stats = _update(_policy(), micro_batch_size, {"aggregation": "seq-mean-token-mean"}, {}).run(0, SHARED)
+    assert stats.grad_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
+def test_the_samples_of_a_trajectory_are_one_sequence_to_a_loss(micro_batch_size: int) -> None:
+    algorithm = {"loss": {"name": "tests.trainer.updates:SQUARES"}}
+    stats = _update(_policy(), micro_batch_size, algorithm, {}).run(0, SHARED)
+    assert stats.metrics["squares"] * 18 == pytest.approx(4**2 + 2**2 + 4**2 + 1**2 + 7**2)
+
+
+def test_mini_batches_are_cut_by_prompts_and_one_with_nothing_in_it_is_skipped() -> None:
+    """Of two prompts with four samples each the second has nothing left."""
+    half = batch_of(PROMPTS[:3], COMPLETIONS[:3], ADVANTAGES[:3], places=[0, 2, 3])
+    policy, other = _policy(), _policy()
+    stats = _update(policy, 8, {}, {"mini_batches": 2}).run(0, half)
+    alone = _update(other, 8, {}, {}).run(0, half)
+    assert stats.grad_norm == alone.grad_norm
+    assert stats.loss == alone.loss
+    for a, b in zip(policy.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone(World):
+    """A rank that hears nothing of the others."""
+
+    def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"kl_coefficient": 0.1}, {"loss": {"name": "gspo"}}])
+def test_a_rank_without_a_trajectory_adds_nothing_and_measures_what_the_others_do(algorithm: dict[str, Any]) -> None:
+    one = batch_of(PROMPTS[:1], COMPLETIONS[:1], ADVANTAGES[:1])
+    stats, moved = [], []
+    for rank in range(2):
+        policy = _policy()
+        world = _Alone(rank=rank, size=2, device=CPU)
+        stats.append(_update(policy, 8, algorithm, {}, world).run(0, one))
+        moved.append(
+            any(not torch.equal(a, b) for a, b in zip(policy.parameters(), _policy().parameters(), strict=True))
+        )
+    idle, busy = stats
+    assert moved == [False, True]
+    assert (idle.loss, idle.kl, idle.grad_norm, set(idle.metrics.values())) == (0.0, 0.0, 0.0, {0.0})
+    assert idle.metrics.keys() == busy.metrics.keys()
+    assert idle.logprobs.tolist() == [0.0] * 3
+    assert busy.grad_norm > 0
+
+
 def test_micro_batches_change_memory_but_not_the_result() -> None:
     whole, _ = _updated(micro_batch_size=8)
     cut, _ = _updated(micro_batch_size=3)
@@ -120,6 +192,11 @@ def test_the_divergence_is_measured_against_the_reference_and_zero_at_the_start(
 def test_the_learning_rate_rises_linearly_and_stays() -> None:
     assert [warmed_up(1.0, update, 4) for update in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert warmed_up(0.5, 0, 0) == 0.5
+
+
+def test_the_decay_is_linear_and_ends() -> None:
+    assert [decayed(0.2, update, 4) for update in (0, 2, 4, 5)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert {decayed(1.0, update, 7) for update in range(20)} == {1.0}
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:

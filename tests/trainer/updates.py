@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.distributed import World, process_group
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.plugged import Choice
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.optimizer import adamw
@@ -70,6 +73,14 @@ def batch_of(
         rollout_logprobs=torch.full((sum(map(len, completions)),), -1.0),
         advantages=advantages,
     )
+
+
+def squares(batch: TokenBatch, config: Choice) -> TokenLoss:
+    """No loss at all; it measures the square of each sequence's number of tokens."""
+    return TokenLoss(per_token=0 * batch.logprobs, metrics={"squares": batch.sequence.bincount()[batch.sequence].sum()})
+
+
+SQUARES = Loss(config=Choice, function=squares)
 
 
 def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:

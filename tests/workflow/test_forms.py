@@ -62,6 +62,11 @@ def test_an_evaluation_with_an_oracle_is_refused(task: str) -> None:
         _check("gsm8k", task)
 
 
+@pytest.mark.parametrize("task", ["gsm8k_tool", "gsm8k_feedback", "geo3k_tool"])
+def test_an_oracle_is_evaluated_when_that_is_asked_for(task: str) -> None:
+    _check("gsm8k", task, evaluation={"oracles": True})
+
+
 def test_a_python_interpreter_is_no_oracle() -> None:
     _check("dapo_tool", "aime_2024_tool")
 

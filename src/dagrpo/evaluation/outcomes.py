@@ -79,3 +79,8 @@ def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
     majority = [majority_correct(a, c) for a, c in zip(evaluated.answers, evaluated.sampled.tolist(), strict=True)]
     values[f"maj_at_{k}"] = np.array(majority)
     return values
+
+
+def label_of(task: str, *, oracle: bool) -> str:
+    """What stands beside a score. With an oracle it says nothing about the policy alone, and the label says so."""
+    return f"{task} (oracle)" if oracle else task

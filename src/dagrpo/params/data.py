@@ -20,6 +20,45 @@ class Arithmetic(Section):
     )
 
 
+class ArithmeticTool(Section):
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the problem generator.")
+    train: Annotated[int, Field(ge=1, le=400_000)] = Field(10_000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        500, description="Number of held-out problems; none of them is in train."
+    )
+    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.33, description="Share of the training problems whose demonstration calls the tool; the rest answer at once."
+    )
+
+
+class Worlds(Section):
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of both worlds.")
+    train_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
+        4000, description="People of the world that is trained on; there are as many firms and as many places."
+    )
+    test_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
+        100, description="People of the held-out world, no name of which is in the other."
+    )
+    hops: Annotated[list[Literal[1, 2, 3]], Field(min_length=1)] = Field(
+        [1, 2, 3],
+        description="How many passages a question leads through; per person there are 3, 2 and 1 such questions.",
+    )
+    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="Share of the training problems whose demonstration searches; the rest answer at once."
+    )
+
+
+class PythonMath(Section):
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the problem generator.")
+    train: Annotated[int, Field(ge=1, le=8000)] = Field(6000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=1, le=2000)] = Field(
+        300, description="Number of held-out problems; none of them is in train."
+    )
+    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="Share of the training problems whose demonstration runs a program; the rest answer at once."
+    )
+
+
 class Data(Section):
     mirror: str | None = Field(
         None,
@@ -61,6 +100,11 @@ class Data(Section):
         1.0, description="Drop train problems with a known pass rate above this: nothing left to learn."
     )
     arithmetic: Arithmetic = Field(Arithmetic(), description="The generated arithmetic problems.")
+    arithmetic_tool: ArithmeticTool = Field(
+        ArithmeticTool(), description="Generated products and sums, with a calculator or without."
+    )
+    worlds: Worlds = Field(Worlds(), description="Questions about made-up people, firms and places, with a search.")
+    python_math: PythonMath = Field(PythonMath(), description="Numbers that a short program gives.")
 
     @model_validator(mode="after")
     def _mirror_is_not_empty(self) -> Self:

@@ -51,7 +51,7 @@ def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
             yield from _lines(value, indent + "  ", others)
         elif isinstance(value, Mapping):
             yield f"{indent}# Any of {others}; each has keys of its own."
-            yield f"{indent}{name}:"
+            yield f"{indent}{name}:" if value else f"{indent}{name}: {{}}"
             yield from _part_lines(value, indent + "  ")
         else:
             yield f"{indent}{name}: {yaml_value(value)}"
@@ -120,7 +120,7 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
         if isinstance(marker, Chosen):
             yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {field.description} Its keys: below. |"
         elif isinstance(marker, Several):
-            names = ", ".join(f"`{each}`" for each in value)
+            names = ", ".join(f"`{each}`" for each in value) or "none"
             yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {field.description} Their keys: below. |"
         elif isinstance(value, Section):
             yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
@@ -129,7 +129,12 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
 
 
 def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
-    return f"| `{key}` | {_allowed(property_schema)} | `{yaml_value(value)}` | {field.description} |"
+    default = "to be given" if field.is_required() else f"`{yaml_value(value)}`"
+    return f"| `{key}` | {_allowed(property_schema)} | {default} | {field.description} |"
+
+
+def _default(field: FieldInfo) -> Any:
+    return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +162,7 @@ def _variants(section: type[Section], prefix: str) -> Iterator[str]:
             chosen = isinstance(marker, Chosen)
             key = f"{prefix}{name}" if chosen else f"{prefix}{name}.{plugin}"
             rows = [
-                _row(f"{key}.{own}", marker.variant(plugin)["properties"][own], info.default, info)
+                _row(f"{key}.{own}", marker.variant(plugin)["properties"][own], _default(info), info)
                 for own, info in config.model_fields.items()
                 if own not in Choice.model_fields
             ]

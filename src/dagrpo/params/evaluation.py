@@ -47,5 +47,9 @@ class Scoring(Section):
 
 
 class Evaluation(Section):
+    oracles: bool = Field(
+        False,
+        description="Evaluate also tasks whose tool or user knows the answer; each of their scores is then marked (oracle).",
+    )
     sampling: Sampling = Field(Sampling(), description="What is generated (stage sample).")
     scoring: Scoring = Field(Scoring(), description="How it is graded (stage score).")

@@ -16,7 +16,6 @@ _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}
 
 
-
 class Conversation(Section):
     """How an attempt is made, in training and in evaluation alike."""
 
@@ -24,7 +23,8 @@ class Conversation(Section):
         _TOOL_AGENT, description="Who makes an attempt: our own loop of turns and tools, or a program."
     )
     tools: Annotated[dict[str, ToolSection], Several(TOOLS)] = Field(
-        {}, description="Parameters of the tools that tasks offer, by name; a tool that is not named here has its defaults."
+        {},
+        description="Parameters of the tools that tasks offer, by name; a tool that is not named here has its defaults.",
     )
     chat: Annotated[Choice, Chosen(CHATS)] = Field(
         _TEMPLATE, description="How conversations become tokens, and how the policy writes calls."

@@ -1,4 +1,4 @@
-"""Section `sft`: supervised fine-tuning on the train split's own answers, before GRPO."""
+"""Section `sft`: supervised fine-tuning on the train split's own answers and demonstrations, before GRPO."""
 
 from typing import Annotated
 
@@ -14,5 +14,11 @@ class Sft(Section):
     batch_size: Annotated[int, Field(ge=1)] = Field(128, description="Examples per step.")
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate of AdamW.")
     learning_rate_warmup_steps: Annotated[int, Field(ge=0)] = Field(20, description="Steps of linear warm-up.")
+    learning_rate_final: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Share of the peak that the learning rate falls to, linearly; 1.0: it stays."
+    )
+    learning_rate_decay_steps: Annotated[int, Field(ge=1)] = Field(
+        1000, description="Steps of that fall, counted from the first; constant after that."
+    )
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="AdamW weight decay.")
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Gradients are clipped to this norm.")

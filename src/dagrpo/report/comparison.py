@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dagrpo.evaluation.outcomes import values_per_problem
+from dagrpo.evaluation.outcomes import label_of, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 from dagrpo.report.inputs import Inputs, Variant
 
@@ -24,12 +24,18 @@ class TaskComparison:
     """Every metric of one task over all seeds, and the greedy accuracy seed by seed."""
 
     task: str
+    oracle: bool = False  # a tool or the simulated user knew the answers
     problems: int
     samples: int
     seeds: tuple[int, ...]
     confidence: float
     metrics: tuple[MetricComparison, ...]
     greedy_by_seed: tuple[MetricComparison, ...]  # as `seeds`
+
+    @property
+    def label(self) -> str:
+        """What stands beside each of its scores."""
+        return label_of(self.task, oracle=self.oracle)
 
     @property
     def greedy(self) -> MetricComparison:
@@ -46,6 +52,7 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
     ]
     return TaskComparison(
         task=task,
+        oracle=inputs.summary(task, "base", inputs.seeds[0]).get("oracle", False),
         problems=len(first.problems),
         samples=first.samples,
         seeds=inputs.seeds,

@@ -22,7 +22,7 @@ Numbers = dict[str, dict[str, dict[str, float]] | dict[str, float]]
 def metrics_json(comparisons: Sequence[TaskComparison], curves: Curves, window: int) -> Numbers:
     """Flat numbers under evaluation.<task> and training."""
     return {
-        "evaluation": {comparison.task: _task_numbers(comparison) for comparison in comparisons},
+        "evaluation": {comparison.label: _task_numbers(comparison) for comparison in comparisons},
         "training": training_numbers(curves, window),
     }
 
@@ -59,7 +59,7 @@ def summary_markdown(
 ) -> str:
     """One table over all tasks, and below it what it means."""
     rows = [
-        f"| {comparison.task} | {metric_label(metric.metric)} | {_cells(metric)} |"
+        f"| {comparison.label} | {metric_label(metric.metric)} | {_cells(metric)} |"
         for comparison in comparisons
         for metric in comparison.metrics
     ]

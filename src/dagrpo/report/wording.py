@@ -58,9 +58,9 @@ def headline(comparison: TaskComparison) -> str:
     )
     span = f"from {percent(greedy.base.value)} to {percent(greedy.trained.value)}"
     if includes_zero(greedy.difference):
-        return f"No difference shown on {comparison.task}: greedy accuracy went {span} ({change})."
+        return f"No difference shown on {comparison.label}: greedy accuracy went {span} ({change})."
     verb = "raised" if greedy.difference.value > 0 else "lowered"
-    return f"GRPO {verb} greedy accuracy on {comparison.task} {span} ({change})."
+    return f"GRPO {verb} greedy accuracy on {comparison.label} {span} ({change})."
 
 
 def _level(comparison: TaskComparison) -> str:

@@ -57,6 +57,7 @@ def _attempt(trajectory: Trajectory) -> Attempt:
         verifier=example.verifier,
         tokens=trajectory.tokens,
         turns=trajectory.turns,
+        most_tokens_of_a_turn=trajectory.longest_turn,
         calls=trajectory.calls,
         stop_reason=trajectory.stop_reason,
         reported=trajectory.reported,

@@ -45,9 +45,7 @@ class OpenAgent:
 
     def session(self, problem: Problem, complete: Complete, seed: int, name: str) -> Session:
         """A conversation to be had with the policy about a problem."""
-        return Session(
-            problem=problem, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name
-        )
+        return Session(problem=problem, chat=self._chat, complete=complete, limits=self._limits, seed=seed, name=name)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run to the end, or to Ctrl-C, which is raised where it strikes.

@@ -74,7 +74,9 @@ def problems_of(
     for index, example in rows:
         problem = prompts.problem(index, example)
         if len(problem.token_ids) > limit.tokens:
-            raise UserError(f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}.")
+            raise UserError(
+                f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}."
+            )
         problems.append(problem)
     return problems
 

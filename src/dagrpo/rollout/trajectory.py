@@ -4,6 +4,7 @@ Training, difficulty and evaluation see the same records. Nothing here is text t
 logprobs are the engine's own.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,9 +88,20 @@ class Trajectory:
         return sum(sum(sample.loss_mask) for sample in self.samples)
 
     @property
+    def longest_turn(self) -> int:
+        """How many tokens the policy wrote without a break: turns have something in between, be it an end of the turn."""
+        runs = (run for sample in self.samples for run in itertools.groupby(sample.loss_mask))
+        return max((len(list(tokens)) for written, tokens in runs if written), default=0)
+
+    @property
     def excluded(self) -> bool:
         """Whether nothing may be learned from it, through no fault of the policy."""
         return self.stop_reason == "excluded"
+
+    @property
+    def learned(self) -> bool:
+        """Whether there is anything to learn from: it was not excluded, and the policy wrote something."""
+        return not self.excluded and self.tokens > 0
 
     @property
     def failed_calls(self) -> int:

@@ -39,7 +39,7 @@ def work(job: Job) -> None:
     job.run.log_artifact(html)
     for name in FIGURE_FILES:
         job.run.log_artifact(figures / name, "figures")
-    summary(f"report of {job.experiment}", [*((c.task, headline(c)) for c in page.comparisons), ("open", str(html))])
+    summary(f"report of {job.experiment}", [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))])
 
 
 def reusable(params: Mapping[str, Any]) -> bool:

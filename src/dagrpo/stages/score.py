@@ -6,16 +6,21 @@ from dagrpo.execution.declaration import Job, Stage
 def work(job: Job) -> None:
     """Needs completions alone: another extractor rescores, and samples nothing again."""
     from dagrpo.console import summary
+    from dagrpo.evaluation.outcomes import label_of
     from dagrpo.evaluation.scoring import metrics_to_log, rows_to_show, score
     from dagrpo.files import write_json, write_parquet
     from dagrpo.params.evaluation import Scoring
+    from dagrpo.tasks.registry import get_task
 
     scores, result = score(job.input("completions"), job.section(Scoring, "evaluation.scoring"))
+    oracle = get_task(result["task"]).oracle
+    result = {**result, "oracle": oracle}
     write_parquet(job.output("scores"), scores)
     write_json(job.output("summary"), result)
     job.run.log_metrics(metrics_to_log(result))
     job.run.log_table("completions", scores)
-    summary(f"score {result['task']}", rows_to_show(result))
+    job.run.log_attempts(scores, job.runtime.traces)
+    summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))
 
 
-STAGE = Stage(name="score", work=work, reads=("evaluation.scoring",), selects=("verifier",))
+STAGE = Stage(name="score", work=work, reads=("evaluation.scoring",), selects=("task", "verifier"))

@@ -10,6 +10,7 @@ def work(job: Job) -> None:
     """Fine-tune the model; with 0 steps it passes through unchanged."""
     from dagrpo.console import summary
     from dagrpo.distributed import process_group
+    from dagrpo.params.rollout import Conversation
     from dagrpo.params.sft import Sft
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
@@ -19,6 +20,7 @@ def work(job: Job) -> None:
         train_split=job.input("train"),
         seed=job.own_seed,
         sft=job.section(Sft, "sft"),
+        conversation=Conversation.model_validate(job.params["rollout"]),
         runtime=job.runtime.sft,
         state=job.state,
         tuned=job.output("manifest").parent,
@@ -49,8 +51,8 @@ def processes(runtime: Runtime) -> int:
 STAGE = Stage(
     name="sft",
     work=work,
-    reads=("sft",),
-    selects=("model_format",),
+    reads=("sft", "rollout.chat", "rollout.tools"),
+    selects=("model_format", "chat", "tool"),
     extends=("sft.steps",),
     needs=needs,
     processes=processes,

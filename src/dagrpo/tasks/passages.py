@@ -4,20 +4,14 @@ Not here: how it is searched.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import pyarrow as pa
 
+from dagrpo.search import Passage
+
 PASSAGES = "passages.parquet"
 SCHEMA = pa.schema([pa.field("title", pa.string(), nullable=False), pa.field("text", pa.string(), nullable=False)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
-    """A short text under a title."""
-
-    title: str
-    text: str
 
 
 def passages_table(passages: Sequence[Passage]) -> pa.Table:

@@ -76,7 +76,9 @@ def require_no_images(examples: Sequence[Example], source: Path) -> None:
     """UserError names the first row with images, which no rollout shows to the policy."""
     for number, example in enumerate(examples):
         if example.images:
-            raise UserError(f"{source}, row {number}: it has images, and the rollouts are of texts: choose another task.")
+            raise UserError(
+                f"{source}, row {number}: it has images, and the rollouts are of texts: choose another task."
+            )
 
 
 def _row(example: Example) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dagrpo.params.data import Data
 from dagrpo.records import Example
 from dagrpo.rollout.interactions import INTERACTIONS
 from dagrpo.rollout.tools import TOOLS
+from dagrpo.search import Passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,11 @@ from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
+from dagrpo.trainer import gates
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+
+OWN_LOOP = "tool_agent"  # the agent that has one turn where a problem has neither tools nor a user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,13 @@ class StepRollouts:
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
     rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
     advantages: Tensor  # [trajectories] float32, of these rewards; 0 where the trajectory is left out
+    several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
+    functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
 
     @property
     def kept(self) -> list[int]:
         """The places of the trajectories that are not left out, rising."""
-        return [place for place, each in enumerate(self.graded) if is_learned(each.trajectory)]
+        return [place for place, each in enumerate(self.graded) if each.trajectory.learned]
 
     @property
     def samples(self) -> list[tuple[int, TokenSample]]:
@@ -73,9 +78,9 @@ class StepRollouts:
         )
 
 
-def is_learned(trajectory: Trajectory) -> bool:
-    """Whether there is something to learn from: it was not excluded, and the policy wrote something."""
-    return not trajectory.excluded and trajectory.tokens > 0
+def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """The functions that some problem offers, sorted."""
+    return tuple(sorted({tool["function"]["name"] for problem in problems for tool in problem.tools}))
 
 
 class Buffer:
@@ -99,8 +104,11 @@ class Buffer:
     ) -> None:
         self._engine = engine
         self._agent = agent
+        self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
         self._problems = problems
+        self._functions = function_names(problems)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
         self._sampling = training_sampling(rollout, training.samples_per_prompt)
         self._reward = reward
         self._advantage = advantage
@@ -108,15 +116,19 @@ class Buffer:
         self._seed = seed
 
     def next(self, step: int) -> StepRollouts:
-        """The rollouts of the step numbered from 0. ServerError when the engine fails; UserError: no ground truth."""
+        """The rollouts of the step numbered from 0.
+
+        ServerError when the engine fails. UserError: no ground truth, or trajectories from which nothing can be learned.
+        """
 
         def seed_of(position: int, sample: int) -> int:
             return sampling_seed(self._seed, "rollout", step, position, sample)
 
         problems = problems_of_step(self._problems, step, self._training, self._seed)
         trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
         graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
-        learned = np.array([is_learned(trajectory) for trajectory in trajectories])
+        learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = self._rewards(step, graded, learned)
         group_size = self._training.samples_per_prompt
         return StepRollouts(
@@ -125,6 +137,8 @@ class Buffer:
             graded=tuple(graded),
             rewards=rewards,
             advantages=advantages_of_kept(rewards, torch.from_numpy(learned), group_size, self._advantage),
+            several_turns=self._several_turns,
+            functions=self._functions,
         )
 
     def _rewards(self, step: int, graded: Sequence[GradedTrajectory], learned: NDArray[np.bool_]) -> Tensor:

@@ -33,6 +33,7 @@ from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
 
@@ -147,9 +148,13 @@ class Trainer:
     def _keep(self, rollouts: StepRollouts, stats: UpdateStats, clock: Clock, bar: Advance) -> None:
         """Record and report a finished step."""
         step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
-        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps)
+        timings = turn_timings(rollouts)
+        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings)
         clock.lap("seconds_record")
-        self._report(step, self._equal_rewards.counted(metrics | clock.laps))
+        self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
+        if self._run.rollout.agent.require_calls:
+            called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
+            gates.require_calls(called, rollouts.functions, step)
         self._equal_rewards.warn(step)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
 

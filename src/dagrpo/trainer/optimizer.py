@@ -1,4 +1,4 @@
-"""AdamW with a linear warm-up, as sft and train use it."""
+"""AdamW with a linear warm-up, and a linear decay where one is asked for, as sft and train use it."""
 
 from collections.abc import Iterable
 
@@ -21,6 +21,11 @@ def adamw(parameters: Iterable[torch.nn.Parameter], weight_decay: float) -> torc
 def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
     """The learning rate of the update numbered from 0: linear up to `peak`, then constant."""
     return peak * min(1.0, (update + 1) / max(warmup_updates, 1))
+
+
+def decayed(final: float, update: int, decay_updates: int) -> float:
+    """The factor of the update numbered from 0: linear from 1 down to `final`, then constant."""
+    return 1.0 - (1.0 - final) * min(1.0, update / decay_updates)
 
 
 def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:

@@ -1,7 +1,7 @@
 """What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,11 @@ import pyarrow as pa
 import torch
 
 from dagrpo.files import atomic_folder, link_or_copy, read_json, sha256_of, write_json, write_parquet
+from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 
 
@@ -75,7 +77,8 @@ class Clock:
 
 def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
     """A step's rollouts as the table that is kept."""
-    lengths = [each.trajectory.tokens for each in rollouts.graded]
+    kept = set(rollouts.kept)
+    lengths = [each.trajectory.tokens if place in kept else 0 for place, each in enumerate(rollouts.graded)]
     return training_table(
         rollouts.step + 1,
         rollouts.graded,
@@ -86,38 +89,52 @@ def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
 
 
 def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]:
-    """One row of metrics.parquet, without its step: the figures that belong to a step's result. Timings do not."""
-    rewards = rollouts.rewards.numpy().astype(np.float64)
-    lengths = np.array([each.trajectory.tokens for each in rollouts.graded], dtype=np.float64)
-    truncated = [each.trajectory.finish_reason == "length" for each in rollouts.graded]
-    scores = [each.score for each in rollouts.graded]
+    """One row of metrics.parquet, without its step: the figures that belong to a step's result. Timings do not.
+
+    Rewards, answers and lengths are of the trajectories that are learned from.
+    """
+    kept = rollouts.kept
+    rewards = rollouts.rewards[kept].numpy().astype(np.float64)
+    advantages = rollouts.advantages[kept].double()
+    trajectories = [rollouts.graded[place].trajectory for place in kept]
+    scores = [rollouts.graded[place].score for place in kept]
+    lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
     own = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "accuracy": float(np.mean([score.correct is True for score in scores])),
         "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
-        **_reward_components(rollouts),
-        "zero_std_fraction": float((rewards.reshape(-1, rollouts.group_size).std(axis=1) == 0).mean()),
-        "advantage_mean": float(rollouts.advantages.double().mean()),
-        "advantage_std": float(rollouts.advantages.double().std()),
+        **_reward_components(scores),
+        "zero_std_fraction": _groups_of_equal_rewards(rollouts),
+        "advantage_mean": float(advantages.mean()),
+        "advantage_std": float(advantages.std()) if len(kept) > 1 else 0.0,
         "completion_length_mean": float(lengths.mean()),
         "completion_length_max": float(lengths.max()),
-        "truncated_fraction": float(np.mean(truncated)),
+        "truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),
         "loss": stats.loss,
         "kl": stats.kl,
         "entropy": stats.entropy,
         "grad_norm": stats.grad_norm,
         "learning_rate": stats.learning_rate,
         **logprob_differences(rollouts.logprobs, stats.logprobs),
+        **turn_metrics(rollouts),
     }
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
 
 
-def _reward_components(rollouts: StepRollouts) -> dict[str, float]:
+def _groups_of_equal_rewards(rollouts: StepRollouts) -> float:
+    """The share of prompts from whose group nothing is learned; with fewer than two trajectories left, too."""
+    kept = np.zeros(len(rollouts.graded), dtype=np.bool_)
+    kept[rollouts.kept] = True
+    rewards = rollouts.rewards.numpy().astype(np.float64).reshape(-1, rollouts.group_size)
+    groups = [group[left] for group, left in zip(rewards, kept.reshape(rewards.shape), strict=True)]
+    return float(np.mean([len(group) < 2 or group.std() == 0 for group in groups]))
+
+
+def _reward_components(scores: Sequence[Score]) -> dict[str, float]:
     """The mean of each component of the reward by itself, unweighted."""
-    scores = [each.score for each in rollouts.graded]
     names = scores[0].components
     return {f"reward_{name}_mean": float(np.mean([s.components[name] for s in scores])) for name in names}

@@ -1,12 +1,12 @@
 """Everything that a training run is a function of, and where it writes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
+from dagrpo.params.rollout import Conversation, Rollout
 from dagrpo.params.runtime import Runtime, SftRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
@@ -45,3 +45,4 @@ class SftRun:
     runtime: SftRuntime
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
+    conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written

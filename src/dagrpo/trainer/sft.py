@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on the train split's own answers: the stage before GRPO.
+"""Supervised fine-tuning on the train split's own answers and demonstrations: the stage before GRPO.
 
 The same policy, sharding, optimizer and resumable state as the GRPO trainer's; one mini-batch per step, no engine. With
 no steps the model passes through unchanged, so that the DAG has one shape for every experiment.
@@ -6,30 +6,26 @@ no steps the model passes through unchanged, so that the DAG has one shape for e
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.store import link
 from dagrpo.console import progress
 from dagrpo.distributed import World
-from dagrpo.errors import UserError
-from dagrpo.records import Example
-from dagrpo.rendering import render
-from dagrpo.rollout.prompts import prompt_indices, read_split
+from dagrpo.rollout.chat import chat_format
+from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
 from dagrpo.trainer.gates import advice_on_memory
-from dagrpo.trainer.optimizer import adamw, apply_gradients, warmed_up
+from dagrpo.trainer.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.packing import TokenSequences, micro_batches
 from dagrpo.trainer.policy import token_logprobs
 from dagrpo.trainer.run import Report, SftRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.supervised import SupervisedSequence, supervised_sequences
 
 KEPT_STATES = 1  # of a finished run: more sft.steps go on from it
-Pair = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt and of its target
 
 
 def fine_tune(run: SftRun, report: Report, world: World) -> None:
@@ -57,7 +53,8 @@ class FineTuning:
         self._world = world
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
-        self._pairs = supervised_pairs(run.train_split, tokenizer)
+        chat = chat_format(tokenizer, run.conversation.chat)
+        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.conversation.tools)
         self._policy = load_policy(run.model, world)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 
@@ -82,10 +79,11 @@ class FineTuning:
     def _step(self, step: int) -> dict[str, float]:
         """One update on the mean negative logprob of the target tokens of the step's examples."""
         sft = self._run.sft
-        chosen = [self._pairs[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._pairs))]
+        chosen = [self._rows[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._rows))]
         with advice_on_memory("runtime.sft.micro_batch_size", self._run.runtime.micro_batch_size):
             loss = self._accumulate(_sequences(chosen))
             learning_rate = warmed_up(sft.learning_rate, step, sft.learning_rate_warmup_steps)
+            learning_rate *= decayed(sft.learning_rate_final, step, sft.learning_rate_decay_steps)
             norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
         return {"loss": loss, "grad_norm": norm, "learning_rate": learning_rate}
 
@@ -120,28 +118,6 @@ def _ignore(step: int, metrics: Mapping[str, float]) -> None:
     """Rank 0 reports."""
 
 
-def _sequences(pairs: Sequence[Pair]) -> TokenSequences:
-    """Prompts and targets side by side; the targets are what is learned."""
-    return TokenSequences.of(
-        [(*prompt, *target) for prompt, target in pairs],
-        [[False] * len(prompt) + [True] * len(target) for prompt, target in pairs],
-    )
-
-
-def supervised_pairs(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Pair]:
-    """The rows of a train split as prompt and target tokens; UserError names a row without a solution to learn from."""
-    examples = read_split(path)
-    for index, example in enumerate(examples):
-        if not example.answer.strip():
-            raise UserError(
-                f"{path} row {index}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0."
-            )
-    return [supervised_pair(example, tokenizer) for example in examples]
-
-
-def supervised_pair(example: Example, tokenizer: PreTrainedTokenizerBase) -> Pair:
-    """Prompt tokens and target tokens (the source's answer, then the end of the turn)."""
-    _, prompt = render(tokenizer, example.prompt)
-    answer = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
-    assert tokenizer.eos_token_id is not None, "checked with the model's manifest"
-    return prompt, (*answer, tokenizer.eos_token_id)
+def _sequences(rows: Sequence[SupervisedSequence]) -> TokenSequences:
+    """The rows of a batch, side by side."""
+    return TokenSequences.of([row.token_ids for row in rows], [row.loss_mask for row in rows])

@@ -1,9 +1,10 @@
 """What the tasks of an experiment ask of the other parameters: refused before any work, in a sentence."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dagrpo.errors import UserError
+from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.schema import Params, parse
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.tasks.registry import TASKS, get_task
@@ -25,7 +26,10 @@ def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> 
 
 def require_fitting_tasks(params: Params) -> None:
     """UserError when a task is unknown, an evaluation would hand out answers, or a reward could never be earned."""
-    mistakes = [*_unknown(params)] or [*_oracles(params), *_rewards_without_tools(params)]
+    mistakes = [*_unknown(params)] or [
+        *_oracles(params.experiment.evaluate, params.evaluation),
+        *_rewards_without_tools(params),
+    ]
     if mistakes:
         raise UserError("\n".join(mistakes))
 
@@ -35,12 +39,13 @@ def _unknown(params: Params) -> Iterator[str]:
     yield from (str(mistake) for mistake in mistakes if mistake is not None)
 
 
-def _oracles(params: Params) -> Iterator[str]:
-    for name in params.experiment.evaluate:
-        if get_task(name).oracle:
+def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
+    for name in tasks:
+        if not evaluation.oracles and get_task(name).oracle:
             yield (
                 f"experiment.evaluate names {name}, which tells the policy whether its answer is right, so that its score "
-                "would say nothing: evaluate the task in a form without that help."
+                "would say nothing: evaluate the task in a form without that help, or set evaluation.oracles to true to have its "
+                "scores marked."
             )
 
 

@@ -1,9 +1,13 @@
 """The components of a reward, computed by hand."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from dagrpo.errors import UserError
-from dagrpo.records import Attempt, CallStatus, ToolCall, Verdict
+from dagrpo.records import Attempt, CallStatus, StopReason, ToolCall, Verdict
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 
 
@@ -90,3 +94,44 @@ def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
     overlong.check(overlong.config(buffer=19), 20)
     with pytest.raises(UserError, match=r"overlong.buffer is 20, .* lower it below rollout.max_new_tokens \(20\)"):
         overlong.check(overlong.config(buffer=20), 20)
+
+
+def _attempted(calls: Sequence[ToolCall] = (), **changes: Any) -> Judged:
+    found = judged()
+    return replace(found, attempt=replace(found.attempt, calls=tuple(calls), **changes))
+
+
+def _asking(name: str, arguments: str) -> ToolCall:
+    return ToolCall(turn=0, name=name, arguments=arguments, status="failed", result="")
+
+
+@pytest.mark.parametrize(("calls", "failed", "credit"), [(0, 0, 0.0), (3, 3, 0.0), (3, 2, 1.0), (1, 0, 1.0)])
+def test_one_call_that_worked_earns_the_credit(calls: int, failed: int, credit: float) -> None:
+    assert value("successful_call", judged(turns=9, tool_calls=calls, failed=failed)) == credit
+
+
+def test_a_call_is_repeated_when_tool_and_arguments_are_the_same_however_they_are_spaced() -> None:
+    first = _asking("search", '{"query": "a", "top": 3}')
+    same, other = _asking("search", '{"top":3,"query":"a"}'), _asking("search", '{"query": "b", "top": 3}')
+    assert value("repeated_call", _attempted([first, other, _asking("fetch", first.arguments)])) == 0.0
+    assert value("repeated_call", _attempted([first, same])) == -0.25
+    assert value("repeated_call", _attempted([first, other, same, other, first])) == -0.75
+    assert value("repeated_call", _attempted([first] * 9)) == -1.0
+    assert value("repeated_call", _attempted([first] * 9), per_call=0.05) == pytest.approx(-0.4)
+
+
+@pytest.mark.parametrize("written", ["{", "[" * 100_000, "\\ud800", '"\\ud800"', "NaN"])
+def test_arguments_that_cannot_be_read_are_compared_as_they_were_written(written: str) -> None:
+    assert value("repeated_call", _attempted([_asking("", written), _asking("", written), _asking("", "1")])) == -0.25
+
+
+@pytest.mark.parametrize(
+    ("reason", "penalty"), [("answered", 0.0), ("turn_length", 0.0), ("max_turns", -1.0), ("max_tokens", -1.0)]
+)
+def test_an_attempt_that_used_up_its_turns_or_tokens_pays(reason: StopReason, penalty: float) -> None:
+    assert value("turn_limit", _attempted(stop_reason=reason)) == penalty
+
+
+def test_of_several_turns_the_longest_is_measured_against_the_limit_of_a_turn() -> None:
+    assert value("overlong", _attempted(tokens=60000, most_tokens_of_a_turn=18432), buffer=4096) == -0.5
+    assert value("overlong", _attempted(tokens=18432), buffer=4096) == -0.5

@@ -14,7 +14,7 @@ from dagrpo.rollout.trajectory import Trajectory
 
 def context_in(folder: Path) -> AgentContext:
     return AgentContext(
-        chat=PlainChat(), tools={}, task="t", folder=folder, passages=None, max_new_tokens=50, context_tokens=1000
+        chat=PlainChat(), tools={}, folder=folder, passages=None, max_new_tokens=50, context_tokens=1000
     )
 
 

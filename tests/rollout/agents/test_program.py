@@ -51,7 +51,6 @@ def context(tmp_path: Path) -> AgentContext:
     return AgentContext(
         chat=PlainChat(),
         tools={},
-        task="arithmetic",
         folder=tmp_path / "agent",
         passages=None,
         max_new_tokens=50,

@@ -121,7 +121,10 @@ def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(serve
 
     asyncio.run(converse())
     pool.load(WEIGHTS, "step_1")
-    assert [completion.token_ids for completion in pool.generate([request(1), request(2)], lockstep=True)] == [(1,), (2,)]
+    assert [completion.token_ids for completion in pool.generate([request(1), request(2)], lockstep=True)] == [
+        (1,),
+        (2,),
+    ]
 
 
 def test_the_last_server_that_dies_is_an_error(serve: Serve, pool_of: MakePool) -> None:

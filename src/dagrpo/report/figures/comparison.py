@@ -40,7 +40,7 @@ def _rows(comparisons: Sequence[TaskComparison]) -> list[tuple[str, MetricCompar
     rows: list[tuple[str, MetricComparison | None]] = []
     for comparison in comparisons:
         if len(comparisons) > 1:
-            rows.append((comparison.task, None))
+            rows.append((comparison.label, None))
         rows += [(metric_label(metric.metric), metric) for metric in comparison.metrics]
     return rows
 
@@ -73,4 +73,4 @@ def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison 
 
 def _in_words(comparison: TaskComparison, metric: MetricComparison) -> str:
     base, trained = metric.base.value, metric.trained.value
-    return f"{comparison.task}, {metric_label(metric.metric)}: base {base:.3f}, trained {trained:.3f}"
+    return f"{comparison.label}, {metric_label(metric.metric)}: base {base:.3f}, trained {trained:.3f}"

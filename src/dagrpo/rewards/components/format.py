@@ -9,7 +9,7 @@ class Config(Weighted):
 
 
 def format(judged: Judged, config: Config) -> float:
-    """1 or 0, by the verifier that judged."""
+    """1 or 0, by the verifier that judged. Gamed by the form without an answer: keep the weight far below accuracy's."""
     return float(get_verifier(judged.verifier).formatted(judged.attempt.text))
 
 

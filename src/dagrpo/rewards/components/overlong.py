@@ -9,7 +9,7 @@ from dagrpo.rewards.components import Component, Judged, Weighted
 
 
 class Config(Weighted):
-    """0 to -1 over the last tokens before rollout.max_new_tokens (DAPO)."""
+    """0 to -1 over the last tokens of a turn before rollout.max_new_tokens (DAPO)."""
 
     buffer: Annotated[int, Field(ge=1)] = Field(
         4, description="Tokens before rollout.max_new_tokens over which the penalty grows from 0 to 1."
@@ -17,9 +17,13 @@ class Config(Weighted):
 
 
 def overlong(judged: Judged, config: Config) -> float:
-    """0 up to max_new_tokens - buffer, -1 at the maximum and beyond, linear in between."""
+    """0 up to max_new_tokens - buffer, -1 at the maximum and beyond, linear in between; of the longest turn's tokens.
+
+    max_new_tokens limits a turn, and a turn cut off there ends the attempt, so that each turn is measured by itself. Gamed
+    by spreading the same words over more turns: turn_limit, or a small rollout.agent.max_turns, bounds that.
+    """
     allowed = judged.max_new_tokens - config.buffer
-    return max(-1.0, min(0.0, (allowed - judged.attempt.tokens) / config.buffer))
+    return max(-1.0, min(0.0, (allowed - judged.attempt.longest_turn) / config.buffer))
 
 
 def check(config: Config, max_new_tokens: int) -> None:

@@ -8,7 +8,7 @@ class Config(Weighted):
 
 
 def tool_calls(judged: Judged, config: Config) -> float:
-    """Calls that worked / calls; 0 without a call."""
+    """Calls that worked / calls; 0 without a call. Gamed by one easy call that is sure to work."""
     calls = judged.attempt.calls
     return sum(call.status == "ok" for call in calls) / len(calls) if calls else 0.0
 

@@ -15,7 +15,10 @@ class Config(Weighted):
 
 
 def tool_effort(judged: Judged, config: Config) -> float:
-    """min(most, per_turn * tool turns); 0 when the answer is right, and nothing for turns that answered no tool."""
+    """min(most, per_turn * tool turns); 0 when the answer is right, and nothing for turns that answered no tool.
+
+    Gamed by calls for the credit's sake where the answer would be wrong anyway.
+    """
     attempt = judged.attempt
     if judged.verdict == "right":
         return 0.0

@@ -40,12 +40,18 @@ class Limits(Choice):
         4, description="Calls of one turn that run at the same time; all are answered, in their order."
     )
     call_seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds for one call.")
-    seconds: Annotated[float, Field(gt=0)] = Field(1800.0, description="Seconds for one trajectory, those in which it waits for the engine not counted.")
+    seconds: Annotated[float, Field(gt=0)] = Field(
+        1800.0, description="Seconds for one trajectory, without those that it waits for the engine."
+    )
     call_retries: Annotated[int, Field(ge=0)] = Field(
         2, description="How often a call is made again that failed through no fault of the policy."
     )
     max_excluded: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of a step's trajectories that may be excluded for such failures; more stop the run."
+    )
+    require_calls: bool = Field(
+        True,
+        description="Stop a training whose task offers tools when no trajectory has called one in the first steps.",
     )
 
 
@@ -54,8 +60,7 @@ class AgentContext:
     """What an agent may use. Everything in it stays as it is for as long as the agent is open."""
 
     chat: ChatFormat
-    tools: Mapping[str, Section]  # rollout.tools
-    task: str  # the name of the task whose problems are attempted
+    tools: Mapping[str, Section]  # those that the task offers, with their parameters
     folder: Path  # for what it writes: logs, and the recorded results of tools that are not repeatable
     passages: Path | None  # passages.parquet of the task, for tools that search
     max_new_tokens: int  # of one turn

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MOST_CALLS = 256
+MOST_CALLS = 64
 """Calls of one turn that are read; those after them are refused unread, which bounds the time that a turn can take."""
 
 Status = Literal["ok", "undecodable", "unclosed", "missing_name", "unknown_tool", "wrong_arguments"]
@@ -33,10 +33,10 @@ Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments, by the tool's nam
 class CallSyntax:
     """How one family of models writes calls."""
 
-    openings: tuple[str, ...]  # the markers that begin a call
+    openings: tuple[str, ...]  # the markers that begin a call, or a list of calls
     read: Callable[[str, Schemas], Iterable[Attempt]]  # text, tools -> its attempts, in order, none within another
     spell: Callable[[Sequence[tuple[str, Mapping[str, Any]]]], str]  # names and arguments -> the text of the calls
-    scaffold: tuple[str, ...] = ()  # markers around calls that are no part of what is said
+    closings: tuple[str, ...] = ()  # the markers that end one
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
@@ -47,8 +47,6 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
 
 def attempts_in(text: str, syntax: CallSyntax, tools: Sequence[Mapping[str, Any]]) -> list[Attempt]:
     """All attempts in a text, with unknown tools and arguments that break their tool's schema told apart."""
-    if not any(opening in text for opening in syntax.openings):
-        return []
     from dagrpo.rollout.calls.checks import checked
 
     schemas = schemas_of(tools)

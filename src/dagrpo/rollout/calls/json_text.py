@@ -10,7 +10,11 @@ _SPACES = re.compile(r"[ \t\r\n]*")
 
 
 class Unreadable(Exception):
-    """What is wrong with the JSON, as a sentence for the policy."""
+    """What is wrong with the JSON, as a sentence for the policy. `cut_off`: the text ends before the value does."""
+
+    def __init__(self, fault: str, *, cut_off: bool = False) -> None:
+        super().__init__(fault)
+        self.cut_off = cut_off
 
 
 def json_at(text: str, start: int) -> tuple[Any, int]:
@@ -24,7 +28,9 @@ def json_at(text: str, start: int) -> tuple[Any, int]:
     except RecursionError:
         raise Unreadable("The JSON is nested too deeply.") from None
     except json.JSONDecodeError as error:
-        raise Unreadable(f"It is not valid JSON: {error.msg} at character {error.pos - start}.") from None
+        cut_off = error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip())
+        fault = f"It is not valid JSON: {error.msg} at character {error.pos - start}."
+        raise Unreadable(fault, cut_off=cut_off) from None
     except ValueError as error:  # _constant, _float, and Python's own limit on the digits of an integer
         raise Unreadable(f"It is not valid JSON: {str(error).partition(';')[0][:200]}.") from None
     _refuse_depth(value, text[start:end])

@@ -70,10 +70,6 @@ class ChatFormat(Protocol):
         """A completion as it was written, calls included, without special tokens."""
         ...
 
-    def harmless(self, text: str) -> str:
-        """A text of somebody else, changed where it spells a control token of the model: it must not end a turn."""
-        ...
-
     def message(self, answer: ParsedAnswer) -> Message:
         """The assistant's message in the form in which the template takes it again."""
         ...

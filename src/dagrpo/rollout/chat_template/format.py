@@ -1,7 +1,6 @@
 """The chat format that a model's own template and a family's way to write calls make up."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,9 @@ from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
 from dagrpo.rollout.chat_template import thinking
 from dagrpo.rollout.chat_template.suffix import Suffixes
 from dagrpo.rollout.chat_template.text import REFUSALS, TemplateText
+from dagrpo.rollout.chat_template.tokens import Tokens, any_of
 
+RESULT = "R5resultY"  # which no template writes of its own accord
 PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
 
 
@@ -27,43 +28,49 @@ class TemplateFormat:
         self._calls = calls
         self._template = TemplateText(tokenizer)
         self._suffixes = Suffixes(self._template)
-        self._end = self._id_of(self._template.end_of_turn)
+        self._tokens = Tokens(tokenizer)
+        self._end = self._tokens.id_of(self._template.end_of_turn)
         self._stops = {self._end, tokenizer.eos_token_id}
-        kept = {*calls.openings, *calls.scaffold, thinking.OPENING, thinking.CLOSING}
-        self._control = _any_of(tokenizer.all_special_tokens)
-        self._special = _any_of([token for token in tokenizer.all_special_tokens if token not in kept])
+        own = {*calls.openings, *calls.closings, thinking.OPENING, thinking.CLOSING}
+        foreign = [token for token in self._tokens.special if token not in own]
+        self._foreign = any_of(foreign)
+        self._foreign_ids = {self._tokens.id_of(token) for token in foreign} | self._stops
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
         """The conversation as the template writes it, and its tokens."""
         try:
-            text = self._template.render(messages, tools)
+            text = self._template.render(self._tokens.guarded(messages), tools)
         except REFUSALS as error:
             raise UserError(
                 f"the chat template of {self._tokenizer.name_or_path} refuses the conversation ({error}): "
                 "use a model whose template takes these roles, or change the task's messages."
             ) from error
-        return text, self._encoded(text)
+        return self._tokens.restored(text), self._tokens.encoded(text)
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[int, ...] | None:
-        """The suffix's tokens. None: a stop token within the completion, thinking cut off, or a template that rewrites."""
+        """The suffix's tokens. None: a special token within the completion, thinking cut off, or a template that rewrites.
+
+        A stop token or a chat marker in the middle of a turn would make a conversation that no template writes. The next
+        sample begins without it.
+        """
         if not new or any(message["role"] == "assistant" for message in new):
             return None
         ended = bool(completion) and completion[-1] == self._end
-        if not self._stops.isdisjoint(completion[:-1] if ended else completion):
+        if not self._foreign_ids.isdisjoint(completion[:-1] if ended else completion):
             return None
         thought = False
         if self._template.knows_thinking:
-            text, opened = self._decoded(completion), self._opens_thinking(prompt)
+            text, opened = self._tokens.decoded(completion), self._opens_thinking(prompt)
             if thinking.split(text, opened=opened).is_open:
                 return None
             thought = opened or thinking.is_marked(text)
-        suffix = self._suffixes.after(new, tools, thinking=thought)
+        suffix = self._suffixes.after(self._tokens.guarded(new), tools, thinking=thought)
         if suffix is None or (not thought and self._rewrites_thinking_before(prompt, new, tools)):
             return None
         # The end of turn is encoded too: what follows a special token may lose its spaces in the tokenizer.
-        token_ids = self._encoded(self._template.end_of_turn + suffix)
+        token_ids = self._tokens.encoded(self._template.end_of_turn + suffix)
         assert token_ids[0] == self._end, "the end of turn is one token"
         return token_ids[1:] if ended else token_ids
 
@@ -72,7 +79,7 @@ class TemplateFormat:
         written = list(completion)
         while written and written[-1] in self._stops:
             written.pop()
-        text, start, thought = self._decoded(written), 0, ""
+        text, start, thought = self._tokens.decoded(written), 0, ""
         if self._template.knows_thinking:
             split = thinking.split(text, opened=self._opens_thinking(prompt))
             start, thought = split.start, split.thinking
@@ -91,10 +98,6 @@ class TemplateFormat:
     def text(self, completion: Sequence[int]) -> str:
         """The completion, calls and thinking included, without special tokens."""
         return completion_text(self._tokenizer, completion)
-
-    def harmless(self, text: str) -> str:
-        """With a space in every special token that it spells, so that it is tokenized as ordinary text."""
-        return self._control.sub(lambda found: f"{found.group()[0]} {found.group()[1:]}", text)
 
     def message(self, answer: ParsedAnswer) -> Message:
         """With tool_calls where every call could be read; else with all calls as they were written, in the content."""
@@ -123,8 +126,8 @@ class TemplateFormat:
         """By the result of a call that the template shows, or not."""
         if not tools:
             return
-        result = {"role": "tool", "name": tools[0]["function"]["name"], "tool_call_id": call_id(0), "content": "42"}
-        if self._suffixes.after([result], tools, thinking=False) is None:
+        result = {"role": "tool", "name": tools[0]["function"]["name"], "tool_call_id": call_id(0), "content": RESULT}
+        if not self._suffixes.shows([result], tools):
             raise UserError(
                 f"the chat template of {self._tokenizer.name_or_path} does not show a tool's result after an answer, so the "
                 "policy would never see it: use a model whose template has the role `tool`, set rollout.chat.name to "
@@ -137,10 +140,10 @@ class TemplateFormat:
         """Whether earlier turns in the prompt thought, and the template drops that from here on."""
         if not self._template.knows_thinking or self._suffixes.after(new, tools, thinking=True) is not None:
             return False
-        return thinking.has_thought(self._decoded(prompt))
+        return thinking.has_thought(self._tokens.decoded(prompt))
 
     def _opens_thinking(self, prompt: Sequence[int]) -> bool:
-        return thinking.ends_open(self._decoded(prompt[-PROMPT_TAIL:]))
+        return thinking.ends_open(self._tokens.decoded(prompt[-PROMPT_TAIL:]))
 
     def _parsed(
         self, text: str, offset: int, attempts: Sequence[Attempt], written: Sequence[int]
@@ -161,23 +164,8 @@ class TemplateFormat:
         )
 
     def _plain(self, text: str) -> str:
-        """Without special tokens and the markers around calls, and without the white space at its ends."""
-        for marker in self._calls.scaffold:
-            text = text.replace(marker, "")
-        return self._special.sub("", text).strip()
-
-    def _decoded(self, token_ids: Sequence[int]) -> str:
-        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
-    def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _id_of(self, token: str) -> int:
-        token_id = self._tokenizer.convert_tokens_to_ids(token)
-        assert isinstance(token_id, int)
-        return token_id
+        """Without special tokens, and without the white space at its ends."""
+        return self._foreign.sub("", text).strip()
 
 
 def _outside(text: str, attempts: Sequence[Attempt]) -> list[str]:
@@ -190,8 +178,3 @@ def _outside(text: str, attempts: Sequence[Attempt]) -> list[str]:
 def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     arguments = call["function"]["arguments"]
     return call["function"]["name"], json.loads(arguments) if isinstance(arguments, str) else arguments
-
-
-def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:
-    longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -1,11 +1,12 @@
 """What a chat template writes between two answers: the end of one turn, new messages, and the beginning of the next.
 
 It is read off a dummy conversation: a question, an answer that ends in a sentinel, the new messages. What follows the
-sentinel and its end of turn is the suffix. Two sentinels have to agree, else it depends on what was said.
+sentinel and its end of turn is the suffix. Two sentinels after two histories have to agree, else it depends on what
+was said.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagrpo.rollout.calls import call_id
@@ -21,6 +22,7 @@ class _Dummy:
 
     calls: int
     thinking: bool
+    tools: bool = True  # whether the tools are offered: without them there is less to render
 
 
 class Suffixes:
@@ -40,6 +42,17 @@ class Suffixes:
         except REFUSALS:  # of these messages, though not of others of their shape
             return None
 
+    def shows(self, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
+        """Whether the template shows what the last of the new messages says, after some answer."""
+        return any(self._shows(dummy, new, tools) for dummy in _dummies(new, thinking=False))
+
+    def _shows(self, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
+        try:
+            text = self._template.render([QUESTION, self._answer(SENTINELS[0], dummy, new, tools), *new], tools)
+        except REFUSALS:
+            return False
+        return new[-1]["content"] in text.partition(SENTINELS[0])[2]
+
     def _dummy(self, new: Sequence[Message], tools: Sequence[ToolSchema], thinking: bool) -> _Dummy | None:
         shape = (
             tuple((message["role"], "name" in message, "tool_call_id" in message) for message in new),
@@ -47,23 +60,41 @@ class Suffixes:
             thinking,
         )
         if shape not in self._dummies:
-            fitting = (dummy for dummy in _dummies(new, thinking) if self._fits(dummy, new, tools))
-            self._dummies[shape] = next(fitting, None)
+            self._dummies[shape] = self._fitting(new, tools, thinking)
         return self._dummies[shape]
 
-    def _fits(self, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
-        """Whether the suffix shows every new message, leaves what was said alone and does not depend on it."""
-        marks = [f"M{position}mark" for position in range(len(new))]
-        probes = [{**message, "content": mark} for message, mark in zip(new, marks, strict=True)]
-        try:
-            tails = {self._cut(sentinel, dummy, probes, tools) for sentinel in SENTINELS}
-        except REFUSALS:
-            return False
-        tail = tails.pop()
-        return not tails and tail is not None and _in_order(marks, tail)
+    def _fitting(self, new: Sequence[Message], tools: Sequence[ToolSchema], thinking: bool) -> _Dummy | None:
+        for dummy in _dummies(new, thinking):
+            if (tail := self._probed(dummy, new, tools)) is not None:
+                leaner = replace(dummy, tools=False)
+                return leaner if self._probed(leaner, new, tools) == tail else dummy
+        return None
 
-    def _cut(self, sentinel: str, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> str | None:
-        text = self._template.render([QUESTION, self._answer(sentinel, dummy, new, tools), *new], tools)
+    def _probed(self, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> str | None:
+        """The suffix, if it shows every new message, leaves what was said alone and does not depend on it."""
+        marks = [f"M{position}mark" for position in range(len(new))]
+        probes: list[Message] = [{**message, "content": mark} for message, mark in zip(new, marks, strict=True)]
+        earlier = [QUESTION, self._answer("a", dummy, probes, tools), *probes, {"role": "assistant", "content": "b"}]
+        try:
+            tails = {
+                self._cut(SENTINELS[0], dummy, probes, tools),
+                self._cut(SENTINELS[1], dummy, probes, tools, earlier),
+            }
+        except REFUSALS:
+            return None
+        tail = tails.pop()
+        return tail if not tails and tail is not None and _in_order(marks, tail) else None
+
+    def _cut(
+        self,
+        sentinel: str,
+        dummy: _Dummy,
+        new: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        earlier: Sequence[Message] = (),
+    ) -> str | None:
+        messages = [*earlier, QUESTION, self._answer(sentinel, dummy, new, tools), *new]
+        text = self._template.render(messages, tools if dummy.tools else ())
         head, _, rest = text.partition(sentinel)
         if dummy.thinking and THOUGHT not in head:
             return None

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.records import Completion, SamplingRequest
 from dagrpo.console import say
+from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.errors import ServerGone, ServerUnreachable
@@ -144,7 +144,9 @@ def split(places: Sequence[int], servers: Sequence[int], *, lockstep: bool) -> l
     In lockstep an attempt stays with its server, whichever others are still going on.
     """
     if lockstep:
-        parts = {server: [i for i, at in enumerate(places) if servers[at % len(servers)] == server] for server in servers}
+        parts = {
+            server: [i for i, at in enumerate(places) if servers[at % len(servers)] == server] for server in servers
+        }
         return [(server, part) for server, part in parts.items() if part]
     starts = range(0, len(places), SLICE)
     return [

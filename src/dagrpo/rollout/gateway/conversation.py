@@ -16,7 +16,6 @@ from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.gateway.untrusted import read_json
 from dagrpo.rollout.session import Session, SessionOver, Turn
 
-TEXTS = ("content", "reasoning_content")
 OVER = {"max_turns": "the attempt has used up its turns", "max_tokens": "the conversation has used up its tokens"}
 
 
@@ -46,15 +45,9 @@ class Conversation:
                 return lost.reply
             known = self._longest_beginning(messages, tools)
             new = request.messages[len(known.messages) :] if known else request.messages
-            harmless = [self._harmless(message) for message in new]
-            reply = reply_of(await self._ask(request, harmless, known.reply.turn if known else None))
+            reply = reply_of(await self._ask(request, new, known.reply.turn if known else None))
             self._said.append(_Said(reply=reply, messages=(*messages, _identity(reply.message)), tools=tools))
             return reply
-
-    def _harmless(self, message: Message) -> Message:
-        """The message without control tokens of the model: a program hands on what others have written."""
-        texts = {key: self.session.chat.harmless(message[key]) for key in TEXTS if key in message}
-        return {**message, **texts}
 
     async def _ask(self, request: ChatRequest, new: Sequence[Message], after: Turn | None) -> Turn:
         try:

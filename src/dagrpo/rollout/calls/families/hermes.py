@@ -22,4 +22,4 @@ def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     )
 
 
-CALLS = CallSyntax(openings=(OPENING,), read=read, spell=spell)
+CALLS = CallSyntax(openings=(OPENING,), closings=(CLOSING,), read=read, spell=spell)

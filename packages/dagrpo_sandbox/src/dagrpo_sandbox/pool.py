@@ -1,0 +1,168 @@
+"""Sandboxes that wait for programs, so that a program need not wait for an interpreter to start."""
+
+import asyncio
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+
+from dagrpo_sandbox.bubblewrap import Installation, find_installation
+from dagrpo_sandbox.records import Limits, Result
+from dagrpo_sandbox.sandbox import Sandbox
+
+
+async def run_cold(program: str, limits: Limits | None = None, *, python: Path | None = None) -> Result:
+    """What comes of a program in a sandbox of its own. SandboxUnavailable when there can be none."""
+    sandbox = await Sandbox.start(find_installation(python), limits or Limits(), warm=False)
+    try:
+        return await sandbox.run(program)
+    finally:
+        await sandbox.close()
+
+
+class SandboxPool:
+    """`size` programs run at a time, the others wait their turn; each begins in an interpreter that has just been forked.
+
+    async with SandboxPool(Limits(seconds=5.0), size=4) as pool:
+        result = await pool.run("print(6 * 7)")
+    """
+
+    def __init__(self, limits: Limits | None = None, *, size: int = 4, python: Path | None = None) -> None:
+        self._limits = limits or Limits()
+        self._size = size
+        self._python = python
+        self._installation: Installation | None = None
+        self._turns = asyncio.Semaphore(size)
+        self._waiting: deque[asyncio.Task[Sandbox]] = deque()  # for programs; some of them still start
+        self._running: set[Sandbox] = set()
+        self._sessions: set[Session] = set()
+        self._open = True
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "SandboxPool":
+        """SandboxUnavailable when no program can be isolated here."""
+        self._installation = find_installation(self._python)
+        for _ in range(self._size):
+            self._start()
+        try:
+            await asyncio.gather(*self._waiting)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def run(self, program: str) -> Result:
+        """What comes of a program. SandboxUnavailable when no sandbox starts any more."""
+        async with self._turns:
+            sandbox = await self.take()
+            self._running.add(sandbox)
+            try:
+                return await sandbox.run(program)
+            finally:
+                self._running.discard(sandbox)
+                if sandbox.usable and self._open:
+                    self._waiting.append(_finished(sandbox))
+                else:
+                    self.end(sandbox)
+                    self._start()
+
+    def session(self) -> "Session":
+        """For programs that share their variables; to be closed."""
+        session = Session(self, self._turns)
+        self._sessions.add(session)
+        return session
+
+    async def take(self) -> Sandbox:
+        """One that is nobody else's, and has run nothing of anybody's that left a trace. SandboxUnavailable."""
+        starting = self._waiting.popleft()
+        try:
+            return await asyncio.shield(starting)
+        except BaseException:
+            self._keep(starting)
+            raise
+
+    def _keep(self, starting: "asyncio.Task[Sandbox]") -> None:
+        """The caller did not wait for it, or it did not start."""
+        if starting.done() and (starting.cancelled() or starting.exception()):
+            self._start()
+        else:
+            self._waiting.append(starting)
+
+    def replace(self) -> None:
+        """A session has one for itself: another one for programs."""
+        self._start()
+
+    def end(self, sandbox: Sandbox) -> None:
+        """In the background."""
+        ending = asyncio.create_task(sandbox.close())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    def forget(self, session: "Session") -> None:
+        """It is closed."""
+        self._sessions.discard(session)
+
+    def _start(self) -> None:
+        assert self._installation is not None, "the pool is not open"
+        if self._open:
+            start = Sandbox.start(self._installation, self._limits, warm=True)
+            self._waiting.append(asyncio.create_task(start))
+
+    async def _close(self) -> None:
+        """Nothing is left of any sandbox."""
+        for session in list(self._sessions):
+            await session.close()
+        self._open = False
+        for started in await asyncio.gather(*self._waiting, return_exceptions=True):
+            if isinstance(started, Sandbox):
+                self.end(started)
+        for sandbox in list(self._running):
+            self.end(sandbox)
+        self._waiting.clear()
+        await asyncio.gather(*self._ending)
+
+
+class Session:
+    """Programs of one conversation, one after the other, in one interpreter: what one has defined, the next one knows.
+
+    Files in /tmp are kept too. A program that ends with neither `ok` nor `error` takes all of that with it.
+    """
+
+    def __init__(self, pool: SandboxPool, turns: asyncio.Semaphore) -> None:
+        self._pool = pool
+        self._turns = turns
+        self._order = asyncio.Lock()
+        self._sandbox: Sandbox | None = None
+
+    async def run(self, program: str) -> Result:
+        """What comes of the next program. SandboxUnavailable when no sandbox starts any more."""
+        async with self._order, self._turns:
+            if self._sandbox is None:
+                self._sandbox = await self._pool.take()
+                self._pool.replace()
+            try:
+                return await self._sandbox.run(program, keep=True)
+            finally:
+                if not self._sandbox.usable:
+                    self._drop()
+
+    async def close(self) -> None:
+        """Its variables and processes are gone."""
+        self._pool.forget(self)
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._sandbox is not None:
+            self._pool.end(self._sandbox)
+        self._sandbox = None
+
+
+def _finished(sandbox: Sandbox) -> "asyncio.Task[Sandbox]":
+    async def itself() -> Sandbox:
+        return sandbox
+
+    return asyncio.create_task(itself())

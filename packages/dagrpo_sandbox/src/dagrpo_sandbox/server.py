@@ -1,0 +1,91 @@
+"""Sandbox Fusion's HTTP protocol over our own sandboxes, on loopback: `python -m dagrpo_sandbox.server --port 8080`.
+
+Of the protocol (github.com/bytedance/SandboxFusion, sandbox/server/sandbox_api.py) it has POST /run_code for Python: no other
+languages, no files, no notebooks. Needs aiohttp.
+"""
+
+import argparse
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aiohttp import web
+
+from dagrpo_sandbox.pool import SandboxPool, run_cold
+from dagrpo_sandbox.records import Limits, Result
+
+LOOPBACK = "127.0.0.1"
+POOL = web.AppKey("pool", SandboxPool)
+LIMITS = web.AppKey("limits", Limits)
+REQUEST_BYTES = 4 << 20
+
+
+async def run_code(request: web.Request) -> web.Response:
+    """Runs `code`; limits below the server's own are kept, higher ones are not given."""
+    try:
+        body = await request.json()
+        code, language = body["code"], body["language"]
+        limits = _limits(request.app[LIMITS], body)
+    except (ValueError, KeyError, TypeError) as error:
+        return web.json_response({"detail": f"{type(error).__name__}: {error}"}, status=422)
+    if not isinstance(code, str) or language != "python":
+        return web.json_response({"detail": "code is a text, and language is python: there is no other"}, status=422)
+    if limits == request.app[LIMITS]:
+        return web.json_response(answer(await request.app[POOL].run(code)))
+    return web.json_response(answer(await run_cold(code, limits)))
+
+
+def answer(result: Result) -> dict[str, Any]:
+    """A result in the protocol's words, which has none for memory and output: there the program has failed."""
+    fine = result.status == "ok"
+    timed_out = result.status == "timed_out"
+    run_result = {
+        "status": "TimeLimitExceeded" if timed_out else "Finished",
+        "execution_time": result.seconds,
+        "return_code": None if timed_out else 0 if fine else 1,
+        "stdout": result.stdout,
+        "stderr": "" if result.status in ("ok", "error", "timed_out") else result.status,
+    }
+    status = "Success" if fine else "Failed"
+    return {"status": status, "message": "", "compile_result": None, "run_result": run_result, "files": {}}
+
+
+def _limits(own: Limits, body: Any) -> Limits:
+    seconds, memory = float(body.get("run_timeout", own.seconds)), int(body.get("memory_limit_MB", -1))
+    return Limits(
+        seconds=min(seconds, own.seconds),
+        memory_mb=min(memory, own.memory_mb) if memory > 0 else own.memory_mb,
+        processes=own.processes,
+        output_bytes=own.output_bytes,
+        file_mb=own.file_mb,
+        descriptors=own.descriptors,
+    )
+
+
+def application(limits: Limits, size: int) -> web.Application:
+    """The server, with a pool of its own. SandboxUnavailable when it starts where nothing can be isolated."""
+
+    async def pool(app: web.Application) -> AsyncIterator[None]:
+        async with SandboxPool(limits, size=size) as app[POOL]:
+            yield
+
+    app = web.Application(client_max_size=REQUEST_BYTES)
+    app[LIMITS] = limits
+    app.cleanup_ctx.append(pool)
+    app.router.add_post("/run_code", run_code)
+    return app
+
+
+def main() -> None:
+    """Listens on 127.0.0.1 and nowhere else."""
+    parser = argparse.ArgumentParser(description="Sandbox Fusion's protocol, on loopback.")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--sandboxes", type=int, default=4, help="programs that run at the same time")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of one program, at most")
+    parser.add_argument("--memory-mb", type=int, default=512, help="of one program, at most")
+    given = parser.parse_args()
+    limits = Limits(seconds=given.seconds, memory_mb=given.memory_mb)
+    web.run_app(application(limits, given.sandboxes), host=LOOPBACK, port=given.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Many programs at a time, sessions, and what is left when a caller goes away."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from dagrpo_sandbox import Limits, SandboxPool, SandboxUnavailable, run_cold
+
+LIMITS = Limits(seconds=10.0)
+Use = Callable[[SandboxPool], Awaitable[None]]
+
+
+@asynccontextmanager
+async def _opened(limits: Limits, size: int) -> AsyncIterator[SandboxPool]:
+    pool = SandboxPool(limits, size=size)
+    try:
+        await pool.__aenter__()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    try:
+        yield pool
+    finally:
+        await pool.__aexit__(None, None, None)
+
+
+def _with_pool(use: Use, limits: Limits = LIMITS, size: int = 2) -> None:
+    async def opened() -> None:
+        async with _opened(limits, size) as pool:
+            await use(pool)
+
+    asyncio.run(opened())
+
+
+def test_a_program_is_answered_with_what_it_prints() -> None:
+    async def use(pool: SandboxPool) -> None:
+        result = await pool.run("import sys\nprint(6 * 7)\nprint('to stderr', file=sys.stderr)\nprint('ü')")
+        assert (result.status, result.stdout) == ("ok", "42\nto stderr\nü\n")
+        assert 0 < result.seconds < LIMITS.seconds
+
+    _with_pool(use)
+
+
+def test_an_exception_is_answered_with_the_traceback_of_the_program_alone() -> None:
+    async def use(pool: SandboxPool) -> None:
+        result = await pool.run("def half(x):\n    return x / 0\nhalf(1)")
+        assert result.status == "error"
+        lines = result.stdout.splitlines()
+        assert lines[:2] == ["Traceback (most recent call last):", '  File "<program>", line 3, in <module>']
+        assert "    return x / 0" in lines
+        assert lines[-1] == "ZeroDivisionError: division by zero"
+
+    _with_pool(use)
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "output"),
+    [
+        ("import sys; sys.exit()", "ok", ""),
+        ("import sys; sys.exit(3)", "error", ""),
+        ("import sys; sys.exit('because')", "error", "because\n"),
+        ("import os; os._exit(0)", "ok", ""),
+        ("import os; os._exit(3)", "error", ""),
+        ("import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print(1))).start()", "ok", "1\n"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", "ok", "\ufffd"),
+        ("input()", "error", None),
+        ("import subprocess; print(subprocess.run(['/usr/bin/env'], capture_output=True).returncode)", "ok", "0\n"),
+        ("import multiprocessing.dummy; print(multiprocessing.dummy.Pool(2).map(abs, [-1, -2]))", "ok", "[1, 2]\n"),
+        ("import asyncio; print(asyncio.run(asyncio.sleep(0, 7)))", "ok", "7\n"),
+    ],
+)
+def test_programs_end_as_they_would_outside(program: str, status: str, output: str | None) -> None:
+    async def use(pool: SandboxPool) -> None:
+        result = await pool.run(program)
+        assert result.status == status
+        assert output is None or result.stdout == output
+
+    _with_pool(use, size=1)
+
+
+def test_sets_are_in_the_same_order_in_every_sandbox() -> None:
+    async def use(pool: SandboxPool) -> None:
+        program = "print(list({'red', 'green', 'blue', 'white', 'black'}), hash('x'))"
+        results = [await pool.run(program), await pool.run(program), await run_cold(program, LIMITS)]
+        assert len({result.stdout for result in results}) == 1
+
+    _with_pool(use)
+
+
+def test_a_session_keeps_variables_and_files_and_no_other_session_sees_them() -> None:
+    async def use(pool: SandboxPool) -> None:
+        one, other = pool.session(), pool.session()
+        assert (await one.run("x = 5\nopen('/tmp/file', 'w').write('kept')")).status == "ok"
+        assert (await one.run("x += 1\n1 / 0")).status == "error"
+        assert (await one.run("import sys; sys.exit()")).status == "ok"
+        assert (await one.run("print(x, open('/tmp/file').read())")).stdout == "6 kept\n"
+        assert "NameError" in (await other.run("print(x)")).stdout
+        assert "NameError" in (await pool.run("print(x)")).stdout
+        await one.close()
+        await other.close()
+
+    _with_pool(use)
+
+
+@pytest.mark.parametrize(
+    "end", ["while True: pass", "import os; os.kill(os.getpid(), 9)", "while True: print('x' * 100)"]
+)
+def test_a_program_that_is_stopped_takes_its_session_with_it_and_the_next_begins_anew(end: str) -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("x = 5")
+        assert (await session.run(end)).status in ("timed_out", "killed", "output_limit")
+        assert "NameError" in (await session.run("print(x)")).stdout
+        assert (await session.run("print(1)")).stdout == "1\n"
+
+    _with_pool(use, Limits(seconds=1.0))
+
+
+def test_programs_of_one_session_run_one_after_the_other() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("seen = []")
+        await asyncio.gather(*(session.run(f"seen.append({number})") for number in range(8)))
+        assert (await session.run("print(seen)")).stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
+
+    _with_pool(use)
+
+
+def test_more_sessions_than_sandboxes_get_on() -> None:
+    async def use(pool: SandboxPool) -> None:
+        sessions = [pool.session() for _ in range(6)]
+        for number, session in enumerate(sessions):
+            await session.run(f"x = {number}")
+        results = await asyncio.gather(*(session.run("print(x)") for session in sessions))
+        assert [result.stdout for result in results] == [f"{number}\n" for number in range(6)]
+
+    _with_pool(use, size=2)
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
+    async def use(pool: SandboxPool) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pool.run("import time; time.sleep(600)"), 0.3)
+        assert (await pool.run("print(1)")).stdout == "1\n"
+
+    _with_pool(use, Limits(seconds=600.0), size=1)
+
+
+def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away() -> None:
+    async def use(pool: SandboxPool) -> None:
+        waiting = [asyncio.create_task(pool.run("import time; time.sleep(0.2)")) for _ in range(4)]
+        await asyncio.sleep(0)
+        for task in waiting[1:]:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        results = await asyncio.gather(*(pool.run("print(1)") for _ in range(4)))
+        assert [result.stdout for result in results] == ["1\n"] * 4
+
+    _with_pool(use, size=2)
+
+
+def test_a_sandbox_that_is_killed_from_outside_is_replaced() -> None:
+    async def use(pool: SandboxPool) -> None:
+        for child in psutil.Process().children():
+            child.kill()
+        assert (await pool.run("print(1)")).status == "killed"
+        assert (await pool.run("print(2)")).stdout == "2\n"
+
+    _with_pool(use, size=1)
+
+
+def test_a_thousand_calls_at_64_in_flight_leave_nothing_behind() -> None:
+    async def use(pool: SandboxPool) -> None:
+        in_flight = asyncio.Semaphore(64)
+
+        async def one(number: int) -> None:
+            async with in_flight:
+                result = await pool.run("1 / 0" if number % 100 == 99 else f"print({number})")
+                assert result.stdout.endswith("zero\n") if number % 100 == 99 else result.stdout == f"{number}\n"
+
+        await asyncio.gather(*map(one, range(1000)))
+
+    _with_pool(lambda pool: asyncio.sleep(0))  # whatever asyncio opens once
+    before = set(os.listdir("/proc/self/fd"))
+    _with_pool(use, size=4)
+    assert psutil.Process().children(recursive=True) == []
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pool_that_is_left_by_an_error_leaves_nothing_behind() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("import os\nif os.fork() == 0:\n  import time; time.sleep(600)")
+        pending = asyncio.create_task(pool.run("import time; time.sleep(600)"))
+        await asyncio.sleep(0.1)
+        pending.cancel()
+        raise KeyError("something else")
+
+    with pytest.raises(KeyError):
+        _with_pool(use, Limits(seconds=600.0))
+    assert psutil.Process().children(recursive=True) == []

@@ -1,0 +1,81 @@
+"""Sandbox Fusion's protocol over our own sandboxes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from dagrpo_sandbox import Limits, SandboxUnavailable
+from dagrpo_sandbox.bubblewrap import find_installation
+from dagrpo_sandbox.server import application
+
+LIMITS = Limits(seconds=5.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bubblewrap() -> None:
+    try:
+        find_installation()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@asynccontextmanager
+async def _client() -> AsyncIterator[Any]:
+    async with TestClient(TestServer(application(LIMITS, 1))) as client:
+        yield client
+
+
+def _asked(**body: Any) -> tuple[int, dict[str, Any]]:
+    async def ask() -> tuple[int, dict[str, Any]]:
+        async with _client() as client:
+            response = await client.post("/run_code", json=body)
+            return response.status, await response.json()
+
+    return asyncio.run(ask())
+
+
+def _run(code: str, **body: Any) -> dict[str, Any]:
+    status, answer = _asked(code=code, language="python", **body)
+    assert status == 200
+    return answer
+
+
+def test_a_program_that_ends_well_is_a_success() -> None:
+    answer = _run("print(6 * 7)")
+    assert answer["run_result"].pop("execution_time") > 0
+    run_result = {"status": "Finished", "return_code": 0, "stdout": "42\n", "stderr": ""}
+    assert answer == {"status": "Success", "message": "", "compile_result": None, "run_result": run_result, "files": {}}
+
+
+def test_a_program_that_raises_has_failed() -> None:
+    answer = _run("1 / 0")
+    assert (answer["status"], answer["run_result"]["return_code"]) == ("Failed", 1)
+    assert answer["run_result"]["stdout"].endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_a_request_may_lower_the_limits() -> None:
+    answer = _run("while True: pass", run_timeout=0.3)
+    assert (answer["status"], answer["run_result"]["status"]) == ("Failed", "TimeLimitExceeded")
+    assert "MemoryError" in _run("bytearray(200 << 20)", memory_limit_MB=100)["run_result"]["stdout"]
+
+
+def test_a_request_may_not_raise_them() -> None:
+    assert "MemoryError" in _run("bytearray(600 << 20)", memory_limit_MB=100_000)["run_result"]["stdout"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"code": "1"},
+        {"code": "1", "language": "bash"},
+        {"code": 1, "language": "python"},
+        {"code": "1", "language": "python", "run_timeout": "soon"},
+    ],
+)
+def test_what_the_server_cannot_do_is_refused(body: dict[str, Any]) -> None:
+    assert _asked(**body)[0] == 422

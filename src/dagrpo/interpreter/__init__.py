@@ -1,0 +1,1 @@
+"""Programs that the policy writes, run elsewhere: in our own sandboxes or by a Sandbox Fusion server."""

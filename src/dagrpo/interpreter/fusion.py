@@ -1,0 +1,86 @@
+"""The side that asks in Sandbox Fusion's protocol, github.com/bytedance/SandboxFusion. An answer or a failure comes in bounded time.
+
+Of its POST /run_code: code, language, run_timeout, compile_timeout and memory_limit_MB, answered with status (Success, Failed,
+SandboxError), message and run_result (status, execution_time, return_code, stdout, stderr). No files, no notebooks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo_sandbox import Limits, Result, Status
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+MOST_BYTES = 8 << 20  # of an answer
+WAITING_SECONDS = 20.0  # for the server's own queue, beyond what the program may take
+
+
+class FusionClient:
+    """Asks one server."""
+
+    def __init__(self, url: str, session: ClientSession, limits: Limits) -> None:
+        self._url = f"{url.rstrip('/')}/run_code"
+        self._session = session
+        self._limits = limits
+
+    async def run(self, program: str) -> Result:
+        """What came of a program. InfrastructureFailure names the server and what it did."""
+        from aiohttp import ClientError, ClientTimeout
+
+        limits = self._limits
+        body = {
+            "code": program,
+            "language": "python",
+            "run_timeout": limits.seconds,
+            "compile_timeout": limits.seconds,
+            "memory_limit_MB": limits.memory_mb,
+        }
+        seconds = limits.seconds + WAITING_SECONDS
+        try:
+            async with self._session.post(self._url, json=body, timeout=ClientTimeout(total=seconds)) as response:
+                answer = await self._bounded(response)
+        except TimeoutError:
+            raise InfrastructureFailure(f"{self._url} did not answer within {seconds:g} s.") from None
+        except (ClientError, OSError) as error:
+            raise InfrastructureFailure(f"{self._url} cannot be asked: {error}") from error
+        return self._result(answer)
+
+    async def _bounded(self, response: ClientResponse) -> bytes:
+        answer = bytearray()
+        async for chunk in response.content.iter_chunked(1 << 16):
+            answer += chunk
+            if len(answer) > MOST_BYTES:
+                response.close()
+                raise InfrastructureFailure(f"{self._url} answered with more than {MOST_BYTES} bytes.")
+        if response.status != 200:
+            raise InfrastructureFailure(f"{self._url} answered {response.status}: {_start(answer)}")
+        return bytes(answer)
+
+    def _result(self, answer: bytes) -> Result:
+        try:
+            body = json.loads(answer)
+            if body["status"] == "SandboxError":
+                raise InfrastructureFailure(f"{self._url} failed: {str(body.get('message'))[:200]}")
+            run = body["run_result"]
+            output = (run.get("stdout") or "") + (run.get("stderr") or "")
+            return Result(stdout=output, status=_status(run), seconds=float(run.get("execution_time") or 0.0))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise InfrastructureFailure(
+                f"{self._url} did not answer in Sandbox Fusion's protocol: {_start(answer)}"
+            ) from None
+
+
+def _status(run: Mapping[str, Any]) -> Status:
+    """KeyError for a status that is none of the protocol."""
+    statuses: dict[str, Status] = {"Finished": "ok", "TimeLimitExceeded": "timed_out"}
+    status = statuses[run["status"]]
+    return "error" if status == "ok" and run["return_code"] != 0 else status
+
+
+def _start(answer: bytes | bytearray) -> str:
+    return answer[:200].decode(errors="replace")

@@ -1,0 +1,111 @@
+"""The tool code_interpreter, ready to be called: what the policy is told of a program, and whose fault a failure is.
+
+A program that fails is the policy's affair: it is told what the program printed, the traceback included, and why it was
+stopped. Where no program can be run at all, the policy has no part in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, OpenTool, StatelessTool, ToolFailure
+from dagrpo_sandbox import Limits, Result, SandboxPool, SandboxUnavailable, Session
+
+Run = Callable[[str], Awaitable[Result]]
+
+
+class Interpreter(StatelessTool):
+    """Each program begins with nothing. `run` raises InfrastructureFailure."""
+
+    def __init__(self, run: Run, limits: Limits, most_characters: int) -> None:
+        self._run = run
+        self._limits = limits
+        self._most_characters = most_characters
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """What the program printed. ToolFailure for one that failed, InfrastructureFailure where none could run."""
+        return told(await self._run(arguments["code"]), self._limits, self._most_characters)
+
+
+class SessionInterpreter:
+    """The programs of one attempt share their variables."""
+
+    def __init__(self, pool: SandboxPool, limits: Limits, most_characters: int) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._most_characters = most_characters
+        self._sessions: dict[str, Session] = {}
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """As Interpreter.call; a program that is stopped takes the variables with it, which the policy is told."""
+        if context.trajectory not in self._sessions:
+            self._sessions[context.trajectory] = self._pool.session()
+        result = await available(self._sessions[context.trajectory].run(arguments["code"]))
+        lost = "" if result.status in ("ok", "error") else " Variables of earlier calls are lost."
+        return told(result, self._limits, self._most_characters, lost)
+
+    async def forget(self, trajectory: str) -> None:
+        """Its variables and processes are gone."""
+        session = self._sessions.pop(trajectory, None)
+        if session is not None:
+            await session.close()
+
+
+@asynccontextmanager
+async def local_interpreter(
+    limits: Limits, most_characters: int, parallel: int | None, *, keep: bool
+) -> AsyncIterator[OpenTool]:
+    """In our own sandboxes. UserError where nothing can be isolated."""
+    pool = SandboxPool(limits, size=parallel or os.cpu_count() or 1)
+    try:
+        await pool.__aenter__()
+    except SandboxUnavailable as error:
+        raise UserError(f"The tool code_interpreter cannot run here: {error}.") from error
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(pool)
+        if keep:
+            yield SessionInterpreter(pool, limits, most_characters)
+        else:
+            yield Interpreter(lambda program: available(pool.run(program)), limits, most_characters)
+
+
+@asynccontextmanager
+async def fusion_interpreter(url: str, limits: Limits, most_characters: int) -> AsyncIterator[OpenTool]:
+    """By a Sandbox Fusion server."""
+    from aiohttp import ClientSession
+
+    from dagrpo.interpreter.fusion import FusionClient
+
+    async with ClientSession() as session:
+        yield Interpreter(FusionClient(url, session, limits).run, limits, most_characters)
+
+
+async def available(result: Awaitable[Result]) -> Result:
+    """InfrastructureFailure where no sandbox could be had."""
+    try:
+        return await result
+    except SandboxUnavailable as error:
+        raise InfrastructureFailure(str(error)) from error
+
+
+def told(result: Result, limits: Limits, most_characters: int, lost: str = "") -> str:
+    """A result as the policy is told of it. ToolFailure when the program did not end well."""
+    output = result.stdout[:most_characters]
+    if result.status == "ok" and len(output) == len(result.stdout):
+        return output or "[The program printed nothing.]"
+    why = {
+        "ok": f"[Only the first {most_characters} characters are shown.]",
+        "error": "" if output else "[The program ended with an error and printed nothing.]",
+        "timed_out": f"[The program was stopped: it ran for more than {limits.seconds:g} seconds.{lost}]",
+        "output_limit": f"[The program was stopped: it printed more than {most_characters} characters.{lost}]",
+        "memory_limit": f"[The program was stopped: it used more than {limits.memory_mb} MiB of memory.{lost}]",
+        "killed": f"[The program was ended by a signal.{lost}]",
+    }[result.status]
+    text = output if not why else f"{output}\n{why}" if output else why
+    if result.status == "ok":
+        return text
+    raise ToolFailure(text)

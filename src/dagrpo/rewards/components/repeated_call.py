@@ -1,0 +1,38 @@
+"""repeated_call: a penalty for asking a tool what it was asked before."""
+
+import json
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.files import canonical_json
+from dagrpo.records import ToolCall
+from dagrpo.rewards.components import Component, Judged, Weighted
+
+
+class Config(Weighted):
+    """0 to -1: a penalty for every call that repeats an earlier one, whether that worked or not."""
+
+    per_call: Annotated[float, Field(gt=0, le=1)] = Field(0.25, description="Penalty for each such call.")
+
+
+def repeated_call(judged: Judged, config: Config) -> float:
+    """-min(1, per_call * calls with the name and arguments of an earlier one).
+
+    Gamed by another spelling of the same question, such as one more space in an argument. It also hits a policy that
+    rightly asks again after a time-out.
+    """
+    calls = judged.attempt.calls
+    repeated = len(calls) - len({_asked(call) for call in calls})
+    return -min(1.0, config.per_call * repeated)
+
+
+def _asked(call: ToolCall) -> tuple[str, str]:
+    """What was asked of which tool, whatever the order of the keys and the space between them."""
+    try:
+        return call.name, canonical_json(json.loads(call.arguments))
+    except (ValueError, RecursionError):  # not JSON, or nested without end: as the policy wrote it
+        return call.name, call.arguments
+
+
+COMPONENT = Component(config=Config, function=repeated_call, needs_tools=True)

@@ -1,0 +1,35 @@
+"""llama3: `{"name": ..., "parameters": {...}}`, after <|python_tag|> or as the whole answer; several are parted by `;`."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dagrpo.rollout.calls import Attempt, CallSyntax, Schemas
+from dagrpo.rollout.calls.json_text import spelled_json
+from dagrpo.rollout.calls.listed import Listing, listed_calls, opened_calls
+
+OPENING = "<|python_tag|>"
+_BARE = re.compile(r'\s*(?=\{\s*"name"\s*:)')
+_LISTING = Listing(opening=OPENING, between=re.compile(r"\s*;\s*(?=\{)"))
+
+
+def read(text: str, schemas: Schemas) -> Iterator[Attempt]:
+    """The calls after each <|python_tag|>, and those that the text begins with."""
+    bare, end = _BARE.match(text), 0
+    if bare is not None:
+        for attempt in listed_calls(text, bare.end(), bare.end(), _LISTING):
+            yield attempt
+            end = attempt.end
+    yield from opened_calls(text, OPENING, end, _calls)
+
+
+def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Without the marker, as Llama 3's template writes a call."""
+    return ";".join(spelled_json({"name": name, "parameters": arguments}) for name, arguments in calls)
+
+
+def _calls(text: str, start: int) -> Iterator[Attempt]:
+    return listed_calls(text, start, start + len(OPENING), _LISTING)
+
+
+CALLS = CallSyntax(openings=(OPENING,), read=read, spell=spell)

@@ -1,0 +1,64 @@
+"""renderers: a family of models with framing of its own, by the hand-written renderer that the library `renderers` has for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dagrpo.params.plugged import Choice
+from dagrpo.rollout.chat import Chat, ChatFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Family = Literal[
+    "deepseek-r1",
+    "deepseek-v3",
+    "deepseek-v4",
+    "gemma4",
+    "glm-4.5",
+    "glm-5",
+    "glm-5.1",
+    "glm-5.3",
+    "gpt-oss",
+    "hy3",
+    "inkling",
+    "kimi-k2",
+    "kimi-k2.5",
+    "laguna-m.1",
+    "laguna-s-2.1",
+    "laguna-xs-2.1",
+    "laguna-xs.2",
+    "llama-3",
+    "minimax-m2",
+    "nemotron-3",
+    "nemotron-3-ultra",
+    "nemotron-3.5",
+    "prime-qwen3",
+    "qwen3",
+    "qwen3-vl",
+    "qwen3.5",
+    "qwen3.6",
+    "qwen3.8",
+]
+
+
+class Config(Choice):
+    """A family of models that the library `renderers` writes and reads."""
+
+    name: Literal["renderers"] = Field("renderers", description="A family's renderer of the library `renderers`.")
+    family: Family = Field(description="Which family. It is never guessed from the model's name.")
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="Options of the family's renderer, such as {enable_thinking: false}."
+    )
+
+
+def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
+    """UserError: an option that the family does not have, or a tokenizer without the family's markers."""
+    from dagrpo.rollout.family_format import family_format
+
+    return family_format(tokenizer, config.family, config.options)
+
+
+CHAT = Chat(config=Config, bind=bind)

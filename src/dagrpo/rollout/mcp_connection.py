@@ -1,0 +1,184 @@
+"""One connection to an MCP server, made again when the server dies. The protocol is the official package's.
+
+A program is started once and shared by all attempts. What it writes to stderr goes to a file. Not here: sampling,
+resources and prompts, which a server may also offer; and a limit on the time of a call, which is the agent's.
+"""
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, ToolFunction
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a server is: a program with its arguments, or a URL."""
+
+    command: tuple[str, ...]
+    environment: tuple[str, ...]  # names of variables that the program gets beside the usual ones
+    url: str | None
+    seconds: float  # to start and to answer the first questions
+
+    def __str__(self) -> str:
+        return self.url or " ".join(self.command)
+
+
+class Connection:
+    """A client in a task of its own, since whoever opened one has to close it."""
+
+    def __init__(self, address: Address, log: Path) -> None:
+        self._address = address
+        self._log = log
+        self._lock = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def functions(self) -> list[ToolFunction]:
+        """What the server offers. InfrastructureFailure: it does not say."""
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(self._address.seconds):
+                tools = (await client.list_tools()).tools
+        except Exception as error:  # the border to other people's programs
+            raise InfrastructureFailure(f"{self._address} does not say what it offers: {_reason(error)}") from error
+        return [
+            ToolFunction(name=tool.name, description=tool.description or tool.name, parameters=dict(tool.input_schema))
+            for tool in tools
+        ]
+
+    async def call(self, function: str, arguments: Mapping[str, Any]) -> str:
+        """The result of a call. ToolFailure: what the tool says was wrong. InfrastructureFailure: the server is gone."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        client = await self._connected()
+        try:
+            return _text(await client.call_tool(function, dict(arguments)))
+        except ToolFailure:
+            raise
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED:
+                raise ToolFailure(error.message) from error
+            await self._lose(client)
+            raise InfrastructureFailure(f"{self._address} died in a call of {function}.") from error
+        except Exception as error:  # the border to other people's programs
+            await self._lose(client)
+            raise InfrastructureFailure(f"{self._address} failed in {function}: {_reason(error)}") from error
+
+    async def _connected(self) -> "Client":
+        async with self._lock:
+            if self._client is None:
+                self._client = await self._open()
+            return self._client
+
+    async def _lose(self, client: "Client") -> None:
+        """The next call connects anew, unless another has done so."""
+        async with self._lock:
+            if self._client is client:
+                await self._close()
+
+    async def _open(self) -> "Client":
+        ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._closing = asyncio.Event()
+        self._keeper = asyncio.create_task(self._keep(ready, self._closing))
+        try:
+            async with asyncio.timeout(self._address.seconds):
+                return await asyncio.shield(ready)
+        except Exception as error:  # the border to other people's programs
+            self._keeper.cancel()
+            await self._close()
+            raise InfrastructureFailure(
+                f"{self._address} cannot be reached: {_reason(error)}.{self._said()}"
+            ) from error
+
+    async def _keep(self, ready: "asyncio.Future[Client]", closing: asyncio.Event) -> None:
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("a") as log:
+            server: Any = self._address.url
+            if server is None:
+                program, *arguments = self._address.command
+                passed = {name: os.environ[name] for name in self._address.environment if name in os.environ}
+                server = stdio_client(StdioServerParameters(command=program, args=arguments, env=passed), errlog=log)
+            try:
+                async with Client(server) as client:
+                    if not ready.done():
+                        ready.set_result(client)
+                    await closing.wait()
+            except Exception as error:  # noqa: BLE001 - whoever waits raises it; later it is told by the call that fails
+                if not ready.done():
+                    ready.set_exception(error)
+
+    async def _close(self) -> None:
+        keeper, self._keeper, self._client = self._keeper, None, None
+        self._closing.set()
+        if keeper is not None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([keeper])
+
+    def _said(self) -> str:
+        """The end of what a program wrote to stderr."""
+        said = self._log.read_text(errors="replace").strip()[-500:] if self._log.exists() else ""
+        return f" It said: {said.rstrip('.')}." if said else ""
+
+
+def _text(result: "CallToolResult") -> str:
+    parts: Sequence[Any] = result.content
+    texts = [part.text if part.type == "text" else f"[{part.type}]" for part in parts]
+    text = "\n".join(texts) or json.dumps(result.structured_content, ensure_ascii=False)
+    if result.is_error:
+        raise ToolFailure(text)
+    return text
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, without the groups that anyio wraps it in."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+@lru_cache
+def offered(address: Address) -> tuple[ToolFunction, ...]:
+    """What a server offers, asked once. UserError: it cannot be asked.
+
+    In a thread with a loop of its own, since whoever asks may be in a loop.
+    """
+
+    async def ask() -> list[ToolFunction]:
+        with tempfile.TemporaryDirectory() as folder:
+            async with Connection(address, Path(folder) / "mcp.log") as connection:
+                return await connection.functions()
+
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            return tuple(thread.submit(asyncio.run, ask()).result())
+    except InfrastructureFailure as failure:
+        raise UserError(f"rollout.tools.mcp: {failure} Start the server by hand to see why.") from failure

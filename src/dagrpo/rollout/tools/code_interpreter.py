@@ -1,0 +1,66 @@
+"""code_interpreter: runs a Python program in a sandbox, by itself or in a session that keeps variables."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
+
+FUNCTION = function_of_text(
+    "code_interpreter",
+    "Run a Python program and return what it prints.",
+    "code",
+    "The program. Print what you want to see.",
+)
+
+
+class Config(ToolSection):
+    """A Python interpreter."""
+
+    mode: Literal["per_call", "session"] = Field(
+        "per_call",
+        description="per_call: a program begins with nothing; session: it knows the trajectory's earlier ones.",
+    )
+    seconds: Annotated[float, Field(gt=0)] = Field(10.0, description="Seconds for one program.")
+    memory_mb: Annotated[int, Field(ge=64)] = Field(512, description="MiB for all processes of a program.")
+    max_output_characters: Annotated[int, Field(ge=16)] = Field(
+        16384, description="Characters that a program may print; one that prints more is stopped."
+    )
+    processes: Annotated[int, Field(ge=1)] = Field(16, description="Processes and threads of a program.")
+    parallel: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Programs that run at the same time; null: as many as there are CPU cores."
+    )
+    sandbox_fusion: str | None = Field(
+        None, description="URL of a Sandbox Fusion server, such as http://127.0.0.1:8080; null: sandboxes of our own."
+    )
+
+    @model_validator(mode="after")
+    def _sessions_are_ours(self) -> Self:
+        if self.sandbox_fusion and self.mode == "session":
+            raise UserError("Sandbox Fusion keeps no variables: set rollout.tools.code_interpreter.mode to per_call")
+        return self
+
+
+@asynccontextmanager
+async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
+    from dagrpo.interpreter.opened import fusion_interpreter, local_interpreter
+    from dagrpo_sandbox import Limits
+
+    limits = Limits(
+        seconds=config.seconds,
+        memory_mb=config.memory_mb,
+        processes=config.processes,
+        output_bytes=4 * config.max_output_characters,  # of UTF-8, at most
+    )
+    async with (
+        fusion_interpreter(config.sandbox_fusion, limits, config.max_output_characters)
+        if config.sandbox_fusion
+        else local_interpreter(limits, config.max_output_characters, config.parallel, keep=config.mode == "session")
+    ) as interpreter:
+        yield interpreter
+
+
+TOOL = Tool(config=Config, functions=lambda config: [FUNCTION], open=_open, repeatable=lambda config: False)

@@ -1,0 +1,70 @@
+"""mcp: the tools of any MCP server, a program on this machine or a URL, by the official package."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.mcp_connection import Address, Connection, offered
+from dagrpo.rollout.tools import (
+    CallContext,
+    OpenTool,
+    StatelessTool,
+    Tool,
+    ToolFunction,
+    ToolPlace,
+    ToolSection,
+)
+
+
+class Config(ToolSection):
+    """The tools of an MCP server."""
+
+    command: list[str] = Field(
+        [], description="The program and its arguments; it is started once, and speaks over stdio."
+    )
+    environment: list[str] = Field(
+        [], description="Names of variables that the program is given beside PATH, HOME and the like."
+    )
+    url: str | None = Field(None, description="Of a server that runs already, in the place of a command.")
+    functions: list[str] = Field([], description="Names of the tools to offer; []: all.")
+    seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds to start and to say what it offers.")
+
+
+class McpTool(StatelessTool):
+    """Hands calls to the server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """What the server answers. ToolFailure: the tool failed. InfrastructureFailure: the server is gone."""
+        return await self._connection.call(function, arguments)
+
+
+def _address(config: Config) -> Address:
+    if bool(config.command) == bool(config.url):
+        raise UserError(
+            "rollout.tools.mcp names no server, or two: set rollout.tools.mcp.command or rollout.tools.mcp.url."
+        )
+    command, environment = tuple(config.command), tuple(config.environment)
+    return Address(command=command, environment=environment, url=config.url, seconds=config.seconds)
+
+
+def _functions(config: Config) -> list[ToolFunction]:
+    functions = {function.name: function for function in offered(_address(config))}
+    if missing := set(config.functions) - set(functions):
+        named, known = ", ".join(sorted(missing)), ", ".join(functions)
+        raise UserError(f"rollout.tools.mcp.functions names {named}: the server has {known}.")
+    return [functions[name] for name in config.functions or functions]
+
+
+@asynccontextmanager
+async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
+    async with Connection(_address(config), place.folder / "mcp.log") as connection:
+        yield McpTool(connection)
+
+
+TOOL = Tool(config=Config, functions=_functions, open=_open, repeatable=lambda config: False)

@@ -1,0 +1,92 @@
+"""Products of three-digit numbers and sums of five-digit ones: nothing that a tiny model does in its head, all with a calculator.
+
+arithmetic_tool offers it; arithmetic_alone poses the same problems without. A share of the train problems demonstrates a
+call, and the rest state the answer at once: fine-tuning shows how to call, and that it pays is left to GRPO. Widths are
+fixed, which makes an expression easy to copy. 12*34 counts as the same problem as 34*12, and no test problem is in train.
+"""
+
+import random
+from dataclasses import dataclass
+from functools import partial
+
+from dagrpo.params.data import ArithmeticTool, Data
+from dagrpo.records import Example
+from dagrpo.tasks.demonstration import called, result, said
+from dagrpo.tasks.generated import demonstrating, distinct, generated
+from dagrpo.tasks.task import Problems, Task, chat
+
+TOOL = "calculator"
+LEVELS = ("product_3_digit", "sum_5_digit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calculation:
+    """Two numbers to be multiplied or added."""
+
+    level: str
+    first: int
+    second: int
+
+    @property
+    def expression(self) -> str:
+        """As it is asked for, and as it is copied into a call."""
+        return f"{self.first}{'*' if self.level == 'product_3_digit' else '+'}{self.second}"
+
+    @property
+    def value(self) -> str:
+        """What the calculator answers."""
+        return str(self.first * self.second if self.level == "product_3_digit" else self.first + self.second)
+
+
+def load(params: Data, task: str, tools: tuple[str, ...]) -> Problems:
+    """The problems of `params.arithmetic_tool`, half of them of each level."""
+    wanted = params.arithmetic_tool
+    drawn = _calculations(wanted)
+    share = wanted.demonstrated_calls if tools else 0.0
+    calling = demonstrating(wanted.train, share, f"arithmetic_tool/{wanted.seed}")
+    train = [_example("train", i, each, tools, i in calling) for i, each in enumerate(drawn[wanted.test :])]
+    test = [_example("test", i, each, tools, False) for i, each in enumerate(drawn[: wanted.test])]
+    return generated(task, {"train": train, "test": test}, levels=LEVELS)
+
+
+def _calculations(wanted: ArithmeticTool) -> list[Calculation]:
+    """The test problems, then those of train, the levels in turn."""
+    streams = [
+        distinct(
+            partial(_drawn, random.Random(f"arithmetic_tool/{wanted.seed}/{level}"), level),
+            lambda drawn: frozenset((drawn.first, drawn.second)),
+            "data.arithmetic_tool",
+        )
+        for level in LEVELS
+    ]
+    return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
+
+
+def _drawn(numbers: random.Random, level: str) -> Calculation:
+    low, high = (100, 999) if level == "product_3_digit" else (10_000, 99_999)
+    return Calculation(level=level, first=numbers.randint(low, high), second=numbers.randint(low, high))
+
+
+def _example(split: str, index: int, drawn: Calculation, tools: tuple[str, ...], calls: bool) -> Example:
+    answer = f"#### {drawn.value}"
+    turns = (called(TOOL, {"expression": drawn.expression}), result(drawn.value), said(answer))
+    return Example(
+        task="arithmetic_tool",
+        split=split,
+        index=index,
+        prompt=chat(f"{drawn.expression}="),
+        question=f"{drawn.expression}=",
+        answer=answer,
+        ground_truth=drawn.value,
+        data_source="arithmetic_tool",
+        ability=drawn.level,
+        tools=tools,
+        demonstration=turns if calls else (),
+    )
+
+
+def _task(name: str, tools: tuple[str, ...] = ()) -> Task:
+    return Task(name=name, load=partial(load, task=name, tools=tools), verifier="gsm8k", tools=tools)
+
+
+TASKS = (_task("arithmetic_tool", (TOOL,)), _task("arithmetic_alone"))

@@ -1,0 +1,148 @@
+"""Numbers that a short Python program gives, and nobody's head: digit sums of powers, divisors of sums, primes in a range.
+
+The program is one line without a quotation mark, and its numbers stand in the question in the order in which it takes them. A
+share of the train problems demonstrates it, and the rest state the answer at once. No test problem is in train.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from dagrpo.params.data import Data, PythonMath
+from dagrpo.records import Example
+from dagrpo.tasks.demonstration import called, result, said
+from dagrpo.tasks.generated import demonstrating, distinct, generated
+from dagrpo.tasks.task import Problems, Task, chat
+
+TOOL = "code_interpreter"
+PRIMES = tuple(n for n in range(2, 1000) if all(n % d for d in range(2, math.isqrt(n) + 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A question with places for numbers, a program with the same places, and what the program prints."""
+
+    draw: Callable[[random.Random], tuple[int, ...]]
+    question: str
+    program: str
+    value: Callable[..., int]
+
+
+def _digit_sum(base: int, exponent: int) -> int:
+    return sum(map(int, str(base**exponent)))
+
+
+def _greatest_divisor(a: int, b: int, c: int, d: int) -> int:
+    return math.gcd(a + b, c + d)
+
+
+def _primes(first: int, last: int) -> int:
+    return sum(first <= prime <= last for prime in PRIMES)
+
+
+def _power(numbers: random.Random) -> tuple[int, ...]:
+    return numbers.randint(11, 99), numbers.randint(11, 99)
+
+
+def _sums(numbers: random.Random) -> tuple[int, ...]:
+    """Two sums with a common divisor of two digits, so that the answer is seldom 1."""
+    divisor = numbers.randint(11, 49)
+    sums = [divisor * numbers.randint(2000 // divisor + 1, 9999 // divisor) for _ in range(2)]
+    firsts = [numbers.randint(1000, total - 1000) for total in sums]
+    return firsts[0], sums[0] - firsts[0], firsts[1], sums[1] - firsts[1]
+
+
+def _range(numbers: random.Random) -> tuple[int, ...]:
+    return numbers.randint(100, 499), numbers.randint(500, 999)
+
+
+KINDS: Mapping[str, Kind] = {
+    "digit_sum": Kind(
+        draw=_power,
+        question="Sum of the digits of {}**{}?",
+        program="print(sum(map(int,str({}**{}))))",
+        value=_digit_sum,
+    ),
+    "greatest_divisor": Kind(
+        draw=_sums,
+        question="Greatest common divisor of {}+{} and {}+{}?",
+        program="import math;print(math.gcd({}+{},{}+{}))",
+        value=_greatest_divisor,
+    ),
+    "primes": Kind(
+        draw=_range,
+        question="How many primes are there from {} to {}?",
+        program="print(sum(all(n%d for d in range(2,n)) for n in range({},{}+1)))",
+        value=_primes,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One problem: its kind, and the numbers in it."""
+
+    level: str
+    numbers: tuple[int, ...]
+
+    @property
+    def question(self) -> str:
+        return KINDS[self.level].question.format(*self.numbers)
+
+    @property
+    def program(self) -> str:
+        return KINDS[self.level].program.format(*self.numbers)
+
+    @property
+    def value(self) -> str:
+        return str(KINDS[self.level].value(*self.numbers))
+
+
+def load(params: Data) -> Problems:
+    """The problems of `params.python_math`, the kinds in turn."""
+    wanted = params.python_math
+    drawn = _problems(wanted)
+    running = demonstrating(wanted.train, wanted.demonstrated_calls, f"python_math/{wanted.seed}")
+    train = [_example("train", index, each, index in running) for index, each in enumerate(drawn[wanted.test :])]
+    test = [_example("test", index, each, False) for index, each in enumerate(drawn[: wanted.test])]
+    return generated("python_math", {"train": train, "test": test}, levels=tuple(KINDS))
+
+
+def _problems(wanted: PythonMath) -> list[Drawn]:
+    """The test problems, then those of train."""
+    streams = [
+        distinct(
+            partial(_draw, random.Random(f"python_math/{wanted.seed}/{level}"), level),
+            lambda drawn: drawn.numbers,
+            "data.python_math",
+        )
+        for level in KINDS
+    ]
+    return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
+
+
+def _draw(numbers: random.Random, level: str) -> Drawn:
+    return Drawn(level=level, numbers=KINDS[level].draw(numbers))
+
+
+def _example(split: str, index: int, drawn: Drawn, runs: bool) -> Example:
+    value = drawn.value
+    answer = f"#### {value}"
+    return Example(
+        task="python_math",
+        split=split,
+        index=index,
+        prompt=chat(drawn.question),
+        question=drawn.question,
+        answer=answer,
+        ground_truth=value,
+        data_source="python_math",
+        ability=drawn.level,
+        tools=(TOOL,),
+        demonstration=(called(TOOL, {"code": drawn.program}), result(f"{value}\n"), said(answer)) if runs else (),
+    )
+
+
+TASKS = (Task(name="python_math", load=load, verifier="gsm8k", tools=(TOOL,)),)

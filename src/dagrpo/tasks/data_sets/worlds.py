@@ -1,0 +1,103 @@
+"""Questions about a made-up world that only a search can answer: every answer stands in one passage, and in nothing learned.
+
+The world of the test split is another one, none of whose names is in the world that is trained on; passages.parquet holds
+both. `ability` is the number of passages that a question leads through. A share of the train problems demonstrates the
+searches, one for each passage, and the rest state the answer at once.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dagrpo.params.data import Data, Worlds
+from dagrpo.records import Example
+from dagrpo.search import Passage
+from dagrpo.tasks.demonstration import called, result, said
+from dagrpo.tasks.generated import demonstrating, generated
+from dagrpo.tasks.task import Problems, Task, chat
+from dagrpo.tasks.world import Person, World, names, world
+
+TOOL = "search"
+LEVELS = {1: "1_hop", 2: "2_hops", 3: "3_hops"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question, and the passages that lead to its answer, in the order in which each names the next."""
+
+    text: str
+    answer: str
+    passages: tuple[Passage, ...]
+
+
+def load(params: Data) -> Problems:
+    """The questions of `params.worlds`, over both worlds."""
+    wanted = params.worlds
+    seed = f"worlds/{wanted.seed}"
+    named = names(seed)
+    worlds = {
+        split: world(named, people, f"{seed}/{split}")
+        for split, people in (("train", wanted.train_people), ("test", wanted.test_people))
+    }
+    asked = {split: _shuffled(each, wanted, f"{seed}/{split}/questions") for split, each in worlds.items()}
+    searching = demonstrating(len(asked["train"]), wanted.demonstrated_calls, seed)
+    train = [_example("train", index, question, index in searching) for index, question in enumerate(asked["train"])]
+    test = [_example("test", index, question, False) for index, question in enumerate(asked["test"])]
+    return generated(
+        "worlds",
+        {"train": train, "test": test},
+        levels=[LEVELS[hops] for hops in sorted(set(wanted.hops))],
+        passages=[passage for each in worlds.values() for passage in each.passages],
+    )
+
+
+def _shuffled(one: World, wanted: Worlds, seed: str) -> list[Question]:
+    questions = [
+        question
+        for person in one.people
+        for question in questions_from(one, person)
+        if len(question.passages) in wanted.hops
+    ]
+    random.Random(seed).shuffle(questions)
+    return questions
+
+
+def questions_from(one: World, person: Person) -> Iterator[Question]:
+    """What can be asked along the way from a person to a land: three questions of one hop, two of two, one of three."""
+    firm = one.firms[person.works_for]
+    place = one.places[firm.located_in]
+    way = (person.passage, firm.passage, place.passage)
+    yield Question(text=f"Where was {person.name} born?", answer=person.born_in, passages=way[:1])
+    yield Question(text=f"Who founded {firm.name}?", answer=firm.founded_by, passages=way[1:2])
+    yield Question(text=f"Where does {place.name} lie?", answer=place.located_in, passages=way[2:])
+    yield Question(text=f"Who founded the firm of {person.name}?", answer=firm.founded_by, passages=way[:2])
+    yield Question(text=f"In which land is {firm.name}?", answer=place.located_in, passages=way[1:])
+    yield Question(text=f"In which land is the firm of {person.name}?", answer=place.located_in, passages=way)
+
+
+def _example(split: str, index: int, question: Question, searches: bool) -> Example:
+    answer = f"<answer>{question.answer}</answer>"
+    return Example(
+        task="worlds",
+        split=split,
+        index=index,
+        prompt=chat(question.text),
+        question=question.text,
+        answer=answer,
+        ground_truth=json.dumps([question.answer]),
+        data_source="worlds",
+        ability=LEVELS[len(question.passages)],
+        verifier="exact_match",
+        tools=(TOOL,),
+        demonstration=_demonstration(question.passages, answer) if searches else (),
+    )
+
+
+def _demonstration(passages: Sequence[Passage], answer: str) -> tuple[dict[str, object], ...]:
+    """A search for each name in turn, whose best result is the passage under that name, and the answer."""
+    turns = [turn for passage in passages for turn in (called(TOOL, {"query": passage.title}), result(passage.text))]
+    return (*turns, said(answer))
+
+
+TASKS = (Task(name="worlds", load=load, verifier="exact_match", tools=(TOOL,)),)

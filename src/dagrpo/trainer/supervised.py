@@ -1,0 +1,138 @@
+"""From the rows of a train split to the tokens that supervised fine-tuning learns.
+
+A row's target is its answer or, where it has one, its demonstration: the tokens of a rollout in which the policy had said
+just that, turn by turn, and only what the policy says is learned.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.errors import UserError
+from dagrpo.params.base import Section
+from dagrpo.records import Example
+from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
+from dagrpo.rollout.prompts import read_split
+from dagrpo.rollout.tools import functions_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedSequence:
+    """The tokens of one row.
+
+    Example: prompt (5, 6), target (7, 3): token_ids (5, 6, 7, 3), loss_mask (F, F, T, T).
+    """
+
+    token_ids: tuple[int, ...]  # [tokens], from the prompt's first on
+    loss_mask: tuple[bool, ...]  # [tokens], True on what is learned
+
+
+def supervised_sequences(
+    path: Path, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, tools: Mapping[str, Section]
+) -> list[SupervisedSequence]:
+    """What is learned of each row of a train split. UserError names a row that has nothing to learn, or cannot be written.
+
+    tools: the parameters of tools, by name.
+    """
+    rows = read_split(path)
+    supervision = Supervision(tokenizer, chat)
+    schemas = {offered: _schemas(offered, tools) for offered in {example.tools for example in rows}}
+    return [
+        supervision.sequence(example, schemas[example.tools], f"{path} row {index}")
+        for index, example in enumerate(rows)
+    ]
+
+
+class Supervision:
+    """Writes rows as the tokens of a rollout."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> None:
+        assert tokenizer.eos_token_id is not None, "checked with the model's manifest"
+        self._tokenizer = tokenizer
+        self._chat = chat
+
+    def sequence(self, example: Example, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
+        """The tokens of a row, which UserError calls `where`."""
+        if not (example.demonstration or example.answer.strip()):
+            raise UserError(f"{where}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
+        turns = example.demonstration or ({"role": "assistant", "content": example.answer},)
+        token_ids = list(self._chat.prompt(example.prompt, tools)[1])
+        loss_mask = [False] * len(token_ids)
+        for said, new in _turns(turns):
+            prompt, completion = tuple(token_ids), self._completion(said, token_ids, tools, where)
+            between = self._between(prompt, completion, new, tools, where)
+            token_ids += [*completion, *between]
+            loss_mask += [True] * len(completion) + [False] * len(between)
+        return SupervisedSequence(token_ids=tuple(token_ids), loss_mask=tuple(loss_mask))
+
+    def _completion(
+        self, message: Message, prompt: Sequence[int], tools: Sequence[ToolSchema], where: str
+    ) -> tuple[int, ...]:
+        """What the policy is to say, the end of its turn included."""
+        try:
+            text = self._chat.spelled(message)
+        except UserError as error:
+            raise UserError(f"{where} has a demonstration that cannot be written: {error}") from None
+        written = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        completion = (*written, self._tokenizer.eos_token_id)
+        if message.get("tool_calls"):
+            self._require_read_again(message, prompt, completion, tools, where)
+        return completion
+
+    def _require_read_again(
+        self,
+        message: Message,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        tools: Sequence[ToolSchema],
+        where: str,
+    ) -> None:
+        """A call that the format writes in one way and reads in another would be learned for nothing."""
+        meant = [_called(call) for call in message["tool_calls"]]
+        read = self._chat.parse(prompt, completion, tools).calls
+        faults = [call.fault for call in read if call.status != "ok"]
+        if faults or [(call.name, dict(call.arguments)) for call in read] != meant:
+            reason = faults[0].rstrip(".") if faults else f"{len(read)} calls are read where {len(meant)} were meant"
+            raise UserError(
+                f"{where} demonstrates a call that rollout.chat does not read as one of the task's tools ({reason}): "
+                "choose another rollout.chat, or correct the task's demonstrations."
+            )
+
+    def _between(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        new: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        where: str,
+    ) -> tuple[int, ...]:
+        """What comes between two turns of the policy; nothing after the last."""
+        between = self._chat.extension(prompt, completion, new, tools) if new else ()
+        if between is None:
+            raise UserError(
+                f"{where} has a demonstration of several turns, and the model's chat template rewrites earlier turns when "
+                "it goes on: use another model, or set sft.steps to 0."
+            )
+        return between
+
+
+def _turns(messages: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
+    """Each message of the policy, and what is said to it before its next one."""
+    turns: list[tuple[Message, list[Message]]] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            turns.append((message, []))
+        else:
+            turns[-1][1].append(message)
+    return turns
+
+
+def _schemas(names: Sequence[str], tools: Mapping[str, Section]) -> list[ToolSchema]:
+    return [function.schema for offered in functions_of(names, tools).values() for function in offered]
+
+
+def _called(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return call["function"]["name"], dict(call["function"]["arguments"])

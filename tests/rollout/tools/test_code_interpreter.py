@@ -1,0 +1,152 @@
+"""What the policy is told of its programs, and what is no fault of theirs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from dagrpo.tasks.tools import CODE_INTERPRETER
+from tests.interpreter.servers import listening
+from tests.rollout.tools.calls import NOWHERE, called, context
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import TOOLS, InfrastructureFailure, OpenTool, ToolFailure
+from dagrpo.rollout.tools.code_interpreter import Config
+from dagrpo_sandbox import Limits as SandboxLimits
+from dagrpo_sandbox import SandboxUnavailable, bubblewrap
+from dagrpo_sandbox.server import application
+
+TOOL = TOOLS.get("code_interpreter")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bubblewrap() -> None:
+    try:
+        bubblewrap.find_installation()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+def _run(code: str, config: Config | None = None) -> str:
+    return called("code_interpreter", config, code=code)
+
+
+def _fails(code: str, config: Config | None = None) -> str:
+    with pytest.raises(ToolFailure) as failure:
+        _run(code, config)
+    return str(failure.value)
+
+
+def _use(config: Config, use: Callable[[OpenTool], Awaitable[None]]) -> None:
+    async def opened() -> None:
+        async with TOOL.open(config, NOWHERE) as tool:
+            await use(tool)
+
+    asyncio.run(opened())
+
+
+def test_the_policy_is_told_of_the_tool_in_the_words_of_the_data() -> None:
+    (function,) = TOOL.functions(Config())
+    assert function.schema == CODE_INTERPRETER.schema
+
+
+def test_a_program_is_answered_with_what_it_prints() -> None:
+    assert _run("print(sum(range(101)))") == "5050\n"
+
+
+def test_a_program_that_prints_nothing_is_told_so() -> None:
+    assert _run("6 * 7") == "[The program printed nothing.]"
+
+
+def test_a_program_that_raises_is_told_its_traceback() -> None:
+    told = _fails("print(1)\nprint(x)")
+    assert told.startswith("1\nTraceback")
+    assert "NameError: name 'x' is not defined" in told
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("while True: pass", "it ran for more than 0.5 seconds"),
+        ("while True: print('x')", "it printed more than 100 characters"),
+        ("import os; os.kill(os.getpid(), 9)", "ended by a signal"),
+        ("raise SystemExit(1)", "ended with an error and printed nothing"),
+    ],
+)
+def test_a_program_that_is_stopped_is_told_why(code: str, why: str) -> None:
+    assert why in _fails(code, Config(seconds=0.5, max_output_characters=100))
+
+
+def test_output_beyond_the_limit_is_cut_in_characters() -> None:
+    told = _run("print('ü' * 20, end='')", Config(max_output_characters=16))
+    assert told == "ü" * 16 + "\n[Only the first 16 characters are shown.]"
+
+
+def test_calls_share_nothing_unless_asked_for() -> None:
+    async def use(tool: OpenTool) -> None:
+        await tool.call("code_interpreter", {"code": "x = 5"}, context())
+        with pytest.raises(ToolFailure, match="NameError"):
+            await tool.call("code_interpreter", {"code": "print(x)"}, context())
+
+    _use(Config(), use)
+
+
+def test_a_session_belongs_to_one_attempt_until_it_is_over() -> None:
+    async def use(tool: OpenTool) -> None:
+        for trajectory in ("one", "other"):
+            await tool.call("code_interpreter", {"code": f"x = {trajectory!r}"}, context(trajectory=trajectory))
+        told = await tool.call("code_interpreter", {"code": "print(x)"}, context(trajectory="one"))
+        assert told == "one\n"
+        await tool.forget("one")
+        with pytest.raises(ToolFailure, match="NameError"):
+            await tool.call("code_interpreter", {"code": "print(x)"}, context(trajectory="one"))
+        assert await tool.call("code_interpreter", {"code": "print(x)"}, context(trajectory="other")) == "other\n"
+
+    _use(Config(mode="session", parallel=2), use)
+
+
+def test_a_session_that_is_lost_is_told_to_the_policy() -> None:
+    told = _fails("while True: pass", Config(mode="session", seconds=0.3))
+    assert told.endswith("Variables of earlier calls are lost.]")
+
+
+def test_a_sandbox_fusion_server_answers_the_same() -> None:
+    async def asked() -> list[str]:
+        async with (
+            listening(application(SandboxLimits(), 1)) as url,
+            TOOL.open(Config(sandbox_fusion=url), NOWHERE) as tool,
+        ):
+            told = await tool.call("code_interpreter", {"code": "print(6 * 7)"}, context())
+            with pytest.raises(ToolFailure, match="ZeroDivisionError"):
+                await tool.call("code_interpreter", {"code": "1 / 0"}, context())
+            return [told]
+
+    assert asyncio.run(asked()) == ["42\n"]
+
+
+def test_sandboxes_that_no_longer_start_are_no_fault_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(tool: OpenTool) -> None:
+        monkeypatch.setattr(bubblewrap, "INSTALL", "")
+        monkeypatch.setattr("dagrpo_sandbox.sandbox.command", lambda *given, **names: ["/nonexistent/bwrap"])
+        with pytest.raises(ToolFailure):
+            await tool.call("code_interpreter", {"code": "open('/tmp/x', 'w'); 1 / 0"}, context())  # it is replaced
+        with pytest.raises(InfrastructureFailure, match="bubblewrap cannot isolate"):
+            await tool.call("code_interpreter", {"code": "print(1)"}, context())
+
+    _use(Config(parallel=1), use)
+
+
+def test_without_bubblewrap_the_tool_is_refused_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bubblewrap, "_candidates", list)
+    with pytest.raises(UserError, match="apt install bubblewrap"):
+        _run("print(1)")
+
+
+def test_sandbox_fusion_keeps_no_sessions() -> None:
+    with pytest.raises(ValueError, match="mode to per_call"):
+        Config(mode="session", sandbox_fusion="http://127.0.0.1:8080")
+
+
+def test_results_are_recorded_since_a_program_may_read_the_clock() -> None:
+    assert not TOOL.repeatable(Config())

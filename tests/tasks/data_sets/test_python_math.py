@@ -1,0 +1,96 @@
+"""Numbers by short programs: each program is right, fits into a call as it stands, and is run in the tests."""
+
+import contextlib
+import io
+import json
+import math
+import re
+from collections import Counter
+
+import pytest
+
+from dagrpo.params.data import Data, PythonMath
+from dagrpo.records import Example
+from dagrpo.rewards.verifiers.gsm8k import extract
+from dagrpo.tasks.data_sets.python_math import KINDS, load
+from dagrpo.tasks.task import Problems
+
+
+def _load(**wanted: float) -> Problems:
+    return load(Data(python_math=PythonMath.model_validate({"train": 240, "test": 30, **wanted})))
+
+
+@pytest.fixture(scope="module")
+def problems() -> Problems:
+    return _load()
+
+
+def _every(problems: Problems) -> list[Example]:
+    return [*problems.splits["train"], *problems.splits["test"]]
+
+
+def _program(example: Example) -> str:
+    (call,) = example.demonstration[0]["tool_calls"]
+    assert call["function"]["name"] == "code_interpreter"
+    return str(call["function"]["arguments"]["code"])
+
+
+def test_every_program_prints_the_ground_truth_and_the_interpreters_line_break() -> None:
+    for example in _load(demonstrated_calls=1.0).splits["train"]:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(_program(example), "program", "exec"), {})  # our own program, not a policy's
+        assert printed.getvalue() == f"{example.ground_truth}\n"
+        assert example.demonstration[1] == {"role": "tool", "content": printed.getvalue()}
+        assert example.demonstration[2]["content"] == example.answer
+
+
+def test_a_program_is_one_short_line_that_json_does_not_escape() -> None:
+    for example in _load(demonstrated_calls=1.0).splits["train"]:
+        program = _program(example)
+        assert json.dumps(program) == f'"{program}"'
+        assert len(program) < 80
+        assert re.findall(r"\d{2,}", program) == re.findall(r"\d{2,}", example.question)
+
+
+@pytest.mark.parametrize(
+    ("level", "numbers", "value"),
+    [
+        ("digit_sum", (12, 2), 9),  # 144
+        ("greatest_divisor", (5, 7, 10, 8), 6),  # 12 and 18
+        ("primes", (101, 113), 5),  # 101, 103, 107, 109, 113
+        ("primes", (114, 126), 0),
+    ],
+)
+def test_values_by_hand(level: str, numbers: tuple[int, ...], value: int) -> None:
+    assert KINDS[level].value(*numbers) == value
+
+
+def test_the_answer_is_read_and_seldom_one(problems: Problems) -> None:
+    for example in _every(problems):
+        assert extract(example.answer, "exact") == example.ground_truth
+    divisors = [int(e.ground_truth) for e in _every(problems) if e.ability == "greatest_divisor"]
+    assert min(divisors) >= 11
+    for example in _every(problems):
+        if example.ability == "greatest_divisor":
+            a, b, c, d = map(int, re.findall(r"\d+", example.question))
+            assert all(1000 <= number <= 9999 for number in (a, b, c, d))
+            assert math.gcd(a + b, c + d) == int(example.ground_truth)
+
+
+def test_kinds_stand_in_equal_parts_and_no_problem_twice(problems: Problems) -> None:
+    assert Counter(e.ability for e in problems.splits["train"]) == dict.fromkeys(KINDS, 80)
+    assert Counter(e.ability for e in problems.splits["test"]) == dict.fromkeys(KINDS, 10)
+    assert len({e.question for e in _every(problems)}) == 270
+
+
+def test_as_many_problems_as_the_schema_allows_can_be_drawn() -> None:
+    largest = _load(train=8000, test=2000, demonstrated_calls=0.0)
+    assert {split: len(examples) for split, examples in largest.splits.items()} == {"train": 8000, "test": 2000}
+
+
+def test_half_demonstrate_and_the_same_seed_gives_the_same(problems: Problems) -> None:
+    assert sum(bool(e.demonstration) for e in problems.splits["train"]) == 120
+    assert not any(e.demonstration for e in problems.splits["test"])
+    assert _load() == problems
+    assert {e.question for e in _every(_load(seed=1))} != {e.question for e in _every(problems)}

@@ -1,0 +1,132 @@
+"""Made-up worlds: every answer stands in one passage, a search leads to it, and the held-out world is another one."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from dagrpo.params.data import Data, Worlds
+from dagrpo.records import Example
+from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.search.index import Index
+from dagrpo.search.opened import written
+from dagrpo.tasks.data_sets.worlds import load
+from dagrpo.tasks.task import Problems
+from dagrpo.tasks.world import names
+
+NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
+
+
+def _load(**wanted: object) -> Problems:
+    return load(Data(worlds=Worlds.model_validate({"train_people": 60, "test_people": 20, **wanted})))
+
+
+@pytest.fixture(scope="module")
+def problems() -> Problems:
+    return _load()
+
+
+@pytest.fixture(scope="module")
+def index(problems: Problems) -> Index:
+    return Index(problems.passages)
+
+
+def _every(problems: Problems) -> list[Example]:
+    return [*problems.splits["train"], *problems.splits["test"]]
+
+
+def _answer(example: Example) -> str:
+    (answer,) = json.loads(example.ground_truth)
+    return str(answer)
+
+
+def test_each_person_gives_three_questions_of_one_hop_two_of_two_and_one_of_three(problems: Problems) -> None:
+    for split, people in (("train", 60), ("test", 20)):
+        hops = Counter(example.ability for example in problems.splits[split])
+        assert hops == {"1_hop": 3 * people, "2_hops": 2 * people, "3_hops": people}
+    assert problems.levels == ["1_hop", "2_hops", "3_hops"]
+
+
+def test_there_is_one_short_passage_for_each_person_firm_and_place(problems: Problems) -> None:
+    assert len(problems.passages) == len({passage.title for passage in problems.passages}) == 3 * (60 + 20)
+    assert max(len(passage.text) for passage in problems.passages) < 60
+
+
+def test_an_answer_stands_in_one_passage_beside_a_name_that_is_none(problems: Problems) -> None:
+    for example in _every(problems):
+        (passage,) = [each for each in problems.passages if _answer(example) in each.text]
+        assert _answer(example) != passage.title
+        assert len(set(NAME.findall(passage.text)) - {passage.title, _answer(example)}) == 1
+
+
+def test_no_name_of_the_held_out_world_is_in_the_other(problems: Problems) -> None:
+    found = {
+        split: {name for e in examples for name in NAME.findall(f"{e.question} {_answer(e)}")}
+        for split, examples in problems.splits.items()
+    }
+    assert not found["train"] & found["test"]
+    assert len(found["test"]) == 6 * 20
+
+
+def _led_to(index: Index, example: Example) -> list[str]:
+    """The best result for the name in the question, and so on for each name in a result that has a passage."""
+    titles = {passage.title for passage in index.passages}
+    (name,) = NAME.findall(example.question.removeprefix("Where "))
+    found = []
+    for _ in range(int(example.ability[0])):
+        ((row, _score),) = index.search(name, 1)
+        found.append(index.passages[row].text)
+        others = [other for other in NAME.findall(found[-1]) if other in titles - {name}]
+        name = others[0] if others else ""
+    return found
+
+
+def test_a_search_for_one_name_after_the_other_leads_to_the_answer(problems: Problems, index: Index) -> None:
+    for example in problems.splits["test"]:
+        found = _led_to(index, example)
+        assert len(found) == int(example.ability[0])
+        assert [_answer(example) in text for text in found] == [False] * (len(found) - 1) + [True]
+
+
+def test_a_demonstration_shows_what_the_search_finds(problems: Problems, index: Index) -> None:
+    searching = [example for example in problems.splits["train"] if example.demonstration]
+    assert len(searching) == len(problems.splits["train"]) // 2
+    assert not any(example.demonstration for example in problems.splits["test"])
+    for example in searching:
+        *turns, answer = example.demonstration
+        assert len(turns) == 2 * int(example.ability[0])
+        assert answer == {"role": "assistant", "content": f"<answer>{_answer(example)}</answer>"}
+        for call, result in zip(turns[::2], turns[1::2], strict=True):
+            (made,) = call["tool_calls"]
+            assert made["function"]["name"] == "search"
+            ((row, _score),) = index.search(made["function"]["arguments"]["query"], 1)
+            assert result == {"role": "tool", "content": written([index.passages[row].contents], "plain")}
+
+
+def test_the_verifier_reads_the_answer_and_takes_no_other(problems: Problems) -> None:
+    verifier = get_verifier("exact_match")
+    for example in problems.splits["test"]:
+        assert verifier.extract(example.answer, "exact") == _answer(example)
+        assert verifier.equal(_answer(example).lower(), example.ground_truth) is True
+        assert verifier.equal(_answer(example)[:-1], example.ground_truth) is False
+
+
+def test_hops_choose_the_questions_and_leave_the_worlds_as_they_are(problems: Problems) -> None:
+    one = _load(hops=[1])
+    assert one.passages == problems.passages
+    assert {e.question for e in _every(one)} == {e.question for e in _every(problems) if e.ability == "1_hop"}
+    assert one.levels == ["1_hop"]
+
+
+def test_the_same_seed_gives_the_same_worlds_and_another_one_others(problems: Problems) -> None:
+    assert _load() == problems
+    other = {passage.title for passage in _load(seed=1).passages}
+    assert len(other & {passage.title for passage in problems.passages}) < 10
+
+
+def test_names_have_five_or_six_letters_and_repeat_never() -> None:
+    given = names("x")
+    first = [next(given) for _ in range(5000)]
+    assert len(set(first)) == 5000
+    assert {len(name) for name in first} == {5, 6}

@@ -1,0 +1,178 @@
+"""What supervised fine-tuning learns: the tokens of a rollout in which the policy says just that, and nothing between."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trainer import runs
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.errors import UserError
+from dagrpo.files import write_parquet
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.records import Completion, Example
+from dagrpo.rendering import render
+from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema, chat_format
+from dagrpo.rollout.chat.template import Config
+from dagrpo.rollout.session import Session, SessionLimits
+from dagrpo.rollout.tools import functions_of
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.tasks.demonstration import called, result, said
+from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.supervised import Supervision, supervised_sequences
+
+PLAIN = character_tokenizer(256)
+TOKENIZER = character_tokenizer(1024, [("calculator", "expression")])
+CHAT = chat_format(TOKENIZER, Config())
+TOOLS = tuple(function.schema for function in functions_of(["calculator"], {})["calculator"])
+CALLING = replace(
+    runs.example(2),
+    tools=("calculator",),
+    demonstration=(called("calculator", {"expression": "1+2"}), result("3"), said("#### 3")),
+)
+
+
+def _sequence(example: Example, chat: ChatFormat = CHAT) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    written = Supervision(TOKENIZER, chat).sequence(example, TOOLS, "the row")
+    return written.token_ids, written.loss_mask
+
+
+def test_a_row_without_a_demonstration_learns_its_answer_and_the_end_of_the_turn() -> None:
+    example = runs.example(2)
+    row = Supervision(PLAIN, chat_format(PLAIN, Config())).sequence(example, (), "the row")
+    prompt = render(PLAIN, example.prompt)[1]
+    answer = PLAIN(example.answer, add_special_tokens=False)["input_ids"]
+    assert row.token_ids == (*prompt, *answer, PLAIN.eos_token_id)
+    assert row.loss_mask == (*[False] * len(prompt), *[True] * (len(answer) + 1))
+
+
+def test_of_a_demonstration_the_policys_turns_are_learned_and_the_results_are_not() -> None:
+    token_ids, loss_mask = _sequence(CALLING)
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+2"}}\n</tool_call>'
+    assert TOKENIZER.decode(token_ids) == (
+        f"<|user|>{CALLING.question}<|end|><|assistant|>{call}<|end|><|tool|>3<|end|><|assistant|>#### 3<|end|>"
+    )
+    learned = [token for token, is_learned in zip(token_ids, loss_mask, strict=True) if is_learned]
+    assert TOKENIZER.decode(learned) == f"{call}<|end|>#### 3<|end|>"
+    assert len(learned) == 2 + len("1+2") + 1 + len("#### 3") + 1
+
+
+def _rollout(example: Example) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """The sample of a session in which the policy says what the example demonstrates."""
+    answers = [message for message in example.demonstration if message["role"] == "assistant"]
+    spoken = iter([(*TOKENIZER.encode(CHAT.spelled(answer)), TOKENIZER.eos_token_id) for answer in answers])
+
+    async def complete(prompt: tuple[int, ...], longest: int) -> Completion:
+        token_ids = next(spoken)
+        return Completion(token_ids=token_ids, logprobs=(-1.0,) * len(token_ids), finish_reason="stop")
+
+    text, token_ids = CHAT.prompt(example.prompt, TOOLS)
+    problem = Problem(index=0, example=example, text=text, token_ids=token_ids, tools=TOOLS)
+    limits = SessionLimits(turns=9, tokens=10_000, new_tokens=1000)
+    session = Session(problem=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
+    _play(session, example)
+    (sample,) = session.samples()
+    return sample.token_ids, sample.loss_mask
+
+
+def _play(session: Session, example: Example) -> None:
+    import asyncio
+
+    async def play() -> None:
+        turn = await session.ask(example.prompt)
+        new: list[Message] = []
+        for message in example.demonstration[1:]:
+            if message["role"] != "assistant":
+                new.append(message)
+                continue
+            turn, new = await session.ask(new, turn), []
+
+    asyncio.run(play())
+
+
+WORDS = st.text('ab 1+*"\\\n<>{}\u20ac', max_size=12)
+
+
+@given(st.lists(st.tuples(WORDS, WORDS), max_size=3), WORDS)
+def test_the_tokens_are_those_of_a_rollout_in_which_the_policy_says_so(
+    calls: Sequence[tuple[str, str]], answer: str
+) -> None:
+    turns = [
+        each for text, found in calls for each in (called("calculator", {"expression": text}), result(found or "-"))
+    ]
+    example = replace(CALLING, demonstration=(*turns, said(answer)))
+    assert _sequence(example) == _rollout(example)
+
+
+def _write(path: Path, *rows: Example) -> Path:
+    write_parquet(path, to_table(rows))
+    return path
+
+
+def test_rows_with_and_without_a_demonstration_stand_side_by_side(tmp_path: Path) -> None:
+    path = _write(tmp_path / "train.parquet", runs.example(1), CALLING)
+    one, other = supervised_sequences(path, TOKENIZER, CHAT, {})
+    assert (other.token_ids, other.loss_mask) == _sequence(CALLING)
+    assert len(one.token_ids) < len(other.token_ids)
+
+
+def test_a_row_with_nothing_to_learn_is_named(tmp_path: Path) -> None:
+    path = _write(tmp_path / "train.parquet", runs.example(1), replace(runs.example(2), answer=""))
+    with pytest.raises(UserError, match=r"row 1: test has no solutions to fine-tune on: set sft\.steps to 0"):
+        supervised_sequences(path, TOKENIZER, CHAT, {})
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [(called("abacus", {"expression": "1"}), "abacus"), (called("calculator", {"sum": "1"}), "expression")],
+)
+def test_a_call_that_the_task_does_not_offer_is_not_taught(call: Message, reason: str) -> None:
+    example = replace(CALLING, demonstration=(call, result("1"), said("1")))
+    with pytest.raises(UserError, match=rf"the row demonstrates a call that rollout\.chat does not read.*{reason}"):
+        _sequence(example)
+
+
+class OfOneTurn:
+    """A format that writes no calls, and whose template rewrites what was said."""
+
+    prompt = CHAT.prompt
+    parse = CHAT.parse
+    message = CHAT.message
+    text = CHAT.text
+    require_tool_results = CHAT.require_tool_results
+
+    def extension(
+        self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> tuple[int, ...] | None:
+        return None
+
+    def spelled(self, message: Message) -> str:
+        if "tool_calls" in message:
+            raise UserError("this format writes no calls: use another.")
+        return str(message["content"])
+
+
+def test_a_format_that_cannot_spell_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        UserError, match="the row has a demonstration that cannot be written: this format writes no calls"
+    ):
+        _sequence(CALLING, OfOneTurn())
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_in_a_sentence() -> None:
+    dialogue = (said("4"), {"role": "user", "content": "Sure?"}, said("3"))
+    with pytest.raises(UserError, match="the row has a demonstration of several turns, and the model's chat template"):
+        _sequence(replace(CALLING, demonstration=dialogue), OfOneTurn())
+
+
+def test_real_templates_write_the_same_tokens_as_a_rendered_prompt_and_its_answer(data_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(data_folder / "qwen3_tokenizer")
+    row = Supervision(tokenizer, chat_format(tokenizer, Config())).sequence(runs.example(2), (), "the row")
+    prompt = render(tokenizer, runs.example(2).prompt)[1]
+    answer = tokenizer(runs.example(2).answer, add_special_tokens=False)["input_ids"]
+    assert row.token_ids == (*prompt, *answer, tokenizer.eos_token_id)
