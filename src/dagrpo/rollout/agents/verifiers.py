@@ -1,0 +1,104 @@
+"""verifiers: tasks, tools and rewards of a taskset of the package `verifiers`, whose agents make the attempts unchanged.
+
+The package lives in an environment of its own, made when first needed. A problem's ground truth is the key of its task;
+what the attempt was worth, the taskset says: give it a weight with the reward component `reported`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+
+if TYPE_CHECKING:
+    from dagrpo.rollout.gateway.server import Access, Gateway
+    from dagrpo.rollout.programs.service import Service
+    from dagrpo.rollout.session import Session
+    from dagrpo.rollout.trajectory import Problem, Trajectory
+
+
+class Config(Limits):
+    """A taskset of the package `verifiers` (0.4)."""
+
+    taskset: str = Field("", description="Module of the taskset, on PYTHONPATH or installed in the environment.")
+    parameters: dict[str, Any] = Field({}, description="Of the taskset.")
+    harness: str = Field("null", description="Which of the package's agents asks the policy.")
+    lock: str = Field("requirements/verifiers.lock", description="Packages of the environment.")
+    environment: str = Field(".venv-verifiers", description="Folder of the environment; made when first needed.")
+
+
+class VerifiersAgent:
+    """Has a worker in the other environment run a problem's task."""
+
+    def __init__(self, config: Config, gateway: Gateway, worker: Service) -> None:
+        self._config = config
+        self._gateway = gateway
+        self._worker = worker
+
+    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+        """One attempt, ended by the taskset or by limits.seconds."""
+        from dagrpo.rollout.programs.attempt import attempt, told
+        from dagrpo.rollout.programs.report import reported_rewards
+
+        task = {**told(problem, sample_index), "key": problem.example.ground_truth}
+
+        async def run(access: Access) -> Mapping[str, float]:
+            body = {"problem": task, "base_url": access.base_url, "api_key": access.key}
+            return reported_rewards(await self._worker.request(access.identifier, body))
+
+        return await attempt(self._gateway, session, sample_index, run, seconds=self._config.seconds)
+
+
+def worker_command(config: Config, *, listing: bool = False) -> list[str]:
+    """The program that runs, or lists, the taskset's tasks. UserError: its environment cannot be made."""
+    from dagrpo.rollout.programs import verifiers_worker_path
+    from dagrpo.rollout.programs.own_environment import python_of
+
+    told = {
+        "taskset": config.taskset,
+        "parameters": config.parameters,
+        "harness": config.harness,
+        "max_turns": config.max_turns,
+        "list": listing,
+    }
+    python = python_of(Path(config.environment), Path(config.lock))
+    return [str(python.absolute()), "-P", str(verifiers_worker_path()), json.dumps(told)]
+
+
+def worker_variables() -> dict[str, str]:
+    """Ours without secrets. The package prepares its own programs with uv."""
+    from dagrpo.rollout.programs.variables import without_secrets
+
+    variables = without_secrets()
+    return variables | {"PATH": f"{variables.get('PATH', os.defpath)}{os.pathsep}{sysconfig.get_path('scripts')}"}
+
+
+@asynccontextmanager
+async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
+    """The agent, the gateway, and the worker. UserError: no environment, or no taskset."""
+    from dagrpo.errors import UserError
+    from dagrpo.rollout.gateway.server import open_gateway
+    from dagrpo.rollout.programs.own_environment import digest
+    from dagrpo.rollout.programs.service import service
+
+    if not config.taskset:
+        raise UserError("rollout.agent.taskset is empty: name the module of a taskset of the package verifiers.")
+    command = worker_command(config)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    made_from = {"taskset": config.taskset, "lock": config.lock, "lock_sha256": digest(Path(config.lock))}
+    (context.folder / "verifiers.json").write_text(json.dumps(made_from, indent=2) + "\n")
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(open_gateway())
+        worker = await stack.enter_async_context(service(command, worker_variables(), context.folder))
+        yield VerifiersAgent(config, gateway, worker)
+
+
+AGENT = AgentKind(config=Config, open=open_verifiers)

@@ -1,0 +1,52 @@
+"""A Python environment of its own for a package that cannot live in ours: made when first needed, from a lock file."""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from dagrpo.console import say
+from dagrpo.errors import UserError
+
+STAMP = "dagrpo.lock.sha256"  # in the environment's folder: what it was made from
+
+
+def python_of(folder: Path, lock: Path) -> Path:
+    """The environment's interpreter. It is made anew when the lock file has changed. UserError: it cannot be made."""
+    if not lock.exists():
+        raise UserError(f"{lock} is missing: start dagrpo in the project's folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.making").open("w") as making:
+        fcntl.flock(making, fcntl.LOCK_EX)  # another run may be making it
+        stamp = folder / STAMP
+        if not stamp.exists() or stamp.read_text() != digest(lock):
+            _make(folder, lock)
+            stamp.write_text(digest(lock))
+    return folder / "bin" / "python"
+
+
+def digest(lock: Path) -> str:
+    """Of the lock file: what tells one environment from another."""
+    return hashlib.sha256(lock.read_bytes()).hexdigest()
+
+
+def uv() -> str:
+    """The path of uv, which is installed with dagrpo."""
+    found = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    if found is None:
+        raise UserError("uv is needed to make an environment: pip install uv.")
+    return found
+
+
+def _make(folder: Path, lock: Path) -> None:
+    say(f"Making the environment {folder} from {lock}.")
+    commands = [
+        [uv(), "venv", "--quiet", "--clear", str(folder)],
+        [uv(), "pip", "sync", "--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python"), str(lock)],
+    ]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UserError(f"{folder} cannot be made from {lock}: {done.stderr.strip()[-500:]}")

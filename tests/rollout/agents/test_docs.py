@@ -1,0 +1,35 @@
+"""The program in docs/agents.md makes an attempt."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+from tests.rollout.agents.test_environment import context_in
+from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with, tokens
+
+from dagrpo.rollout.agents import AGENTS
+from dagrpo.rollout.agents.program import Config, open_program
+from dagrpo.rollout.trajectory import Trajectory
+
+PAGE = Path(__file__).parents[3] / "docs/agents.md"
+
+
+def test_the_program_of_the_page_works(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    (tmp_path / "agent.py").write_text(code)
+    session = session_with(ScriptedPolicy("three, I think", "3"))
+
+    async def run() -> Trajectory:
+        config = Config(name="program", command=[sys.executable, str(tmp_path / "agent.py")])
+        async with open_program(config, context_in(tmp_path)) as agent:
+            return await agent(session.problem, 0, session)
+
+    trajectory = asyncio.run(run())
+    assert (trajectory.fault, trajectory.text) == ("", "3")
+    assert trajectory.reported == {"reward": 1.0, "turns": 3.0}
+    assert [sample.completion_ids for sample in trajectory.samples] == [tokens("three, I think\x013\x01")]
+
+
+def test_the_page_tells_of_every_agent() -> None:
+    assert set(AGENTS.own_names()) <= set(re.findall(r"^\| (\w+) \|", PAGE.read_text(), re.MULTILINE))
