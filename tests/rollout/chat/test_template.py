@@ -24,7 +24,7 @@ ODD = (
     "Größe",
     "数学",
     "🙂",
-    "e\u0301",
+    "naïve",
     "\n",
     "  ",
     '"',
@@ -193,7 +193,11 @@ def test_chat_markers_in_a_result_stay_text(qwen: PreTrainedTokenizerBase) -> No
 
 def test_a_template_without_tools_results_is_refused_before_training() -> None:
     tokenizer = character_tokenizer(512)
-    tokenizer.chat_template = "{% for message in messages if message.role != 'tool' %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for message in messages if message.role != 'tool' %}"
+        "<|{{ message.role }}|>{{ message.content }}<|end|>"
+        "{% endfor %}"
+    )
     with pytest.raises(UserError, match="does not show a tool's result"):
         bound(tokenizer).require_tool_results(TOOLS)
     bound(tokenizer).require_tool_results(())
