@@ -81,7 +81,10 @@ def test_roles_that_a_template_refuses_are_a_users_mistake() -> None:
 def test_openai_messages_are_taken_as_clients_send_them(qwen: PreTrainedTokenizerBase) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "calc", "arguments": '{"q": "2"}'}}
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 * 3?"}]
-    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    messages: list[Message] = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
     text, _ = bound(qwen).prompt(messages, TOOLS)
     assert "What is 2 * 3?" in text
     assert '<tool_call>\n{"name": "calc", "arguments": {"q": "2"}}\n</tool_call><|im_end|>' in text
