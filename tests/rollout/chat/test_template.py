@@ -24,7 +24,7 @@ ODD = (
     "Größe",
     "数学",
     "🙂",
-    "e\u0301",
+    "naïve",
     "\n",
     "  ",
     '"',
@@ -198,7 +198,8 @@ def test_a_template_without_tools_results_is_refused_before_training() -> None:
     tokenizer = character_tokenizer(512)
     tokenizer.chat_template = (
         "{% for message in messages if message.role != 'tool' %}"
-        "<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+        "<|{{ message.role }}|>{{ message.content }}<|end|>"
+        "{% endfor %}"
     )
     with pytest.raises(UserError, match="does not show a tool's result"):
         bound(tokenizer).require_tool_results(TOOLS)
