@@ -20,6 +20,7 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         (("inspect", "nowhere"), "nowhere is not a checkpoint"),
         (("lineage", "nothing.json"), "nothing.json is neither a file nor a digest"),
         (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
+        (("search", "nothing.parquet"), "nothing.parquet is missing"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
@@ -32,6 +33,6 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tm
 
 def test_its_help_names_every_command_and_offers_completion(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help").stdout
-    for command in ("use", "generate", "lineage", "grade", "clean", "ui", "convert", "inspect", "diff", "verify"):
+    for command in ("use", "generate", "lineage", "grade", "search", "clean", "ui", "convert", "inspect", "diff", "verify"):
         assert command in shown
     assert "--install-completion" in shown

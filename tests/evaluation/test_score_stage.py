@@ -7,6 +7,10 @@ from tests.evaluation.test_scoring import write
 from tests.execution.running import run_stage
 
 from dagrpo.files import read_json
+from dagrpo.params.evaluation import Evaluation
+
+PARAMS = {"evaluation": Evaluation().model_dump()}
+OUTPUTS = ("scores=s/scores.parquet", "summary=s/scores.json", "provenance=s/provenance.json")
 
 
 @pytest.mark.parametrize(("task", "oracle"), [("gsm8k", False), ("gsm8k_feedback", True)])
@@ -16,6 +20,6 @@ def test_a_score_says_whether_an_oracle_helped(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGRPO_TRACKING", "off")
     completions = write(tmp_path, task=task)
-    run_stage("score", {}, [f"completions={completions}"], ["scores=s/scores.parquet", "summary=s/scores.json"])
+    run_stage("score", PARAMS, [f"completions={completions}"], OUTPUTS)
     assert read_json(Path("s/scores.json"))["oracle"] is oracle
     assert (f"{task} (oracle)" in capsys.readouterr().err) == oracle
