@@ -10,6 +10,7 @@ from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
+from dagrpo.show import command as show_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 PARAMS = Path("params.yaml")
@@ -105,6 +106,7 @@ def search(
 
 
 checkpoint_commands.register(app)
+show_command.register(app)
 
 
 def main() -> None:

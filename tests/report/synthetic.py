@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from tests.rollout import conversations
 from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.evaluation.scoring import score
@@ -54,7 +55,10 @@ def make_experiment(
     trained_accuracy: float = 0.9,
     samples: int = SAMPLES,
 ) -> Files:
-    """Write an experiment `tiny` under root/results; paths in provenance are relative to root."""
+    """Write an experiment `tiny` under root/results; paths in provenance are relative to root.
+
+    A task whose name ends in _tool has conversations, also in training where it is the first one.
+    """
     maker = _Maker(root, np.random.default_rng(7), problems, steps, samples)
     for task in tasks:
         maker.prepare(task)
@@ -93,10 +97,12 @@ class _Maker:
         metrics, rollouts = folder / "metrics.parquet", folder / "rollouts/manifest.json"
         course = 0.6 + 0.3 * (1 - np.exp(-np.arange(self._steps) / (self._steps / 4)))
         course = np.clip(course + self._random.normal(0, 0.02, self._steps) + 0.02 * seed, 0, 1)
-        write_parquet(metrics, _metrics(course, self._random))
+        talks = task.endswith("_tool")
+        write_parquet(metrics, _metrics(course, self._random, talks=talks))
         names = [f"step_{step:05d}.parquet" for step in range(1, self._steps + 1)]
         for step, name in enumerate(names):
-            write_parquet(rollouts.parent / name, _rollouts(step + 1, float(course[step]), self._random))
+            table = _talks(step + 1) if talks else _rollouts(step + 1, float(course[step]), self._random)
+            write_parquet(rollouts.parent / name, table)
         listed = {name: {"sha256": sha256_of(rollouts.parent / name)} for name in names}
         write_json(rollouts, {"files": listed})
         policy = folder / "policy/manifest.json"
@@ -119,7 +125,12 @@ class _Maker:
         completions, scores, summary = (
             folder / name for name in ("completions.parquet", "scores.parquet", "scores.json")
         )
-        write_parquet(completions, _completions(task, self._problems, self._samples, accuracy, self._random))
+        made = (
+            _evaluated_talks(self._problems, self._samples, variant)
+            if task.endswith("_tool")
+            else _completions(task, self._problems, self._samples, accuracy, self._random)
+        )
+        write_parquet(completions, made)
         scoring = Scoring(bootstrap_draws=200)
         table, found = score(completions, scoring)
         write_parquet(scores, table)
@@ -151,7 +162,7 @@ class _Maker:
         self.files.provenance.append(path)
 
 
-def _metrics(course: Floats, random: np.random.Generator) -> pa.Table:
+def _metrics(course: Floats, random: np.random.Generator, *, talks: bool = False) -> pa.Table:
     steps = len(course)
     difference = 10 ** random.normal(-6.3, 0.1, steps)
     columns = {
@@ -163,6 +174,13 @@ def _metrics(course: Floats, random: np.random.Generator) -> pa.Table:
         "logprob_difference_mean": difference,
         "logprob_difference_max": 8 * difference,
     }
+    if talks:
+        columns |= {
+            "rollout/turns_mean": 1 + course,
+            "tool/calls_mean": course * 1.1,
+            "tool/called_fraction": course,
+            "tool/ok_fraction": 0.5 + course / 2,
+        }
     return pa.table({"step": pa.array(range(1, steps + 1), pa.int32()), **columns})
 
 
@@ -180,6 +198,40 @@ def _rollouts(step: int, accuracy: float, random: np.random.Generator) -> pa.Tab
             "reward": pa.array(right.astype(np.float32)),
         }
     )
+
+
+def _talks(step: int) -> pa.Table:
+    """Two groups of eight attempts, with tools and without, one of them hostile."""
+    made = conversations
+    kinds = (
+        made.with_tool,
+        made.mended,
+        made.alone,
+        made.corrected,
+        made.excluded,
+        made.hostile,
+        made.alone,
+        made.alone,
+    )
+    rows = [kind(problem, sample) for problem in (0, 1) for sample, kind in enumerate(kinds)]
+    return conversations.training_table(rows, [1.0, 0.9, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0] * 2, step)
+
+
+def _evaluated_talks(problems: int, samples: int, variant: str) -> pa.Table:
+    """The trained policy calls the tool, the base policy seldom; one attempt is hostile, one excluded."""
+    made = conversations
+    kinds = {
+        "base": (made.alone, made.alone, made.mended, made.alone),
+        "trained": (made.with_tool, made.mended, made.with_tool, made.alone),
+    }[variant]
+    rows = [
+        kinds[(problem + sample + 1) % 4](problem, sample)
+        for problem in range(problems)
+        for sample in range(-1, samples)
+    ]
+    for problem, kind in ((3, made.hostile), (7, made.excluded)):
+        rows[problem * (samples + 1)] = kind(problem, -1)
+    return conversations.table(rows)
 
 
 def _completions(task: str, problems: int, samples: int, accuracy: float, random: np.random.Generator) -> pa.Table:

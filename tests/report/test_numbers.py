@@ -11,7 +11,7 @@ from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import wording
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
 from dagrpo.report.curves import curves, moving_average, to_csv
-from dagrpo.report.examples import LONGEST_SHOWN, examples, problem_changes, visible
+from dagrpo.report.examples import examples, problem_changes
 from dagrpo.report.results import metrics_json, summary_markdown
 from dagrpo.report.rollouts import first_and_last
 
@@ -140,8 +140,3 @@ def test_changes_are_shares_over_all_completions(experiment: Files) -> None:
     assert (third.base, third.trained) == (0.0, 0.0)  # the hostile completion is wrong every time
     found = inputs.evaluations["arithmetic", "base", 0].outcomes
     assert problem_changes(inputs, "arithmetic")[0].base == (found.greedy[0] + found.sampled[0].sum()) / 5
-
-
-def test_text_that_hides_or_reorders_is_made_visible_and_long_text_is_cut() -> None:
-    assert visible("a\u202eb\x00c\n\td\u200b\ud800") == "a\\u202eb\\u0000c\n\td\\u200b\\ud800"
-    assert visible("x" * (LONGEST_SHOWN + 1234)).endswith("x [... 1,234 more characters]")

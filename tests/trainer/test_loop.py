@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.trainer import runs
@@ -11,6 +12,9 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.reward import Reward
+from dagrpo.rollout.prompts import training_problems
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer import loop
 from dagrpo.trainer.run import TrainingRun
 
 Inputs = tuple[Path, Path]
@@ -164,3 +168,35 @@ def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_int
         "train (seed 7), step 5: for 5 steps all samples of a problem have earned the same reward"
     )
     assert told[0] in caplog.text
+
+
+@pytest.fixture
+def _with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems that offer a tool, which the scripted policy does not know how to call."""
+
+    def problems(*arguments: Any) -> list[Problem]:
+        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_problems(*arguments)]
+
+    monkeypatch.setattr(loop, "training_problems", problems)
+
+
+@pytest.mark.usefixtures("_with_a_tool")
+def test_a_tool_that_is_never_called_stops_the_run_and_again_after_a_resume(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6)
+    for _ in range(2):  # the second time from the state of step 4
+        with pytest.raises(UserError, match=r"step 5: the task offers tools \(calculator\), and no trajectory"):
+            runs.execute(run)
+
+
+@pytest.mark.usefixtures("_with_a_tool")
+def test_figures_of_turns_and_calls_are_columns_where_the_task_has_tools(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    _, reported = runs.execute(run)
+    metrics, single = read_parquet(run.metrics), read_parquet(whole.metrics)
+    assert metrics["rollout/turns_mean"].to_pylist() == [1.0, 1.0]
+    assert metrics["tool/calls_of_calculator"].to_pylist() == [0.0, 0.0]
+    assert "tool/seconds_mean" in reported[-1][1]
+    assert not [name for name in metrics.column_names if "seconds_m" in name or "cached" in name]
+    assert not [name for name in single.column_names if "/" in name]

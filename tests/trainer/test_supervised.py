@@ -141,8 +141,8 @@ class OfOneTurn:
     prompt = CHAT.prompt
     parse = CHAT.parse
     message = CHAT.message
-    require_tool_results = CHAT.require_tool_results
     text = CHAT.text
+    require_tool_results = CHAT.require_tool_results
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]

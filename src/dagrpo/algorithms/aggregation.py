@@ -16,8 +16,9 @@ def weights(
 ) -> tuple[torch.Tensor, float]:
     """The weight of each token of a micro-batch, and what the weighted sum of the whole mini-batch is divided by.
 
-    sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole. lengths: trained
-    tokens of every sequence of the mini-batch, over all ranks. The loss of a mini-batch is the sum over its micro-batches
+    sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole, and a trajectory is one
+    of them, so that a second sample does not double what it weighs. lengths: trained tokens of every sequence of the
+    mini-batch, over all ranks. The loss of a mini-batch is the sum over its micro-batches
     of `(per_token * weights).sum() / denominator`.
 
     token-mean: every token weighs the same (DAPO, arXiv 2503.14476, section 3.3). seq-mean-token-mean: every sequence

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """The trained tokens of whole sequences, one sequence after the other. All tensors are on one device."""
+    """The trained tokens of whole sequences, one sequence after the other. All tensors are on one device.
+
+    A sequence is all that the policy wrote in one trajectory, over all of its turns and samples.
+    """
 
     logprobs: torch.Tensor  # [tokens], of the policy that is trained; the only one with a gradient
     old_logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them

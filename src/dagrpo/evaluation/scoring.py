@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.errors import UserError
+from dagrpo.evaluation import conversations
 from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import SCORES
@@ -40,15 +41,20 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
-    """Read and compare every answer; columns as in SCORES. UserError when a ground truth is none for its verifier."""
+    """Read and compare every answer; columns as in SCORES. UserError when a ground truth is none for its verifier.
+
+    An excluded attempt is unverifiable, whatever it had said so far: nobody knows what the policy would have answered.
+    """
     texts, truths, verifiers = (
         completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
     )
     judgements = grader.judge(texts, truths, verifiers, extractor)
+    excluded = pc.equal(completions.column("stop_reason"), "excluded").to_pylist()
+    verdicts = ["unverifiable" if out else each.verdict for each, out in zip(judgements, excluded, strict=True)]
     columns = {
-        "extracted": [judgement.answer for judgement in judgements],
-        "verdict": [judgement.verdict for judgement in judgements],
-        "correct": [judgement.verdict == "right" for judgement in judgements],
+        "extracted": [None if out else each.answer for each, out in zip(judgements, excluded, strict=True)],
+        "verdict": verdicts,
+        "correct": [verdict == "right" for verdict in verdicts],
         "truncated": pc.equal(completions.column("finish_reason"), "length"),
         "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
     }
@@ -63,10 +69,12 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     """The content of scores.json, from the scores by each extractor.
 
     With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
-    itself: a score lies between its value and that plus the unverifiable rate.
+    itself: a score lies between its value and that plus the unverifiable rate. `conversations` is there where an attempt
+    called a tool or had several turns; its excluded attempts are part of the unverifiable rate.
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)
+    found = conversations.conversations(scores)
     return {
         "task": evaluated.task,
         "problems": len(evaluated.problems),
@@ -79,6 +87,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
         "accuracy_by_extractor": {
             name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
         },
+        **({"conversations": found} if found else {}),
     }
 
 
@@ -139,7 +148,7 @@ def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
         flat |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     for rate in RATES:
         flat |= {f"{rate}_{kind}": value for kind, value in summary[rate].items()}
-    return flat
+    return flat | conversations.metrics_to_log(summary.get("conversations", {}))
 
 
 def rows_to_show(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -151,4 +160,4 @@ def rows_to_show(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rates = [
         (f"{rate.replace('_', ' ')}, {kind}", f"{value:.3f}") for rate in RATES for kind, value in summary[rate].items()
     ]
-    return estimates + rates
+    return estimates + rates + conversations.rows_to_show(summary.get("conversations", {}))

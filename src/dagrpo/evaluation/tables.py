@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from dagrpo.rollout.table import required
+from dagrpo.rollout.table import ROLLOUTS, required
 
 SCORES = pa.schema(
     [
@@ -17,5 +17,8 @@ SCORES = pa.schema(
         required("completion", pa.string()),
         required("question", pa.string()),
         required("ground_truth", pa.string()),
+        *(
+            ROLLOUTS.field(name) for name in ("turns", "stop_reason", "fault", "messages", "calls")
+        ),  # as they were sampled
     ]
 )

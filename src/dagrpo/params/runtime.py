@@ -44,7 +44,8 @@ class SftRuntime(Section):
 
 class TrainingRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1)] = Field(
-        256, description="Completions per forward pass of a process: lower it when the memory of the device runs out."
+        256,
+        description="Token sequences per forward pass of a process: lower it when the memory of the device runs out.",
     )
     processes: Annotated[int, Field(ge=1)] = Field(
         1,
@@ -61,6 +62,10 @@ class Runtime(Section):
     reuse: bool = Field(
         True,
         description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
+    )
+    traces: Annotated[int, Field(ge=0)] = Field(
+        4,
+        description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces: best to worst.",
     )
     engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")

@@ -9,9 +9,10 @@ from dagrpo.params.report import Report
 from dagrpo.provenance.records import lineage_rows
 from dagrpo.report import style
 from dagrpo.report.comparison import TaskComparison, compare
+from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, Drawn, draw_all
+from dagrpo.report.figures import NAMES, Drawn, draw_all, draw_conversations
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
@@ -31,12 +32,15 @@ def build(
     comparisons = [compare(inputs, task) for task in inputs.tasks]
     recorded_curves = curves(inputs)
     phases = first_and_last(inputs, report.smoothing)
+    talk = conversations(inputs, report.completions)
     return Page(
         inputs=inputs,
         comparisons=comparisons,
         curves=recorded_curves,
         figures=draw_all(recorded_curves, phases, comparisons, report.smoothing),
         examples={task: examples(inputs, task, report.completions) for task in inputs.tasks},
+        conversations=talk,
+        conversation_figures=draw_conversations(talk, recorded_curves, report.smoothing) if talk else (),
         lineage=lineage_rows(inputs.provenance),
         parameters=recorded(inputs.provenance, own_params),
         overrides=overrides or {},

@@ -1,6 +1,5 @@
 """Which problems and completions the report shows: a fixed choice, made from the scores alone."""
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from dagrpo.evaluation.statistics import Floats
 from dagrpo.records import Verdict
 from dagrpo.report.inputs import Inputs, Variant
 from dagrpo.rollout.trajectory import GREEDY
+from dagrpo.visible import visible
 
 LONGEST_SHOWN = 1500  # characters of one completion
 MOST_CHANGES = 10  # problems listed in each direction
@@ -39,6 +39,7 @@ class Answer:
     extracted: str | None
     verdict: Verdict
     truncated: bool
+    excluded: bool  # something broke that the policy has no part in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,8 @@ def problem_changes(inputs: Inputs, task: str) -> list[ProblemChange]:
     return [
         ProblemChange(
             index=row["problem_index"],
-            question=visible(row["question"]),
-            ground_truth=visible(row["ground_truth"]),
+            question=visible(row["question"], LONGEST_SHOWN),
+            ground_truth=visible(row["ground_truth"], LONGEST_SHOWN),
             base=float(before),
             trained=float(after),
         )
@@ -107,27 +108,11 @@ def _greedy_rows(inputs: Inputs, task: str, variant: Variant) -> list[dict[str, 
 def _greedy_answers(inputs: Inputs, task: str, variant: Variant) -> dict[int, Answer]:
     return {
         row["problem_index"]: Answer(
-            text=visible(row["completion"]),
+            text=visible(row["completion"], LONGEST_SHOWN),
             extracted=row["extracted"],
             verdict=row["verdict"],
             truncated=row["truncated"],
+            excluded=row["stop_reason"] == "excluded",
         )
         for row in _greedy_rows(inputs, task, variant)
     }
-
-
-def visible(text: str) -> str:
-    """Text from a model or a data set, cut to a length and without characters that hide or reorder what is around.
-
-    Control and format characters (bell, right-to-left override, zero-width space, ...) and lone surrogates appear as
-    \\u escapes. Not HTML-escaped: the template does that.
-    """
-    shown = "".join(_visible_character(character) for character in text[:LONGEST_SHOWN])
-    left_out = len(text) - LONGEST_SHOWN
-    return shown if left_out <= 0 else f"{shown} [... {left_out:,} more characters]"
-
-
-def _visible_character(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
-        return character
-    return f"\\u{ord(character):04x}"

@@ -65,3 +65,30 @@ GLOSSARY = (
         "its files. Equal digests are equal contents.",
     ),
 )
+
+# Only where attempts have several turns, or call tools.
+OF_CONVERSATIONS = (
+    (
+        "Turn",
+        "One answer of the policy. After it come the results of the tools that it called, or a simulated user's reply, "
+        "and the next turn; none of these are tokens that the policy is trained on.",
+    ),
+    (
+        "Call status",
+        "How a call went: ok; failed or timed_out (the tool said so); unknown_tool, wrong_arguments, missing_name, unclosed "
+        "or undecodable (as the policy wrote it, it could not be carried out); not_run (the attempt was over). Every call "
+        "is counted, and the policy is told what was wrong.",
+    ),
+    (
+        "How attempts end",
+        "answered: the policy called nothing more. user_done: the user had nothing more to say. turn_length: a turn was cut at "
+        "its token limit. max_turns, max_tokens, seconds: a limit of rollout.agent was reached. program_failed: the agent's "
+        "program died.",
+    ),
+    (
+        "Excluded",
+        "Share of attempts that something broke which the policy has no part in, such as a search server. Nothing is learned "
+        "from them; in an evaluation they do not count as right and are part of the answers that could not be verified, so "
+        "the true score lies between the one shown and that plus this share.",
+    ),
+)

@@ -11,10 +11,11 @@ from markupsafe import Markup
 from dagrpo.provenance.records import File, LineageRow
 from dagrpo.report import wording
 from dagrpo.report.comparison import TaskComparison
+from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
 from dagrpo.report.figures import Drawn
-from dagrpo.report.glossary import GLOSSARY
+from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS
 from dagrpo.report.inline_svg import inline
 from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.parameters import Parameter, value_of
@@ -32,6 +33,8 @@ class Page:
     curves: Curves
     figures: Sequence[Drawn]
     examples: Mapping[str, TaskExamples]  # by task
+    conversations: Conversations | None  # None: every attempt is a single turn without a call
+    conversation_figures: Sequence[Drawn]  # on the page alone: not every experiment has them
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
     overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
@@ -60,12 +63,13 @@ def render(page: Page) -> str:
     return template.render(
         page=page,
         words=wording,
-        figures={drawn.name: _Figure(drawn) for drawn in page.figures},
+        figures={drawn.name: _Figure(drawn) for drawn in (*page.figures, *page.conversation_figures)},
+        conversation_figures=[drawn.name for drawn in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
         facts=facts(page),
         is_control=value_of(page.parameters, "reward.permuted") == "true",
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
-        glossary=GLOSSARY,
+        glossary=GLOSSARY + (OF_CONVERSATIONS if page.conversations else ()),
     )
 
 

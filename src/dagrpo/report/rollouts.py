@@ -57,7 +57,19 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
     )
 
 
+def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
+    """The last step's number and its rollouts, all columns."""
+    manifest = inputs.rollouts[seed]
+    names = sorted(read_json(manifest)["files"])
+    return len(names), _read_all(manifest, names[-1])
+
+
 def _read(manifest: Path, name: str) -> pa.Table:
+    """The columns of a phase."""
+    return _read_all(manifest, name).select(COLUMNS)
+
+
+def _read_all(manifest: Path, name: str) -> pa.Table:
     """One step's rollouts; UserError when the file is not the one the manifest lists."""
     path = manifest.parent / name
     if not path.is_file() or sha256_of(path) != read_json(manifest)["files"][name]["sha256"]:
@@ -66,4 +78,4 @@ def _read(manifest: Path, name: str) -> pa.Table:
     missing = [column for column in COLUMNS if column not in table.column_names]
     if missing or table.num_rows == 0:
         raise UserError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
-    return table.select(COLUMNS)
+    return table

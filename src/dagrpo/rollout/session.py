@@ -63,12 +63,17 @@ class Session:
         self._started = 0
 
     async def ask(
-        self, new: Sequence[Message], after: Turn | None = None, tools: Sequence[ToolSchema] | None = None
+        self,
+        new: Sequence[Message],
+        after: Turn | None = None,
+        tools: Sequence[ToolSchema] | None = None,
+        *,
+        most: int | None = None,
     ) -> Turn:
         """The policy's next turn: after `new` messages, which follow a turn or, without one, begin the conversation.
 
-        `tools` are the problem's own unless a program brings others. SessionOver when turns or tokens are used up; then
-        nothing was asked. ServerError when the engine fails.
+        `tools` are the problem's own unless a program brings others; `most` tokens are written, and never more than the
+        limits allow. SessionOver when turns or tokens are used up; then nothing was asked. ServerError when the engine fails.
         """
         self.require_another_turn()
         offered = self.problem.tools if tools is None else tools
@@ -77,7 +82,7 @@ class Session:
         if room < 1:
             raise SessionOver("max_tokens")
         self._started += 1
-        completion = await self._completion(prompt, min(room, self._limits.new_tokens))
+        completion = await self._completion(prompt, min(room, self._limits.new_tokens, most or room))
         answer = self.chat.parse(prompt, completion.token_ids, offered)
         before = after.messages if after else ()
         turn = Turn(

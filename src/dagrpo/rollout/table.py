@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, read_parquet
@@ -64,6 +65,7 @@ _ADDED_BY_TRAINING = [
     required("advantage", pa.float32()),
 ]
 ROLLOUTS = pa.schema(_FIELDS)
+OF_CONVERSATIONS = ["turns", "stop_reason", "calls"]  # what a person wants to see of several turns
 TRAINING_ROLLOUTS = pa.schema([*_FIELDS, *_ADDED_BY_TRAINING])
 
 
@@ -152,6 +154,12 @@ def _is_one_completion(trajectory: Trajectory) -> bool:
 def _storable(text: str) -> str:
     """The text with U+FFFD for each half of a surrogate pair: JSON can spell one, no file in UTF-8 can hold it."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def has_conversations(table: pa.Table) -> bool:
+    """Whether any attempt of a table called a tool, or had more than one turn."""
+    calls = pc.sum(pc.list_value_length(table.column("calls"))).as_py()
+    return bool(calls) or (pc.max(table.column("turns")).as_py() or 0) > 1
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:

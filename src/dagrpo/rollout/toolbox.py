@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagrpo.errors import UserError
 from dagrpo.records import CallStatus, ToolCall
+from dagrpo.rollout.recorded_tool import RecordedTool
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.tools import TOOLS, CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
 
@@ -133,7 +134,10 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
     async with AsyncExitStack() as stack:
         for name, config in context.tools.items():
             kind = TOOLS.get(name)
-            tool = await stack.enter_async_context(kind.open(config, place))
+            tool: OpenTool = await stack.enter_async_context(kind.open(config, place))
+            if not kind.repeatable(config):
+                records = context.folder / f"{TOOLS.label(name)}.results.jsonl"
+                tool = stack.enter_context(RecordedTool(tool, records))
             for function in kind.functions(config):
                 if function.name in functions:
                     raise UserError(f"two tools offer the function {function.name}: leave {name} out, or rename it.")

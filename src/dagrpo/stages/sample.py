@@ -9,10 +9,12 @@ SHOWN = ["problem_index", "sample_index", "prompt", "completion", "ground_truth"
 def work(job: Job) -> None:
     """Write completions.parquet; nothing is graded here."""
     from dagrpo.console import summary
+    from dagrpo.evaluation.conversations import about_conversations
     from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
     from dagrpo.files import sha256_of, write_parquet
     from dagrpo.params.evaluation import Sampling
     from dagrpo.params.rollout import conversation_of
+    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(
@@ -32,8 +34,10 @@ def work(job: Job) -> None:
     completions = sample(attempts)
     write_parquet(job.output("completions"), completions)
     job.run.log_metrics({"completions": completions.num_rows})
-    job.run.log_table("completions", completions.select(SHOWN))
-    summary("sample", [("completions", f"{completions.num_rows:,}"), ("file", str(job.output("completions")))])
+    shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(completions) else [])]
+    job.run.log_table("completions", completions.select(shown))
+    rows = [("completions", f"{completions.num_rows:,}"), *about_conversations(completions)]
+    summary("sample", [*rows, ("file", str(job.output("completions")))])
 
 
 def needs(runtime: Runtime) -> Needs:

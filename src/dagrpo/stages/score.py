@@ -15,6 +15,7 @@ def work(job: Job) -> None:
     write_json(job.output("summary"), result)
     job.run.log_metrics(metrics_to_log(result))
     job.run.log_table("completions", scores)
+    job.run.log_attempts(scores, job.runtime.traces)
     summary(f"score {result['task']}", rows_to_show(result))
 
 

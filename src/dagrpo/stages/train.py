@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from dagrpo.trainer.run import TrainingRun
 
 SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
+ABOUT_TURNS = {
+    "rollout/turns_mean": "turns",
+    "tool/calls_mean": "calls",
+    "tool/called_fraction": "trajectories with a call",
+    "tool/ok_fraction": "calls that went well",
+}
 
 
 def work(job: Job) -> None:
@@ -17,6 +23,7 @@ def work(job: Job) -> None:
     from dagrpo.console import summary
     from dagrpo.distributed import process_group
     from dagrpo.files import read_parquet, sha256_of
+    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
     from dagrpo.trainer.loop import train
 
     run = _run(job)
@@ -33,8 +40,10 @@ def work(job: Job) -> None:
     if not world.is_rank_zero:
         return
     job.run.log_artifact(run.metrics)
-    last_step = run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")
-    job.run.log_table("completions_last_step", read_parquet(last_step).select(SHOWN))
+    last_step = read_parquet(run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet"))
+    shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
+    job.run.log_table("completions_last_step", last_step.select(shown))
+    job.run.log_attempts(last_step, job.runtime.traces)
     summary(f"train, seed {job.seed}", _rows(curve))
 
 
@@ -70,8 +79,18 @@ def _rows(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     return [
         ("steps", str(len(curve))),
         ("reward, last 10 steps", f"{sum(m['reward_mean'] for m in last) / len(last):.3f}"),
+        *_about_turns(last),
         ("largest logprob difference, engine against trainer", f"{largest:.1e}"),
         ("seconds per step", f"{seconds / len(curve):.2f}"),
+    ]
+
+
+def _about_turns(last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
+    """Lines on turns and calls, for a run that has any."""
+    return [
+        (f"{label}, last 10 steps", f"{sum(metrics[name] for metrics in last) / len(last):.3f}")
+        for name, label in ABOUT_TURNS.items()
+        if all(name in metrics for metrics in last)
     ]
 
 

@@ -11,9 +11,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
+from dagrpo.files import read_json
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.experiments import (
     PARENT,
@@ -37,6 +39,7 @@ from dagrpo.tracking.journal import (
     start_of,
 )
 from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
+from dagrpo.tracking.traces import log_traces
 from dagrpo.tracking.variations import experiment_name
 
 # What a database, a server, the network or a damaged journal may raise.
@@ -113,6 +116,7 @@ class Recorder:
             "artifact": self._artifact,
             "table": self._table,
             "dataset": self._dataset,
+            "traces": self._traces,
             "outputs": lambda event: self._log_digests(self._run_id, "output", event["digests"]),
             "error": lambda event: self._client.set_tag(self._run_id, "error", tag_value(event["words"])),
         }
@@ -131,6 +135,16 @@ class Recorder:
         marks = json.loads(self._client.get_run(self._run_id).data.tags.get(LOGGED_ARTIFACTS, "[]"))
         if (mark := {"path": file, "type": "table"}) not in marks:
             self._client.set_tag(self._run_id, LOGGED_ARTIFACTS, json.dumps([*marks, mark]))
+
+    def _traces(self, event: Event) -> None:
+        log_traces(
+            TracingClient(self._client.tracking_uri),
+            read_json(self._folder / event["file"])["traces"],
+            experiment=self._client.get_run(self._run_id).info.experiment_id,
+            run_id=self._run_id,
+            name=f"{self._folder.name}/{event['file']}",
+            time_ms=event["time"],
+        )
 
     def _dataset(self, event: Event) -> None:
         columns = [{"name": name, "type": kind, "required": True} for name, kind in event.get("columns", {}).items()]

@@ -25,7 +25,8 @@ import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import words_of
-from dagrpo.files import write_parquet
+from dagrpo.files import write_json, write_parquet
+from dagrpo.tracking.attempts import traces_of
 from dagrpo.tracking.delivery import last_trouble, start_following
 from dagrpo.tracking.environment import environment_tags
 from dagrpo.tracking.journal import Journal
@@ -77,6 +78,17 @@ class StageRun:
             journal.write("table", file=str(snapshot.relative_to(journal.folder)), name=name)
 
         self._record(copy)
+
+    def log_attempts(self, table: pa.Table, count: int) -> None:
+        """Some attempts of a rollout table or a scores table, to look into in the UI turn by turn: as traces."""
+
+        def write(journal: Journal) -> None:
+            snapshot = journal.new_snapshot(".json")
+            write_json(snapshot, {"traces": traces_of(table, count)})
+            journal.write("traces", file=str(snapshot.relative_to(journal.folder)))
+
+        if count:
+            self._record(write)
 
     def log_dataset(self, path: Path, name: str, digest: str, context: str) -> None:
         """Data that the stage reads, named by its sha256; of a parquet file only the footer is read."""

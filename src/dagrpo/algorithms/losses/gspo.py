@@ -37,7 +37,7 @@ def gspo(batch: TokenBatch, config: Config) -> TokenLoss:
 
     s = exp(mean over the sequence's tokens of logprob - old logprob). The value of s on a token is that of its sequence
     and its gradient is s times that of the token's own logprob (the stop-gradient form of equation 14), so that the mean
-    over tokens has the gradient of the sequence.
+    over tokens has the gradient of the sequence. Of several turns or samples the sequence is the whole trajectory.
     """
     log_ratio = batch.mean_of_sequence((batch.logprobs - batch.old_logprobs).detach())
     own = batch.logprobs - batch.logprobs.detach()  # 0, with the gradient of the token's logprob

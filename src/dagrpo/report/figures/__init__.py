@@ -4,14 +4,16 @@ from collections.abc import Sequence
 
 from dagrpo.report import style
 from dagrpo.report.comparison import TaskComparison
+from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.figures.comparison import base_vs_trained
+from dagrpo.report.figures.conversations import call_shares, turns_and_calls
 from dagrpo.report.figures.distributions import reward_distribution
 from dagrpo.report.figures.parts import Drawn
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
 from dagrpo.report.rollouts import Phase
 
-__all__ = ["NAMES", "Drawn", "draw_all"]
+__all__ = ["NAMES", "Drawn", "draw_all", "draw_conversations"]
 
 NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion_length", "logprob_difference")
 
@@ -28,3 +30,10 @@ def draw_all(
             completion_length(curves, phases, window),
             logprob_difference(curves),
         ]
+
+
+def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list[Drawn]:
+    """What there is to draw of turns and calls: over training, and of each evaluated task that has any."""
+    with style.house_style():
+        drawn = [turns_and_calls(curves, window), call_shares(talk.shares)]
+        return [each for each in drawn if each is not None]

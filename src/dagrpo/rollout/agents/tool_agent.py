@@ -7,18 +7,18 @@ is wrong about them; what is not called any more because the attempt is over is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from dagrpo.records import StopReason, ToolCall
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.deadline import paused
 from dagrpo.rollout.interactions import INTERACTIONS
 from dagrpo.rollout.toolbox import not_run, open_toolbox, result_messages
 from dagrpo.rollout.tools import InfrastructureFailure
 
 if TYPE_CHECKING:
-    from dagrpo.rollout.chat import Message
     from dagrpo.rollout.session import Session, Turn
     from dagrpo.rollout.toolbox import Toolbox
     from dagrpo.rollout.trajectory import Problem, Trajectory
@@ -59,7 +59,8 @@ class ToolAgent:
 
     async def _converse(self, session: Session, calls: list[ToolCall], deadline: asyncio.Timeout) -> StopReason:
         """Turn after turn; `calls` grows as they are answered. SessionOver, InfrastructureFailure."""
-        turn = await _asked(session, session.problem.example.prompt, None, deadline)
+        with paused(deadline):
+            turn = await session.ask(session.problem.example.prompt)
         while True:
             reply = None if turn.answer.calls else self._user_reply(session)
             if not turn.answer.calls and reply is None:
@@ -71,7 +72,8 @@ class ToolAgent:
                 new = result_messages(turn, answered)
             else:
                 new = [{"role": "user", "content": reply}]
-            turn = await _asked(session, new, turn, deadline)
+            with paused(deadline):
+                turn = await session.ask(new, turn)
 
     def _user_reply(self, session: Session) -> str | None:
         """What the simulated user says to the answers so far; None: nothing, or there is no user."""
@@ -80,17 +82,6 @@ class ToolAgent:
             return None
         answers = [turn.answer.content for turn in session.turns if not turn.answer.calls]
         return INTERACTIONS.get(name).reply(session.problem.example, answers)
-
-
-async def _asked(session: Session, new: Sequence[Message], after: Turn | None, deadline: asyncio.Timeout) -> Turn:
-    """The next turn. The deadline moves by as long as it takes: others may be waited for, and the engine has its own."""
-    when, loop = deadline.when(), asyncio.get_running_loop()
-    assert when is not None, "it is set whenever the policy is not asked"
-    left = when - loop.time()
-    deadline.reschedule(None)
-    turn = await session.ask(new, after)
-    deadline.reschedule(loop.time() + left)
-    return turn
 
 
 def _ending(session: Session, turn: Turn) -> StopReason:

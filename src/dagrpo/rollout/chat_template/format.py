@@ -37,10 +37,9 @@ class TemplateFormat:
         self._foreign_ids = {self._tokens.id_of(token) for token in foreign} | self._stops
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        """The conversation as the template writes it, and its tokens. What follows the first answer is guarded."""
-        first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        """The conversation as the template writes it, and its tokens."""
         try:
-            text = self._template.render([*messages[:first], *self._tokens.guarded(messages[first:])], tools)
+            text = self._template.render(self._tokens.guarded(messages), tools)
         except REFUSALS as error:
             raise UserError(
                 f"the chat template of {self._tokenizer.name_or_path} refuses the conversation ({error}): "

@@ -33,7 +33,7 @@ def _calls(text: str, start: int) -> list[Attempt]:
     begin = after_spaces(text, start + len(OPENING))
     if named := _NAMED.match(text, start + len(OPENING)):
         return list(listed_calls(text, start, named.end(), _SINGLE, name=named[1]))
-    if not text.startswith("[", begin):
+    if not text.startswith("[", begin) or text.startswith(OPENING, begin):
         return list(listed_calls(text, start, begin, _SINGLE))
     first = after_spaces(text, begin + 1)
     if text.startswith("]", first):

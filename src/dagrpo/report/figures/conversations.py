@@ -1,0 +1,108 @@
+"""Figures of turns and calls: over the steps of training, and how calls and attempts ended in the evaluation."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from dagrpo.report import style
+from dagrpo.report.conversations import Shares
+from dagrpo.report.curves import Curves
+from dagrpo.report.figures.parts import Drawn, curve, curve_in_words, legend, seed_legend
+from dagrpo.report.inputs import VARIANTS, Variant
+
+PANELS = {
+    "rollout/turns_mean": "Turns of an attempt",
+    "tool/calls_mean": "Calls of an attempt",
+    "tool/called_fraction": "Attempts that call",
+    "tool/ok_fraction": "Calls that went well",
+}
+BAR = 0.36
+
+
+def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
+    """Turns and calls over steps; None where training recorded none."""
+    panels = {name: title for name, title in PANELS.items() if name in curves.values}
+    if not panels:
+        return None
+    figure = style.new_figure(1.9 * -(-len(panels) // 2) + 0.4)
+    grid = figure.subplots(-(-len(panels) // 2), 2, squeeze=False).ravel()
+    for axes, (name, title) in zip(grid, panels.items(), strict=False):
+        curve(axes, curves, curves[name], window)
+        axes.set_title(title)
+        axes.set_ylim(bottom=0)
+        if name.endswith("_fraction"):
+            axes.set_ylim(0, 1.04)
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    seed_legend(figure, curves)
+    last = {title: float(curves[name][:, -1].mean()) for name, title in panels.items()}
+    return Drawn(
+        name="turns_and_calls",
+        figure=figure,
+        title="Turns and calls in training",
+        description="In the last step: "
+        + ", ".join(f"{title.lower()} {value:.2f}" for title, value in last.items())
+        + ".",
+        caption=f"{curve_in_words(curves, window)} Means over the attempts that are learned from.",
+    )
+
+
+def call_shares(shares: Sequence[Shares]) -> Drawn | None:
+    """A row of two panels per task: how calls went, and how attempts ended. None without a task that has any."""
+    if not shares:
+        return None
+    heights = [max(len(_names(each.statuses)), len(_names(each.ends)), 2) for each in shares]
+    figure = style.new_figure(0.3 * sum(heights) + 0.55 * len(shares) + 0.45)
+    grid = figure.subplots(len(shares), 2, squeeze=False, height_ratios=heights)
+    for row, each in zip(grid, shares, strict=True):
+        of_task = f", {each.task}" if len(shares) > 1 else ""
+        _bars(row[0], f"Calls by status{of_task}", each.statuses)
+        _bars(row[1], f"Attempts by end{of_task}", each.ends)
+    legend(figure, [("base", style.BASE, "s"), ("trained", style.TRAINED, "s")])
+    return Drawn(
+        name="call_shares",
+        figure=figure,
+        title="How calls went, and how attempts ended",
+        description="; ".join(_in_words(each) for each in shares) + ".",
+        caption="Greedy attempts. Left: shares of all calls. Right: shares of all attempts.",
+    )
+
+
+def _names(by_policy: Mapping[Variant, Mapping[str, float]]) -> list[str]:
+    """What occurs with either policy, the most frequent first."""
+    sums = {
+        name: sum(shares.get(name, 0.0) for shares in by_policy.values())
+        for each in by_policy.values()
+        for name in each
+    }
+    return sorted(sums, key=lambda name: (-sums[name], name))
+
+
+def _bars(axes: Axes, title: str, by_policy: Mapping[Variant, Mapping[str, float]]) -> None:
+    names = _names(by_policy)
+    positions = np.arange(len(names))
+    for policy, offset, colour in zip(VARIANTS, (-0.2, 0.2), (style.BASE, style.TRAINED), strict=True):
+        axes.barh(positions + offset, [by_policy[policy].get(name, 0.0) for name in names], BAR, color=colour)
+    axes.set_title(title)
+    axes.set_yticks(positions, names)
+    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
+    axes.set_xlim(0, 1.02)
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.grid(True, axis="x")
+    axes.grid(False, axis="y")
+    if not names:
+        axes.text(0.5, 0.5, "no calls", transform=axes.transAxes, ha="center", va="center")
+
+
+def _in_words(each: Shares) -> str:
+    statuses = [
+        f"{policy} {share:.2f}" for policy in VARIANTS if (share := each.statuses[policy].get("ok")) is not None
+    ]
+    return (
+        f"{each.task}: share of calls that went well {', '.join(statuses)}"
+        if statuses
+        else f"{each.task}: no calls went well"
+    )

@@ -1,0 +1,207 @@
+"""openenv: environments that a server offers by OpenEnv's protocol, JSON over a WebSocket, one connection per attempt.
+
+Either the environment's own tools are what the policy may call, or each of its answers is one action. The rewards of all
+steps are added up. Spoken here without the package `openenv`, which brings sixty others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    from dagrpo.rollout.session import Session
+    from dagrpo.rollout.trajectory import Problem, Trajectory
+
+REWARD = "environment"  # the name of the sum of all steps' rewards
+CONNECT_SECONDS = 10.0
+LONGEST_MESSAGE = 4 << 20  # bytes
+BUSY = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")  # errors in which the policy has no part
+
+
+class Config(Limits):
+    """An environment behind OpenEnv's protocol."""
+
+    address: str = Field("http://127.0.0.1:8000", description="Of the environment's server.")
+    action_field: str = Field(
+        "",
+        description='Field of the action that takes each answer of the policy; "": it calls the environment\'s tools.',
+    )
+    observation_field: str = Field(
+        "", description='Field of an observation that the policy is shown; "": all of it, as JSON.'
+    )
+
+
+class RemoteEpisode:
+    """An episode over a connection of its own."""
+
+    def __init__(self, config: Config, functions: Sequence[ToolFunction] = ()) -> None:
+        self.functions = functions
+        self.over = False
+        self._config = config
+        self._reward = 0.0
+        self._connection: ClientConnection | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._exchanges: set[asyncio.Task[Mapping[str, Any]]] = set()
+
+    async def begin(self, problem: Problem) -> str | None:
+        """Connects, and resets: all attempts at a problem get the same seed."""
+        observation = await self.exchange("reset", {"seed": problem.example.index})
+        return None if self.functions else self._shown(observation)
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """What the environment's tool says. ToolFailure."""
+        action = {"type": "call_tool", "tool_name": function, "arguments": dict(arguments)}
+        observation = await self.exchange("step", action)
+        if error := observation.get("error"):
+            raise ToolFailure(str(error.get("message", error)) if isinstance(error, dict) else str(error))
+        return _text_of(observation.get("result"))
+
+    async def hear(self, answer: str) -> str | None:
+        """What the environment shows after the policy's action; with tools, an answer without a call is the last."""
+        if self.functions or self.over:
+            return None
+        try:
+            observation = await self.exchange("step", {self._config.action_field: answer})
+        except ToolFailure as failure:
+            return str(failure)
+        return self._shown(observation)
+
+    async def forget(self, trajectory: str) -> None:
+        """The connection is closed with the attempt."""
+
+    async def rewards(self) -> Mapping[str, float]:
+        """The sum of all steps' rewards."""
+        return {REWARD: self._reward}
+
+    async def tools(self) -> list[ToolFunction]:
+        """What the environment offers."""
+        observation = await self.exchange("step", {"type": "list_tools"})
+        return [_function(tool) for tool in observation.get("tools") or ()]
+
+    async def exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An observation. ToolFailure: the server refuses the action. A reply that is not waited for is read all the same."""
+        task = asyncio.create_task(self._exchange(kind, data))
+        self._exchanges.add(task)
+        task.add_done_callback(self._exchanges.discard)
+        return await asyncio.shield(task)
+
+    async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        from websockets.exceptions import WebSocketException
+
+        from dagrpo.rollout.gateway.untrusted import read_json
+
+        async with self._one_at_a_time:
+            try:
+                connection = self._connection = self._connection or await self._connected()
+                await connection.send(json.dumps({"type": kind, "data": data}))
+                return self._read(read_json(await connection.recv()))
+            except (
+                OSError,
+                TimeoutError,
+                WebSocketException,
+                ValueError,
+                TypeError,
+                KeyError,
+                AttributeError,
+            ) as error:
+                # The border to a server that may say anything.
+                raise InfrastructureFailure(f"{self._config.address}: {type(error).__name__}: {error}") from error
+
+    async def _connected(self) -> ClientConnection:
+        from websockets.asyncio.client import connect
+
+        address = "ws" + self._config.address.rstrip("/").removeprefix("http") + "/ws"
+        return await connect(address, open_timeout=CONNECT_SECONDS, max_size=LONGEST_MESSAGE, proxy=None)
+
+    def _read(self, reply: Any) -> Mapping[str, Any]:
+        data = reply["data"]
+        if reply["type"] == "error":
+            failure = InfrastructureFailure if data.get("code") in BUSY else ToolFailure
+            raise failure(f"{self._config.address}: {data.get('message')}")
+        self._reward += float(data.get("reward") or 0.0)
+        self.over = bool(data.get("done"))
+        observation: Mapping[str, Any] = dict(data["observation"])
+        return observation
+
+    def _shown(self, observation: Mapping[str, Any]) -> str:
+        field = self._config.observation_field
+        return _text_of(observation.get(field) if field else observation)
+
+    async def close(self) -> None:
+        """The server ends the episode with the connection."""
+        for task in self._exchanges:
+            task.cancel()
+        if self._connection is not None:
+            await self._connection.close()
+
+
+def _text_of(value: Any) -> str:
+    """A text as it is, the texts of an MCP result, anything else as JSON."""
+    if isinstance(value, dict) and isinstance(value.get("content"), list):
+        texts = [
+            part["text"] for part in value["content"] if isinstance(part, dict) and isinstance(part.get("text"), str)
+        ]
+        if texts:
+            return "\n".join(texts)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _function(tool: Mapping[str, Any]) -> ToolFunction:
+    schema = tool.get("input_schema") or tool.get("inputSchema") or {}
+    return ToolFunction(
+        name=str(tool["name"]),
+        description=str(tool.get("description") or ""),
+        parameters={"type": "object", "properties": {}, **schema},
+    )
+
+
+class OpenEnvAgent:
+    """Plays every attempt over a connection of its own."""
+
+    def __init__(self, config: Config, functions: Sequence[ToolFunction]) -> None:
+        self._config = config
+        self._functions = functions
+
+    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+        """One attempt."""
+        from dagrpo.rollout.episode import attempt_in
+
+        episode = RemoteEpisode(self._config, self._functions)
+        try:
+            return await attempt_in(episode, self._config, sample_index, session)
+        finally:
+            await episode.close()
+
+
+@asynccontextmanager
+async def open_openenv(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
+    """The agent, with the tools that the environment offers. UserError: its server does not answer, or offers none."""
+    functions: Sequence[ToolFunction] = ()
+    if not config.action_field:
+        probe = RemoteEpisode(config)
+        try:
+            functions = await probe.tools()
+        except (InfrastructureFailure, ToolFailure) as failure:
+            raise UserError(f"rollout.agent.address: the environment's tools cannot be listed ({failure}).") from None
+        finally:
+            await probe.close()
+        if not functions:
+            raise UserError(
+                f"{config.address} offers no tools: name the field of its action in rollout.agent.action_field."
+            )
+    yield OpenEnvAgent(config, functions)
+
+
+AGENT = AgentKind(config=Config, open=open_openenv)

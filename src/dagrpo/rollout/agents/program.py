@@ -1,0 +1,115 @@
+"""program: any program that takes the address of an OpenAI server makes the attempts, as one process each or one for all.
+
+It is told the problem, never the answer. What it asks the policy is recorded by the gateway; what the attempt is worth, our
+own verifiers say, or the program does. It runs with the rights of this process: isolation is for the program's owner.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+
+if TYPE_CHECKING:
+    from dagrpo.rollout.gateway.server import Access, Gateway
+    from dagrpo.rollout.programs.service import Service
+    from dagrpo.rollout.session import Session
+    from dagrpo.rollout.trajectory import Problem, Trajectory
+
+MOST_OUTPUT = 16 << 20  # bytes that a program may write for one attempt
+TAIL = 1 << 16  # of which the last line is looked for here
+
+
+class Config(Limits):
+    """A program of your own that asks the policy through OpenAI's protocol."""
+
+    command: Annotated[list[str], Field(min_length=1)] = Field(
+        ["python", "agent.py"], description="The program and its arguments, started where dagrpo was."
+    )
+    serve: bool = Field(
+        False,
+        description="One program for all attempts, a JSON line each way per attempt; else one process per attempt.",
+    )
+    keep_variables: list[str] = Field(
+        [], description="Environment variables that the program gets although they look like secrets."
+    )
+
+
+class ProgramAgent:
+    """Has a program make every attempt."""
+
+    def __init__(self, config: Config, context: AgentContext, gateway: Gateway, service: Service | None) -> None:
+        self._config = config
+        self._gateway = gateway
+        self._service = service
+        self._log = context.folder / "program.log"
+
+    async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
+        """One attempt, ended by the program or by limits.seconds."""
+        from dagrpo.rollout.programs.attempt import attempt, told
+
+        problem_told = told(problem, sample_index)
+
+        async def run(access: Access) -> Mapping[str, float]:
+            return await (self._served(problem_told, access) if self._service else self._started(problem_told, access))
+
+        return await attempt(self._gateway, session, sample_index, run, seconds=self._config.seconds)
+
+    async def _served(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
+        """What the program that serves them all reports. ProgramFailure."""
+        from dagrpo.rollout.programs.report import reported_rewards
+
+        assert self._service is not None
+        body = {"problem": problem, "base_url": access.base_url, "api_key": access.key}
+        return reported_rewards(await self._service.request(access.identifier, body))
+
+    async def _started(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
+        """What a process of its own reports. ProgramFailure."""
+        from dagrpo.rollout.programs.process import read_output, running
+        from dagrpo.rollout.programs.report import ProgramFailure, report_in
+        from dagrpo.rollout.programs.variables import access_variables, without_secrets
+
+        with tempfile.TemporaryDirectory(prefix="dagrpo-") as folder:
+            file = Path(folder) / "problem.json"
+            file.write_text(json.dumps(problem) + "\n")
+            variables = without_secrets(self._config.keep_variables) | access_variables(access.base_url, access.key)
+            variables["DAGRPO_PROBLEM"] = str(file)
+            async with running(self._config.command, variables=variables, input_file=file, log=self._log) as program:
+                output, code = await read_output(program, MOST_OUTPUT, TAIL)
+        if output is None:
+            raise ProgramFailure(f"The program has written more than {MOST_OUTPUT >> 20} MiB.")
+        if code:
+            raise ProgramFailure(f"The program ended with code {code}: {program.last_complaint()}")
+        return report_in(output)
+
+
+@asynccontextmanager
+async def open_program(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
+    """The agent, and the gateway that its program asks. UserError: there is no such program."""
+    from dagrpo.rollout.gateway.server import open_gateway
+    from dagrpo.rollout.programs.service import service
+    from dagrpo.rollout.programs.variables import without_secrets
+
+    if shutil.which(config.command[0]) is None:
+        raise UserError(
+            f"rollout.agent.command: there is no program `{config.command[0]}` that can be started; install it, or give its path."
+        )
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(open_gateway())
+        served = None
+        if config.serve:
+            variables = without_secrets(config.keep_variables)
+            served = await stack.enter_async_context(service(config.command, variables, context.folder))
+        yield ProgramAgent(config, context, gateway, served)
+
+
+AGENT = AgentKind(config=Config, open=open_program)

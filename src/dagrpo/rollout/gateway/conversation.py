@@ -1,0 +1,117 @@
+"""A session as a program sees it: each request is a whole conversation, of which most was said before."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.records import StopReason, ToolCall
+from dagrpo.rollout.chat import Message, ParsedCall
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.gateway.errors import Refused
+from dagrpo.rollout.gateway.replies import READ, Reply, readable_calls, reply_of
+from dagrpo.rollout.gateway.requests import ChatRequest
+from dagrpo.rollout.gateway.untrusted import read_json
+from dagrpo.rollout.session import Session, SessionOver, Turn
+
+OVER = {"max_turns": "the attempt has used up its turns", "max_tokens": "the conversation has used up its tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """A turn, and how to recognise the conversation that it ends."""
+
+    reply: Reply
+    messages: tuple[tuple[Any, ...], ...]  # identities, that of the answer at the end
+    tools: str
+
+
+class Conversation:
+    """Finds what a request has in common with earlier turns, and asks the session for the rest. One request at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.over: StopReason | None = None  # why there will be no further turn, once a program was told so
+        self._said: list[_Said] = []
+        self._one_at_a_time = asyncio.Lock()
+
+    async def answer(self, request: ChatRequest) -> Reply:
+        """The policy's turn. Refused: the attempt is over, or the chat template takes no such messages."""
+        async with self._one_at_a_time:
+            messages, tools = tuple(map(_identity, request.messages)), json.dumps(request.tools, sort_keys=True)
+            if request.again and (lost := self._same(messages, tools)):
+                return lost.reply
+            known = self._longest_beginning(messages, tools)
+            new = request.messages[len(known.messages) :] if known else request.messages
+            reply = reply_of(await self._ask(request, new, known.reply.turn if known else None))
+            self._said.append(_Said(reply=reply, messages=(*messages, _identity(reply.message)), tools=tools))
+            return reply
+
+    async def _ask(self, request: ChatRequest, new: Sequence[Message], after: Turn | None) -> Turn:
+        try:
+            return await self.session.ask(new, after, request.tools, most=request.most)
+        except SessionOver as over:
+            self.over = over.reason
+            raise Refused(f"{OVER.get(over.reason, over.reason)}.", code=over.reason) from None
+        except ServerError:
+            raise
+        except UserError as error:
+            raise Refused(f"messages: {error}") from None
+
+    def _longest_beginning(self, messages: tuple[Any, ...], tools: str) -> _Said | None:
+        """The turn whose conversation is the longest beginning of this one; the newest of several."""
+        beginnings = [
+            said
+            for said in reversed(self._said)
+            if said.tools == tools
+            and len(said.messages) < len(messages)
+            and messages[: len(said.messages)] == said.messages
+        ]
+        return max(beginnings, key=lambda said: len(said.messages), default=None)
+
+    def _same(self, messages: tuple[Any, ...], tools: str) -> _Said | None:
+        """The newest answer to the same conversation."""
+        answers = (said for said in reversed(self._said) if said.tools == tools and said.messages[:-1] == messages)
+        return next(answers, None)
+
+    def calls(self) -> list[ToolCall]:
+        """Every call of the policy, with the result that the program gave it."""
+        results: dict[str, str] = {}
+        for turn in self.session.turns:
+            for message in turn.messages:
+                if message["role"] == "tool":
+                    results.setdefault(str(message.get("tool_call_id")), str(message["content"]))
+        return [each for turn in self.session.turns for each in _calls_of(turn, results)]
+
+
+def _calls_of(turn: Turn, results: Mapping[str, str]) -> list[ToolCall]:
+    ids = {id(call): call_id for call_id, call in readable_calls(turn)}
+    return [_record(turn, call, results.get(ids.get(id(call), ""))) for call in turn.answer.calls]
+
+
+def _record(turn: Turn, call: ParsedCall, result: str | None) -> ToolCall:
+    """What is right with a call is known from its result alone: without one, it was not carried out."""
+    status = "not_run" if call.status == "ok" and result is None else call.status
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False) if call.status in READ else call.raw
+    return ToolCall(turn=turn.number, name=call.name, arguments=arguments, status=status, result=result or "")
+
+
+def _identity(message: Message) -> tuple[Any, ...]:
+    """What tells a message from others when a client sends it back: not the thinking, nor what clients write anew."""
+    calls = tuple(
+        (call["id"], call["function"]["name"], _canonical(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    )
+    return message["role"], (message["content"] or "").strip(), calls, message.get("tool_call_id")
+
+
+def _canonical(arguments: Any) -> str:
+    """One text for arguments that mean the same, as an object or as JSON; what is no JSON is itself."""
+    if isinstance(arguments, str):
+        try:
+            arguments = read_json(arguments)
+        except ValueError:
+            return str(arguments)
+    return json.dumps(arguments, sort_keys=True)

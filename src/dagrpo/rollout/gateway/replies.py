@@ -1,0 +1,129 @@
+"""A turn of the policy in the form of OpenAI's chat completions: at once, or as a stream of events.
+
+Beside OpenAI's own keys it has the tokens, as vLLM gives them: prompt_token_ids, the choice's token_ids, and logprobs of
+"token_id:<id>".
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dagrpo.rollout.chat import ParsedAnswer, ParsedCall
+from dagrpo.rollout.gateway.requests import ChatRequest
+from dagrpo.rollout.session import Turn
+
+READ = ("ok", "unknown_tool", "wrong_arguments")  # calls whose name and arguments are known, right or not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A turn, as a program sees it."""
+
+    turn: Turn
+    message: Mapping[str, Any]
+
+
+def reply_of(turn: Turn) -> Reply:
+    """The assistant's message, for the program and for recognising it when it comes back."""
+    answer = turn.answer
+    message: dict[str, Any] = {"role": "assistant", "content": _content(answer)}
+    if answer.thinking:
+        message["reasoning_content"] = answer.thinking
+    if calls := readable_calls(turn):
+        message["tool_calls"] = [_call(call_id, call) for call_id, call in calls]
+        message["content"] = message["content"] or None
+    return Reply(turn=turn, message=message)
+
+
+def readable_calls(turn: Turn) -> list[tuple[str, ParsedCall]]:
+    """The calls that a program can carry out or refuse, with their ids."""
+    return [
+        (f"call_{turn.number}_{place}", call) for place, call in enumerate(turn.answer.calls) if call.status in READ
+    ]
+
+
+def _content(answer: ParsedAnswer) -> str:
+    """The text, and with it the calls that cannot be read, so that none is lost."""
+    unreadable = [call.raw for call in answer.calls if call.status not in READ]
+    return "\n".join(filter(None, [answer.content, *unreadable]))
+
+
+def _call(call_id: str, call: ParsedCall) -> dict[str, Any]:
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def completion(reply: Reply, request: ChatRequest) -> dict[str, Any]:
+    """The whole answer."""
+    choice = {
+        "index": 0,
+        "message": reply.message,
+        "finish_reason": _finish_reason(reply),
+        "token_ids": reply.turn.completion.token_ids,
+        "logprobs": _logprobs(reply.turn) if request.logprobs else None,
+    }
+    return {
+        **_head(reply, request, "chat.completion"),
+        "prompt_token_ids": reply.turn.prompt,
+        "choices": [choice],
+        "usage": _usage(reply.turn),
+    }
+
+
+def events(reply: Reply, request: ChatRequest) -> bytes:
+    """The answer as a stream of events."""
+    lines = [json.dumps(chunk) for chunk in _chunks(reply, request)]
+    return "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode()
+
+
+def _chunks(reply: Reply, request: ChatRequest) -> Iterator[dict[str, Any]]:
+    """What was said and its tokens; why it ended; how much it was."""
+    head = _head(reply, request, "chat.completion.chunk")
+    delta = dict(reply.message)
+    if calls := delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
+    said = {
+        "index": 0,
+        "delta": delta,
+        "finish_reason": None,
+        "token_ids": reply.turn.completion.token_ids,
+        "logprobs": _logprobs(reply.turn) if request.logprobs else None,
+    }
+    yield {**head, "prompt_token_ids": reply.turn.prompt, "choices": [said]}
+    end = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(reply)}]}
+    usage = _usage(reply.turn)
+    if not request.usage_chunk:
+        yield {**end, "usage": usage}
+        return
+    yield end
+    yield {**head, "choices": [], "usage": usage}
+
+
+def _head(reply: Reply, request: ChatRequest, kind: str) -> dict[str, Any]:
+    number = reply.turn.number
+    return {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": request.model}
+
+
+def _finish_reason(reply: Reply) -> str:
+    return "tool_calls" if reply.message.get("tool_calls") else reply.turn.completion.finish_reason
+
+
+def _logprobs(turn: Turn) -> dict[str, Any]:
+    pairs = zip(turn.completion.token_ids, turn.completion.logprobs, strict=True)
+    return {"content": [_logprob(token, logprob) for token, logprob in pairs], "refusal": None}
+
+
+def _logprob(token: int, logprob: float) -> dict[str, Any]:
+    return {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+
+
+def _usage(turn: Turn) -> dict[str, Any]:
+    prompt, written = len(turn.prompt), len(turn.completion.token_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": turn.completion.cached_tokens},
+    }

@@ -1,0 +1,171 @@
+"""A request for a chat completion, in OpenAI's protocol: checked, and brought into the one form that the session takes.
+
+What the training decides is not taken from it: temperature, top_p and seed are read by nobody. What would change the answer
+and cannot be done here (several answers, stop texts, enforced formats, images) is refused rather than left out in silence.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dagrpo.rollout.chat import Message, ToolSchema
+from dagrpo.rollout.gateway.errors import Refused
+from dagrpo.rollout.gateway.untrusted import read_json
+
+NOT_TAKEN = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one
+
+
+class _Received(BaseModel):
+    """Part of a request. Keys that we do not know are ignored, as OpenAI's servers do with those of other makers."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class _Part(_Received):
+    type: str
+    text: str | None = None
+
+
+class _Function(_Received):
+    name: str
+    arguments: str = ""
+
+
+class _Call(_Received):
+    id: str
+    function: _Function
+
+
+class _Message(_Received):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[_Part] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class _Offered(_Received):
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Tool(_Received):
+    type: Literal["function"]
+    function: _Offered
+
+
+class _StreamOptions(_Received):
+    include_usage: bool | None = None
+
+
+class _Form(_Received):
+    type: str
+
+
+class _Body(_Received):
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    model: str = "policy"
+    tools: list[_Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    response_format: _Form | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What a program asks for."""
+
+    messages: tuple[Message, ...]  # text alone; the arguments of calls as objects, in which chat templates take them
+    tools: tuple[ToolSchema, ...]
+    model: str  # the name that the answer bears; there is one policy, whatever it is called
+    most: int | None  # tokens of the answer, where the program wants fewer than we allow
+    logprobs: bool
+    stream: bool
+    usage_chunk: bool  # a stream's last chunk is to be the usage, and nothing else
+    not_taken: tuple[str, ...]  # keys that the training decides
+    again: bool  # the client has asked this before, and got no answer
+
+
+def read_request(data: bytes, *, again: bool = False) -> ChatRequest:
+    """The request that a body holds. Refused: it holds none that can be answered."""
+    try:
+        received = read_json(data)
+        body = _Body.model_validate(received)
+    except ValidationError as error:
+        raise Refused(_sentence(error)) from None
+    except ValueError as error:
+        raise Refused(f"The body cannot be read: {error}.") from None
+    _require_possible(body)
+    offered = body.tool_choice != "none"
+    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
+    return ChatRequest(
+        messages=tuple(_plain(message, place) for place, message in enumerate(body.messages)),
+        tools=tuple(received["tools"]) if body.tools and offered else (),
+        model=body.model,
+        most=min(limits, default=None),
+        logprobs=bool(body.logprobs),
+        stream=bool(body.stream),
+        usage_chunk=bool(body.stream_options and body.stream_options.include_usage),
+        not_taken=tuple(key for key in NOT_TAKEN if received.get(key) is not None),
+        again=again,
+    )
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str")))
+    return f"{place or 'The body'}: {first['msg']}."
+
+
+def _require_possible(body: _Body) -> None:
+    if body.n not in (None, 1):
+        raise Refused(f"n is {body.n}: one answer is given at a time; ask again for another.")
+    if body.stop:
+        raise Refused("stop: the policy ends its turns itself, as it does in training; leave stop texts out.")
+    if body.tool_choice not in (None, "auto", "none"):
+        raise Refused("tool_choice: the policy is not made to call; only auto and none are possible.")
+    if body.response_format is not None and body.response_format.type != "text":
+        raise Refused(f"response_format {body.response_format.type}: the policy writes plain text.")
+
+
+def _plain(message: _Message, place: int) -> Message:
+    """The message with the keys that chat templates read, and none that is empty."""
+    plain: dict[str, Any] = {"role": ROLES.get(message.role, message.role), "content": _text(message.content, place)}
+    if message.tool_calls:
+        plain["tool_calls"] = [_call(call) for call in message.tool_calls]
+    for key in ("reasoning_content", "tool_call_id", "name"):
+        if (value := getattr(message, key)) is not None:
+            plain[key] = value
+    return plain
+
+
+def _text(content: str | list[_Part] | None, place: int) -> str:
+    if not isinstance(content, list):
+        return content or ""
+    for part in content:
+        if part.type != "text" or part.text is None:
+            raise Refused(f"messages.{place}.content: a part of type {part.type[:40]!r}: only text is taken.")
+    return "".join(part.text or "" for part in content)
+
+
+def _call(call: _Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": _object(call)}}
+
+
+def _object(call: _Call) -> Any:
+    """The arguments as an object, in which templates take them; as they are where they are none."""
+    try:
+        arguments = read_json(call.function.arguments)
+    except ValueError:
+        return call.function.arguments
+    return arguments if isinstance(arguments, dict) else call.function.arguments

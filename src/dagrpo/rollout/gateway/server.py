@@ -1,0 +1,204 @@
+"""The gateway's HTTP side: who may ask, for which session, and what a program is told when something goes wrong."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from dagrpo.console import say
+from dagrpo.rollout.gateway.conversation import Conversation
+from dagrpo.rollout.gateway.errors import Refused
+from dagrpo.rollout.gateway.replies import Reply, completion, events
+from dagrpo.rollout.gateway.requests import ChatRequest, read_request
+from dagrpo.rollout.session import Session
+
+MODEL = "policy"  # by which the policy is listed; it answers to every name
+MOST_BYTES = 8 << 20  # of a request
+SHUTDOWN_SECONDS = 1.0
+SHORTEST_NAP = 0.05
+Result = TypeVar("Result")
+
+
+class Access:
+    """An open session: what a program needs in order to ask for its turns. Nobody else is told `key`."""
+
+    def __init__(self, session: Session, address: str, identifier: str, key: str) -> None:
+        self.identifier = identifier
+        self.key = key
+        self.base_url = f"{address}/sessions/{identifier}/v1"
+        self.conversation = Conversation(session)
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking: set[asyncio.Task[Reply]] = set()
+        self._started = self._asked_since = time.monotonic()
+        self._asked_seconds = 0.0
+
+    async def answer(self, request: ChatRequest) -> Reply:
+        """The policy's turn, which goes on where the program stops listening. Refused: there is none."""
+        if not self._asking:
+            self._asked_since = time.monotonic()
+        task = asyncio.create_task(self.conversation.answer(request))
+        self._asking.add(task)
+        task.add_done_callback(self._answered)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Refused("The session is over.", status=404, code="no_session")
+        if (error := task.exception()) is not None and not isinstance(error, Refused):
+            self._break(error)
+            raise Refused("The policy cannot be asked.", status=503, code="engine_error")
+        return task.result()
+
+    def _answered(self, task: asyncio.Task[Reply]) -> None:
+        self._asking.discard(task)
+        if not self._asking:
+            self._asked_seconds += time.monotonic() - self._asked_since
+
+    def own_seconds(self) -> float:
+        """How long the program has been at work. Time in which the policy is asked is not its own: others are waited for."""
+        until = self._asked_since if self._asking else time.monotonic()
+        return until - self._started - self._asked_seconds
+
+    async def _out_of_time(self, seconds: float) -> None:
+        while (left := seconds - self.own_seconds()) > 0:
+            await asyncio.sleep(max(left, SHORTEST_NAP))
+
+    def _break(self, error: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def unless_broken(self, work: Coroutine[Any, Any, Result], seconds: float) -> Result:
+        """What the program's side comes to; TimeoutError after so many own seconds; the engine's failure at once."""
+        task, timer = asyncio.create_task(work), asyncio.create_task(self._out_of_time(seconds))
+        either: list[asyncio.Future[Any]] = [task, timer, self._broken]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken.done():
+                self._broken.result()
+            if not task.done():
+                raise TimeoutError
+            return task.result()
+        finally:
+            task.cancel()
+            timer.cancel()
+            await asyncio.wait([task, timer])
+
+    async def close(self) -> None:
+        """Nothing that is still asked for is waited for."""
+        for task in self._asking:
+            task.cancel()
+        if self._asking:
+            await asyncio.wait(self._asking)
+        self._broken.cancel()
+
+
+class Gateway:
+    """The sessions that are open, by identifier."""
+
+    def __init__(self) -> None:
+        self.address = ""  # http://127.0.0.1:<port>, once it listens
+        self._open: dict[str, Access] = {}
+        self._told: set[str] = set()
+
+    @asynccontextmanager
+    async def admit(
+        self, session: Session, *, identifier: str | None = None, key: str | None = None
+    ) -> AsyncIterator[Access]:
+        """The session is open to whoever has its identifier and its key, both secrets made here.
+
+        A program that cannot be told them brings its own: an identifier of its choice, and a key for all its sessions.
+        """
+        access = Access(
+            session, self.address, identifier or secrets.token_urlsafe(24), key or f"dagrpo-{secrets.token_urlsafe(32)}"
+        )
+        assert access.identifier not in self._open, "two sessions with one identifier"
+        self._open[access.identifier] = access
+        try:
+            yield access
+        finally:
+            del self._open[access.identifier]
+            await access.close()
+
+    def application(self) -> web.Application:
+        """The routes."""
+        application = web.Application(client_max_size=MOST_BYTES, middlewares=[_errors_as_json])
+        for prefix in ("/sessions/{identifier}/v1", "/v1"):
+            application.router.add_post(f"{prefix}/chat/completions", self._chat)
+            application.router.add_get(f"{prefix}/models", self._models)
+        return application
+
+    async def _chat(self, http: web.Request) -> web.Response:
+        access = self._access(http)
+        again = http.headers.get("X-Stainless-Retry-Count", "0") != "0"  # OpenAI's clients count their retries
+        request = read_request(await http.read(), again=again)
+        self._tell(request.not_taken)
+        reply = await access.answer(request)
+        if request.stream:
+            return web.Response(body=events(reply, request), content_type="text/event-stream")
+        return web.json_response(completion(reply, request))
+
+    async def _models(self, http: web.Request) -> web.Response:
+        key = _key(http)
+        if not any(secrets.compare_digest(access.key.encode(), key) for access in self._open.values()):
+            raise _no_session()
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "dagrpo"}]})
+
+    def _access(self, http: web.Request) -> Access:
+        """The session of a request. Refused alike whether there is none or it is somebody else's."""
+        key = _key(http)
+        identifier = http.match_info.get("identifier") or http.headers.get("X-Session-ID") or ""
+        access = self._open.get(identifier)
+        if access is None or not secrets.compare_digest(access.key.encode(), key):
+            raise _no_session()
+        return access
+
+    def _tell(self, not_taken: tuple[str, ...]) -> None:
+        new = set(not_taken) - self._told
+        if new:
+            self._told |= new
+            say(
+                f"The agent's program sets {', '.join(sorted(new))}: not taken, section rollout decides how is sampled."
+            )
+
+
+def _key(http: web.Request) -> bytes:
+    scheme, _, key = http.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        raise Refused("Send the session's key: Authorization: Bearer <key>.", status=401, code="invalid_api_key")
+    return key.strip().encode(errors="surrogateescape")
+
+
+def _no_session() -> Refused:
+    return Refused("There is no such session, or it is over, or the key is another's.", status=404, code="no_session")
+
+
+@web.middleware
+async def _errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refused as refused:
+        error = refused
+    except web.HTTPRequestEntityTooLarge:
+        error = Refused(f"The body is longer than {MOST_BYTES >> 20} MiB.", status=413, code="too_large")
+    except web.HTTPException as other:
+        error = Refused(f"{request.method} {request.path}: {other.reason}.", status=other.status, code="no_route")
+    return web.json_response(error.body, status=error.status)
+
+
+@asynccontextmanager
+async def open_gateway() -> AsyncIterator[Gateway]:
+    """A gateway that listens on a free port of 127.0.0.1."""
+    gateway = Gateway()
+    runner = web.AppRunner(gateway.application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        gateway.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield gateway
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,68 @@
+"""What a program is told of a problem, and what came of its attempt."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from dagrpo.records import StopReason
+from dagrpo.rollout.gateway.server import MODEL, Access, Gateway
+from dagrpo.rollout.outcome import trajectory_of
+from dagrpo.rollout.programs.report import ProgramFailure
+from dagrpo.rollout.session import Session
+from dagrpo.rollout.trajectory import Problem, Trajectory
+
+
+def told(problem: Problem, sample_index: int) -> dict[str, Any]:
+    """The problem without its answer: only what the policy may know."""
+    return {
+        "task": problem.example.task,
+        "index": problem.index,
+        "attempt": sample_index,
+        "messages": [dict(message) for message in problem.example.prompt],
+        "question": problem.example.question,
+        "tools": [dict(tool) for tool in problem.tools],
+        "model": MODEL,
+    }
+
+
+async def attempt(
+    gateway: Gateway,
+    session: Session,
+    sample_index: int,
+    run: Callable[[Access], Coroutine[Any, Any, Mapping[str, float]]],
+    *,
+    seconds: float,
+) -> Trajectory:
+    """One attempt: `run` has a program make it, and says what that reports. The engine's failure."""
+    fault = ""
+    reported: Mapping[str, float] = {}
+    async with gateway.admit(session) as access:
+        try:
+            reported = await access.unless_broken(run(access), seconds)
+        except TimeoutError:
+            fault = f"The program was not done after {seconds:g} seconds (rollout.agent.seconds)."
+        except ProgramFailure as failure:
+            fault = str(failure)
+        return _came_to(access, sample_index, fault=fault, reported=reported)
+
+
+def _came_to(access: Access, sample_index: int, *, fault: str, reported: Mapping[str, float]) -> Trajectory:
+    """The trajectory. Where a limit of ours ended the session, what the program makes of that is no failure of its own."""
+    conversation = access.conversation
+    session = conversation.session
+    if not session.turns and not fault:
+        fault = "The program has ended without asking the policy."
+    reason = conversation.over or ("program_failed" if fault else _ending(session))
+    return trajectory_of(
+        session,
+        sample_index,
+        stop_reason=reason,
+        calls=conversation.calls(),
+        reported=reported,
+        fault=fault if reason == "program_failed" else "",
+    )
+
+
+def _ending(session: Session) -> StopReason:
+    last = session.turns[-1]
+    cut_off = last.completion.finish_reason == "length" and not last.answer.calls
+    return "turn_length" if cut_off else "answered"

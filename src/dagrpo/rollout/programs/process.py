@@ -1,0 +1,115 @@
+"""A program's process: in a group of its own that cannot outlive us, with an input, a bounded output, and a bounded log."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from dagrpo.errors import UserError
+
+# The shell becomes the program; the subshell in the background waits until we have ended, and kills the group.
+WATCHED = """
+exec 3<&0 <"$1"
+shift
+(exec </dev/null >/dev/null 2>&1; read -r _ <&3; kill -KILL 0) &
+exec 3<&-
+exec "$@"
+"""
+PIECE = 1 << 16  # bytes read at once
+LOG_BYTES = 1 << 20
+LAST_COMPLAINTS = 1 << 12  # bytes
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class Program:
+    """A program that runs."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._complaints = b""
+        assert process.stdout is not None
+        self.output = process.stdout
+
+    async def exit_code(self) -> int:
+        """Once it has ended; negative: the signal that ended it. Children that hold its output open are not waited for."""
+        waiting = asyncio.create_task(self._process.wait())
+        try:
+            while self._process.returncode is None:
+                await asyncio.wait([waiting], timeout=SECONDS_BETWEEN_LOOKS)
+        finally:
+            waiting.cancel()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """Kill it and all that it started, unless they have left its group."""
+        with suppress(ProcessLookupError):  # nothing of the group is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def keep_log(self) -> None:
+        """Write what it complains about to its log, up to LOG_BYTES in all; what is beyond is read, and dropped."""
+        assert self._process.stderr is not None
+        with self._log.open("ab") as log:
+            while piece := await self._process.stderr.read(PIECE):
+                self._complaints = (self._complaints + piece)[-LAST_COMPLAINTS:]
+                log.write(piece[: max(LOG_BYTES - log.tell(), 0)])
+                log.flush()
+
+    def last_complaint(self) -> str:
+        """The last line of what it has complained about."""
+        lines = self._complaints.decode(errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it has written no error")
+
+
+@asynccontextmanager
+async def running(
+    command: Sequence[str], *, variables: Mapping[str, str], input_file: Path, log: Path
+) -> AsyncIterator[Program]:
+    """Start a program with a file as its input; whatever is left of it at the end is killed. UserError: it cannot be started."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch(mode=0o600)
+    lifeline, ours = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", WATCHED, "watched", str(input_file), *command),
+            stdin=lifeline,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(variables),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(ours)
+        raise UserError(f"{command[0]} cannot be started ({error}): correct rollout.agent.command.") from None
+    finally:
+        os.close(lifeline)
+    program = Program(process, log)
+    logging = asyncio.create_task(program.keep_log())
+    try:
+        yield program
+    finally:
+        program.kill()
+        await program.exit_code()
+        await asyncio.wait([logging], timeout=1.0)
+        logging.cancel()
+        os.close(ours)
+
+
+async def read_output(program: Program, most: int, tail: int) -> tuple[bytes | None, int]:
+    """The last `tail` bytes of its output once it has ended, and its exit code; None where it wrote more than `most`."""
+    reading = asyncio.create_task(_tail_of(program, most, tail))
+    code = await program.exit_code()
+    program.kill()  # what it has left behind would keep its output open
+    return await reading, code
+
+
+async def _tail_of(program: Program, most: int, tail: int) -> bytes | None:
+    kept, total = b"", 0
+    while piece := await program.output.read(PIECE):
+        kept, total = (kept + piece)[-tail:], total + len(piece)
+        if total > most:
+            program.kill()
+            return None
+    return kept

@@ -1,0 +1,50 @@
+"""What a program says that its attempt was worth: JSON with `reward`, `rewards` by name, or both."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dagrpo.rollout.gateway.untrusted import read_json
+
+MOST_REWARDS = 64
+LONGEST_NAME = 80
+
+
+class ProgramFailure(Exception):
+    """The program has not done its part. The message says what went wrong, in a sentence."""
+
+
+def reported_rewards(report: Mapping[str, Any]) -> dict[str, float]:
+    """The rewards by name; `reward` is one more, of that name. ProgramFailure: one of them is no number."""
+    rewards = report.get("rewards") or {}
+    if not isinstance(rewards, dict) or len(rewards) > MOST_REWARDS:
+        raise ProgramFailure(f"It reports rewards that are no mapping of at most {MOST_REWARDS} names to numbers.")
+    if report.get("reward") is not None:
+        rewards = {**rewards, "reward": report["reward"]}
+    return {_name(name): _number(name, value) for name, value in rewards.items()}
+
+
+def report_in(output: bytes) -> dict[str, float]:
+    """The rewards in the last line of a program's output; none where that is something else."""
+    last = output.rstrip().rpartition(b"\n")[2]
+    try:
+        report = read_json(last)
+    except ValueError:
+        return {}
+    return reported_rewards(report) if isinstance(report, dict) else {}
+
+
+def _name(name: str) -> str:
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise ProgramFailure(f"It reports a reward named {name[:LONGEST_NAME]!r}, which is no name.")
+    return name
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ProgramFailure(f"It reports a reward {name} of {str(value)[:40]!r}, which is no finite number.")
+    return number

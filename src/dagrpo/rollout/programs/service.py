@@ -1,0 +1,133 @@
+"""A program that makes many attempts: one JSON line per problem in, one JSON line per attempt out, in any order.
+
+In: {"id", "problem", "base_url", "api_key"}, and {"cancel": id} when an attempt is given up. Out: {"id"} and what the attempt
+was worth (see report.py), or {"id", "error"}. A program that has died is started again with the next attempt.
+"""
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from dagrpo.rollout.gateway.untrusted import read_json
+from dagrpo.rollout.programs.process import PIECE, Program, running
+from dagrpo.rollout.programs.report import ProgramFailure
+
+LONGEST_LINE = 1 << 20
+
+
+class Service:
+    """A program that answers requests, each with an id."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], folder: Path) -> None:
+        self._command = command
+        self._variables = variables
+        self._folder = folder
+        self._waiting: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        self._program: Program | None = None
+        self._input: asyncio.WriteTransport | None = None
+        self._starting = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def request(self, identifier: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What it answers. ProgramFailure: it says what went wrong, or it has died."""
+        async with self._starting:
+            if self._program is None:
+                await self._start()
+        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[identifier] = answer
+        self._send({"id": identifier, **body})
+        try:
+            result = await answer
+        except asyncio.CancelledError:
+            self._send({"cancel": identifier})
+            raise
+        finally:
+            self._waiting.pop(identifier, None)
+        if result.get("error"):
+            raise ProgramFailure(f"The program says: {str(result['error'])[:500]}")
+        return result
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        if self._input is not None:
+            self._input.write(json.dumps(line).encode() + b"\n")
+
+    async def _start(self) -> None:
+        async with AsyncExitStack() as stack:
+            fifo = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dagrpo-"))) / "requests"
+            self._input = await _writer(fifo, stack)
+            self._program = await stack.enter_async_context(
+                running(self._command, variables=self._variables, input_file=fifo, log=self._folder / "program.log")
+            )
+            self._reading = asyncio.create_task(self._read(self._program, stack.pop_all()))
+
+    async def _read(self, program: Program, resources: AsyncExitStack) -> None:
+        """Hand out answers until the program ends, or writes what can be none."""
+        over = asyncio.create_task(_end_with_its_children(program))
+        fault = await self._hand_out_all(program) or f"The program has ended: {program.last_complaint()}"
+        over.cancel()
+        self._program = self._input = None
+        await resources.aclose()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ProgramFailure(fault))
+
+    async def _hand_out_all(self, program: Program) -> str:
+        """Why there will be no more answers; "" where the program has ended."""
+        rest = b""
+        while piece := await program.output.read(PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._hand_out(line)
+            if len(rest) > LONGEST_LINE:
+                return f"The program has written a line of more than {LONGEST_LINE >> 20} MiB."
+        return ""
+
+    def _hand_out(self, line: bytes) -> None:
+        """An answer to whoever waits for it; anything else is talk."""
+        try:
+            value = read_json(line)
+        except ValueError:
+            return
+        answer = (
+            self._waiting.get(value["id"]) if isinstance(value, dict) and isinstance(value.get("id"), str) else None
+        )
+        if answer is not None and not answer.done():
+            answer.set_result(value)
+
+    async def stop(self) -> None:
+        """End it. What is waited for will not come."""
+        if self._reading is not None:
+            if self._program is not None:
+                self._program.kill()
+            await self._reading
+
+
+async def _end_with_its_children(program: Program) -> None:
+    """What it leaves behind would keep its output open."""
+    await program.exit_code()
+    program.kill()
+
+
+async def _writer(fifo: Path, stack: AsyncExitStack) -> asyncio.WriteTransport:
+    """A way into a named pipe that a program can read from as soon as it runs."""
+    os.mkfifo(fifo, mode=0o600)
+    stack.callback(os.close, os.open(fifo, os.O_RDWR))  # neither end waits for the other, and it stays open
+    file = stack.enter_context(os.fdopen(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0))
+    transport, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, file)
+    stack.callback(transport.abort)
+    return transport
+
+
+@asynccontextmanager
+async def service(command: Sequence[str], variables: Mapping[str, str], folder: Path) -> AsyncIterator[Service]:
+    """A service that is started when it is first asked, and ends with the context."""
+    opened = Service(command, variables, folder)
+    try:
+        yield opened
+    finally:
+        await opened.stop()

@@ -1,0 +1,170 @@
+"""An attempt as a person reads it: who said what in which order, and how each call went.
+
+Made from a row of any rollout table, of training or of an evaluation. Not here: how it is shown (show/, report/, traces).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dagrpo.rollout.trajectory import GREEDY
+
+Speaker = Literal["policy", "user", "tool", "system"]
+SPEAKERS: Mapping[str, Speaker] = {"assistant": "policy", "user": "user", "tool": "tool", "system": "system"}
+SINGLE_TURN: Mapping[str, Any] = {"turns": 1, "stop_reason": "answered", "fault": "", "messages": "[]", "calls": ()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a tool."""
+
+    name: str  # "": none could be read
+    arguments: str
+    status: str  # one of records.CallStatus; "": a program ran the tool itself, and nobody knows how it went
+    result: str  # "": the policy was told nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One message after the prompt."""
+
+    speaker: Speaker
+    text: str
+    thinking: str = ""
+    calls: tuple[Call, ...] = ()  # of a turn of the policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """One attempt. What only training knows is None elsewhere."""
+
+    task: str
+    problem_index: int
+    sample_index: int
+    prompt: str  # as the chat template writes it
+    question: str
+    ground_truth: str
+    said: tuple[Said, ...]
+    turns: int  # of the policy
+    tokens: int  # that the policy wrote
+    stop_reason: str
+    fault: str
+    cut: bool  # the last turn, at the token limit
+    extracted: str | None
+    verdict: str | None
+    reward: float | None
+    advantage: float | None
+    components: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """All calls, in order."""
+        return tuple(call for said in self.said for call in said.calls)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.sample_index == GREEDY
+
+
+def is_conversation(row: Mapping[str, Any]) -> bool:
+    """Whether there is more to an attempt than a prompt and a completion."""
+    return bool(row.get("calls")) or int(row.get("turns", 1)) > 1
+
+
+def transcript(row: Mapping[str, Any]) -> Transcript:
+    """The attempt in a row of a table with columns as in ROLLOUTS, TRAINING_ROLLOUTS or SCORES."""
+    row = {**SINGLE_TURN, **row}
+    return Transcript(
+        task=row["task"],
+        problem_index=row["problem_index"],
+        sample_index=row["sample_index"],
+        prompt=row.get("prompt", row["question"]),
+        question=row["question"],
+        ground_truth=row["ground_truth"],
+        said=_said(json.loads(row["messages"]), row["calls"], row["completion"]),
+        turns=row["turns"],
+        tokens=row["completion_tokens"] if "completion_tokens" in row else len(row["completion_ids"]),
+        stop_reason=row["stop_reason"],
+        fault=row["fault"],
+        cut=row["truncated"] if "truncated" in row else row["finish_reason"] == "length",
+        extracted=row.get("extracted"),
+        verdict=row.get("verdict"),
+        reward=row.get("reward"),
+        advantage=row.get("advantage"),
+        components=dict(row.get("components", ())),
+    )
+
+
+def _said(
+    messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]], completion: str
+) -> tuple[Said, ...]:
+    """The messages with their calls. A result is part of its call: the tool's own message is left out for it."""
+    if not messages:
+        return (Said(speaker="policy", text=completion, calls=tuple(map(_recorded, calls))),)
+    said: list[Said] = []
+    turn, told = -1, set[str]()
+    for message in messages:
+        if message["role"] == "assistant":
+            turn += 1
+            made = tuple(_recorded(call) for call in calls if call["turn"] == turn)
+            told = {call.result for call in made}
+            said.append(_of_policy(message, made or _unrecorded(message)))
+        elif message["role"] != "tool" or _text(message.get("content")) not in told:
+            said.append(Said(speaker=SPEAKERS.get(message["role"], "system"), text=_text(message.get("content"))))
+    rest = tuple(_recorded(call) for call in calls if call["turn"] > turn)  # of turns that a program went back from
+    return (*said, Said(speaker="policy", text="", calls=rest)) if rest else tuple(said)
+
+
+def _of_policy(message: Mapping[str, Any], calls: tuple[Call, ...]) -> Said:
+    thinking = _text(message.get("reasoning_content"))
+    return Said(speaker="policy", text=_text(message.get("content")), thinking=thinking, calls=calls)
+
+
+def _recorded(call: Mapping[str, Any]) -> Call:
+    return Call(name=call["name"], arguments=call["arguments"], status=call["status"], result=call["result"])
+
+
+def _unrecorded(message: Mapping[str, Any]) -> tuple[Call, ...]:
+    """The calls that a message holds."""
+    functions = [call.get("function", {}) for call in message.get("tool_calls") or ()]
+    return tuple(
+        Call(name=_text(each.get("name")), arguments=_text(each.get("arguments")), status="", result="")
+        for each in functions
+    )
+
+
+def _text(content: object) -> str:
+    """A message's content: a text, nothing, or parts of which only the JSON can be shown."""
+    if content is None:
+        return ""
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def best_and_worst(rows: Iterable[Mapping[str, Any]], best: int, worst: int) -> tuple[list[int], list[int]]:
+    """Which rows to show: the positions of the highest rewards, best first, and of the lowest, worst first.
+
+    One row per problem as long as there are others, and none twice; among equals those of more turns come first. `reward`
+    orders; where there is none, `correct` does.
+    """
+    ranked = [(_worth(row), int(row.get("turns", 1)), int(row["problem_index"])) for row in rows]
+    falling = sorted(range(len(ranked)), key=lambda place: (-ranked[place][0], -ranked[place][1]))
+    rising = sorted(range(len(ranked)), key=lambda place: (ranked[place][0], -ranked[place][1]))
+    problems = [problem for _, _, problem in ranked]
+    chosen = _of_different_problems(falling, problems, best)
+    return chosen, _of_different_problems([place for place in rising if place not in chosen], problems, worst)
+
+
+def _worth(row: Mapping[str, Any]) -> float:
+    reward = row.get("reward")
+    return float(reward if reward is not None else row.get("correct") or 0)
+
+
+def _of_different_problems(order: Sequence[int], problems: Sequence[int], count: int) -> list[int]:
+    seen: set[int] = set()
+    first: list[int] = []
+    others: list[int] = []
+    for place in order:
+        (others if problems[place] in seen else first).append(place)
+        seen.add(problems[place])
+    return (first + others)[:count]

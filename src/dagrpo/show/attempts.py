@@ -1,0 +1,84 @@
+"""The attempts of a file, and which of them are worth a look."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.rollout.segments import Segment, segments
+from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
+from dagrpo.show.place import Place
+
+NEEDED = (
+    *("task", "problem_index", "sample_index", "prompt", "completion", "prompt_ids", "completion_ids"),
+    *("finish_reason", "ground_truth", "question"),
+)
+GRADED = ("extracted", "verdict", "correct")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One attempt that was chosen."""
+
+    title: str  # "best 1 of 3"
+    transcript: Transcript
+    samples: tuple[tuple[Segment, ...], ...]  # the sequences of tokens that the trainer sees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What is shown of a file."""
+
+    attempts: int  # in the file
+    step: int | None  # of training
+    mean: float | None  # reward, or share of right answers; None: not graded
+    shown: tuple[Shown, ...]
+
+
+def choose(place: Place, best: int, worst: int) -> Chosen:
+    """The best and the worst attempts of a file. UserError: it is no rollout table."""
+    table = _read(place)
+    names = [name for name in ("problem_index", "reward", "correct", "turns") if name in table.column_names]
+    rows = table.select(names).to_pylist()
+    highest, lowest = best_and_worst(rows, best, worst)
+    worth = [row.get("reward", row.get("correct")) for row in rows]
+    graded = [float(value) for value in worth if value is not None]
+    titles = [*_titles("best", highest), *_titles("worst", lowest)] if graded else _titles("attempt", highest + lowest)
+    return Chosen(
+        attempts=len(rows),
+        step=table["step"][0].as_py() if "step" in table.column_names else None,
+        mean=sum(graded) / len(graded) if graded else None,
+        shown=tuple(
+            _shown(title, table.slice(row, 1).to_pylist()[0])
+            for title, row in zip(titles, (*highest, *lowest), strict=True)
+        ),
+    )
+
+
+def _read(place: Place) -> pa.Table:
+    """The table with its grades beside it."""
+    table = read_parquet(place.attempts)
+    missing = [name for name in NEEDED if name not in table.column_names]
+    if missing or table.num_rows == 0:
+        raise UserError(
+            f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}."
+        )
+    scores = read_parquet(place.scores).select(GRADED) if place.scores else None
+    if scores is None:
+        return table
+    if scores.num_rows != table.num_rows:
+        raise UserError(f"{place.scores} is not of {place.attempts}: run the stage score again.")
+    for name in GRADED:
+        table = table.append_column(name, scores.column(name))
+    return table
+
+
+def _titles(kind: str, rows: Sequence[int]) -> list[str]:
+    return [f"{kind} {number} of {len(rows)}" for number in range(1, len(rows) + 1)]
+
+
+def _shown(title: str, row: Mapping[str, Any]) -> Shown:
+    return Shown(title=title, transcript=transcript(row), samples=segments(row))

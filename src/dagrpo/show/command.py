@@ -1,0 +1,55 @@
+"""The command `dagrpo show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dagrpo.errors import UserError
+from dagrpo.show.place import Place, Which
+
+NO_TOKENIZER = "The run has no tokenizer.json, so its tokens cannot be shown: this is the text."
+
+
+def show(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="an experiment, the folder of a seed, or a parquet file")],
+    step: Annotated[int | None, typer.Option(help="of training; the last one if not given")] = None,
+    best: Annotated[int, typer.Option(min=0, help="how many of the highest rewards")] = 3,
+    worst: Annotated[int, typer.Option(min=0, help="how many of the lowest rewards")] = 3,
+    seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
+    task: Annotated[str | None, typer.Option(help="an evaluation instead of training: its task")] = None,
+    which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
+    full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
+) -> None:
+    """Show the best and the worst attempts of a training step or of an evaluation, turn by turn."""
+    from dagrpo.show import attempts, terminal
+    from dagrpo.show.tokens import decoder
+
+    place = _place(run, step, seed, task, which)
+    chosen = attempts.choose(place, best, worst)
+    decode = decoder(place) if tokens else None
+    console = terminal.console()
+    console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
+    if tokens and decode is None:
+        console.print(NO_TOKENIZER)
+    for shown in chosen.shown:
+        console.print(terminal.attempt(shown, full=full, decode=decode))
+
+
+def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:
+    from dagrpo.show import place
+
+    if run.endswith(".parquet"):
+        return place.single_file(Path(run))
+    folder = place.run_folder(run, seed)
+    if task is None:
+        return place.training_step(folder, step)
+    if step is not None:
+        raise UserError("--step is of training, --task of an evaluation: give one of the two.")
+    return place.evaluation(folder, task, which)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(show)

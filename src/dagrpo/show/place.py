@@ -1,0 +1,89 @@
+"""Which file of attempts is meant: of a run's training step, of one of its evaluations, or a file by its own path."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dagrpo.errors import UserError
+
+Which = Literal["base", "trained"]
+RESULTS = Path("results")
+STEP = re.compile(r"step_(\d+)\.parquet")
+WITH_TOKENIZER = ("exported", "initial", "sft", "policy")  # checkpoints of a run, all with the same tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where attempts are read."""
+
+    attempts: Path  # a rollout table
+    scores: Path | None  # of the same attempts, row by row; None: the table has all there is, or nothing is graded
+    run: Path | None  # the seed's folder; None: the file is part of no run
+
+
+def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
+    """The folder of one seed. `name`: that folder, or an experiment. UserError says which there are."""
+    given = Path(name)
+    if (given / "rollouts").is_dir() or (given / "eval").is_dir():
+        return given
+    runs = given / "runs" if (given / "runs").is_dir() else root / name / "runs"
+    seeds = sorted(path.name.removeprefix("seed_") for path in runs.glob("seed_*"))
+    if not seeds:
+        known = sorted(path.parent.name for path in root.glob("*/runs"))
+        raise UserError(
+            f"There is no run `{name}`: give the name of an experiment, the folder of a seed, or a parquet file; "
+            + (f"{root}/ has {_listed(known)}." if known else f"{root}/ has none yet.")
+        )
+    if seed is None and len(seeds) > 1 and "0" not in seeds:
+        raise UserError(f"{runs} has the seeds {_listed(seeds)}: say which with --seed.")
+    chosen = str(seed) if seed is not None else "0" if "0" in seeds else seeds[0]
+    if chosen not in seeds:
+        raise UserError(f"{runs} has no seed {chosen}: it has {_listed(seeds)}.")
+    return runs / f"seed_{chosen}"
+
+
+def training_step(run: Path, step: int | None) -> Place:
+    """The rollouts of a step, the last one if none is named. UserError says which steps there are."""
+    folder = run / "rollouts"
+    steps = {int(match.group(1)): path for path in folder.glob("*.parquet") if (match := STEP.fullmatch(path.name))}
+    if not steps:
+        raise UserError(f"{run} has no rollouts: run the stage train, or name an evaluation with --task.")
+    wanted = max(steps) if step is None else step
+    if wanted not in steps:
+        first, last = min(steps), max(steps)
+        known = f"step {first} alone" if first == last else f"the steps {first} to {last}"
+        raise UserError(f"{run} has no step {step}: it has {known}.")
+    return Place(attempts=steps[wanted], scores=None, run=run)
+
+
+def evaluation(run: Path, task: str, which: Which) -> Place:
+    """The completions of an evaluation, and their scores where there are some. UserError says which there are."""
+    folder = run / "eval" / task / which
+    attempts, scores = folder / "completions.parquet", folder / "scores.parquet"
+    if not attempts.is_file():
+        found = sorted(str(path.parent.relative_to(run / "eval")) for path in run.glob("eval/*/*/completions.parquet"))
+        known = f"it has {_listed(found)}" if found else "it has none yet"
+        raise UserError(f"{run} has no evaluation {task}/{which}: {known}.")
+    return Place(attempts=attempts, scores=scores if scores.is_file() else None, run=run)
+
+
+def single_file(path: Path) -> Place:
+    """A rollout table by its path. UserError: there is no such file."""
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    scores = path.with_name("scores.parquet")
+    is_evaluation = path.name == "completions.parquet" and scores.is_file()
+    runs = [folder for folder in path.resolve().parents if folder.name.startswith("seed_")]
+    return Place(attempts=path, scores=scores if is_evaluation else None, run=runs[0] if runs else None)
+
+
+def tokenizer_file(place: Place) -> Path | None:
+    """The tokenizer of the run's checkpoints; None: there is none to be found."""
+    folders = [place.run / name for name in WITH_TOKENIZER] if place.run else []
+    return next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

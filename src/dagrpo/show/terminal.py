@@ -1,0 +1,138 @@
+"""Attempts on a terminal or in a pipe. Whatever a policy wrote is escaped here: no byte of it controls the terminal."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo.rollout.segments import Segment
+from dagrpo.rollout.transcript import Call, Said, Transcript
+from dagrpo.show.attempts import Chosen, Shown
+from dagrpo.visible import one_line, visible
+
+WRITTEN, GIVEN, LABEL = "green", "dim", "bold"
+STYLES = {
+    "right": "bold green",
+    "wrong": "bold red",
+    "missing": "bold red",
+    "unverifiable": "bold yellow",
+    "ok": "green",
+}
+FOLDED_TEXT = 1500  # characters of a turn
+FOLDED_LINE = 160  # characters of arguments or a result, on one line
+Decode = Callable[[Sequence[int]], str]
+
+
+def console() -> Console:
+    """Where attempts are shown: nothing in a text is markup, a number to highlight or an emoji."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
+    """What is looked at, and what the colours say."""
+    facts = [f"{chosen.attempts:,} attempts"]
+    facts += [f"step {chosen.step}"] if chosen.step is not None else []
+    label = "mean reward" if chosen.step is not None else "right"
+    facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
+    legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", GIVEN))] if coloured else []
+    return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)
+
+
+def attempt(shown: Shown, *, full: bool, decode: Decode | None) -> RenderableType:
+    """One attempt: its facts, then turn by turn what was said, or with `decode` the tokens themselves."""
+    body = _tokens(shown.samples, decode) if decode else _conversation(shown.transcript, full=full)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=8, no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    for label, text in body:
+        grid.add_row(Text(label, style=LABEL), text)
+    return Group(Rule(style=GIVEN), _title(shown), *_outcome(shown.transcript), grid)
+
+
+def _title(shown: Shown) -> Text:
+    read = shown.transcript
+    sample = "greedy" if read.is_greedy else f"sample {read.sample_index}"
+    return Text(f"{shown.title}: {one_line(read.task, 40)}, problem {read.problem_index}, {sample}", style=LABEL)
+
+
+def _outcome(read: Transcript) -> Iterator[Text]:
+    """What came of it, in one line; a second one where something broke."""
+    line = Text()
+    if read.reward is not None:
+        line.append(f"reward {read.reward:.3f}  ", style=LABEL)
+    if read.advantage is not None:
+        line.append(f"advantage {read.advantage:+.3f}  ")
+    if read.verdict is not None:
+        line.append(f"{one_line(read.verdict, 20)}  ", style=STYLES.get(read.verdict, LABEL))
+    line.append(f"{one_line(read.stop_reason, 20)}{', cut' if read.cut else ''}  ")
+    line.append(
+        f"{_counted(read.turns, 'turn')}, {_counted(len(read.calls), 'call')}, {_counted(read.tokens, 'token')}"
+    )
+    yield line
+    if read.components:
+        parts = (f"{one_line(name, 30)} {value:.3g}" for name, value in read.components.items())
+        yield Text(f"components: {', '.join(parts)}", style=GIVEN)
+    if read.fault:
+        yield Text(f"fault: {one_line(read.fault, 400)}", style="red")
+
+
+def _conversation(read: Transcript, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
+    yield (
+        ("prompt", Text(visible(read.prompt), style=GIVEN))
+        if full
+        else (
+            "problem",
+            Text(visible(read.question, FOLDED_TEXT), style=GIVEN),
+        )
+    )
+    turn = 0
+    for said in read.said:
+        turn += said.speaker == "policy"
+        label = f"turn {turn}" if said.speaker == "policy" else said.speaker
+        yield from _said(label, said, full=full)
+    if read.verdict is not None:
+        extracted = "no answer" if read.extracted is None else one_line(read.extracted, FOLDED_LINE)
+        yield "read as", Text(f"{extracted} (truth {one_line(read.ground_truth, FOLDED_LINE)})")
+
+
+def _said(label: str, said: Said, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
+    style = WRITTEN if said.speaker == "policy" else GIVEN
+    if said.thinking:
+        thinking = visible(said.thinking) if full else one_line(said.thinking, FOLDED_LINE)
+        yield label, Text(f"(thinking) {thinking}", style=f"italic {WRITTEN}")
+        label = ""
+    if said.text or not (said.thinking or said.calls):
+        yield label, Text(visible(said.text.strip(), None if full else FOLDED_TEXT), style=style)
+        label = ""
+    for call in said.calls:
+        yield label, _call(call, full=full)
+        label = ""
+
+
+def _call(call: Call, *, full: bool) -> Text:
+    """Folded: one line for the call, and one for how it went."""
+    name = one_line(call.name, 60) or "?"
+    arguments = visible(call.arguments) if full else one_line(call.arguments, FOLDED_LINE)
+    line = Text.assemble(("\N{RIGHTWARDS ARROW} ", LABEL), (f"{name} {arguments}", WRITTEN))
+    if call.status:
+        line.append(f"\n  {one_line(call.status, 20)}", style=STYLES.get(call.status, "red"))
+        result = visible(call.result) if full else one_line(call.result, FOLDED_LINE)
+        line.append(f": {result}" if result else "", style=GIVEN)
+    return line
+
+
+def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tuple[str, RenderableType]]:
+    """Each sequence that the trainer sees, special tokens included."""
+    for number, segments in enumerate(samples, start=1):
+        tokens = sum(len(segment.token_ids) for segment in segments)
+        written = sum(len(segment.token_ids) for segment in segments if segment.written)
+        yield f"tokens {number}", Text(f"{tokens:,} tokens, {written:,} of them trained on", style=LABEL)
+        for segment in segments:
+            label, style = ("wrote", WRITTEN) if segment.written else ("given", GIVEN)
+            yield label, Text(visible(decode(segment.token_ids)), style=style)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

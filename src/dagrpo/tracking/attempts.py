@@ -1,0 +1,127 @@
+"""Some attempts of a table as traces in plain JSON: a span for the attempt, one per turn, one per call.
+
+A delivery makes MLflow's objects of them (traces.py). A table holds no times and no cached
+tokens, which differ from run to run: a trace says in which order things happened, not how long they took.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.rollout.segments import segments
+from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
+from dagrpo.visible import one_line, visible
+
+LONGEST = 10_000  # characters of one text
+BROKEN = ("excluded", "program_failed")  # ends of an attempt that went wrong
+ORDERED_BY = ("reward", "correct")
+
+
+def traces_of(table: pa.Table, count: int) -> list[dict[str, Any]]:
+    """The traces of up to `count` attempts: the best, the worst, and others evenly between them, best first."""
+    order = next((name for name in ORDERED_BY if name in table.column_names), None)
+    worth = [float(value or 0) for value in table[order].to_pylist()] if order else [0.0] * table.num_rows
+    falling = sorted(range(len(worth)), key=lambda row: -worth[row])
+    count = min(count, len(falling))
+    places = [round(number * (len(falling) - 1) / max(count - 1, 1)) for number in range(count)]
+    return [trace_of(table.slice(falling[place], 1).to_pylist()[0]) for place in places]
+
+
+def trace_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The attempt in a row of a rollout table or a scores table."""
+    read = transcript(row)
+    return {
+        "name": f"{one_line(read.task, 60)} {read.problem_index}",
+        "input": visible(read.question, LONGEST),
+        "output": visible(read.said[-1].text, LONGEST) if read.said else "",
+        "ok": read.stop_reason not in BROKEN,
+        "tags": _tags(read, row.get("step")),
+        "attributes": _attributes(read),
+        "feedback": _feedback(read, row.get("correct")),
+        "expectation": visible(read.ground_truth, LONGEST),
+        "spans": list(_spans(read, _usage({**SINGLE_TURN, **row}))),
+    }
+
+
+def _attributes(read: Transcript) -> dict[str, float]:
+    counts: dict[str, float] = {"turns": read.turns, "calls": len(read.calls), "tokens": read.tokens}
+    return counts if read.advantage is None else {**counts, "advantage": float(f"{read.advantage:.6g}")}
+
+
+def _tags(read: Transcript, step: int | None) -> dict[str, str]:
+    tags = {
+        "task": one_line(read.task, 60),
+        "problem": str(read.problem_index),
+        "sample": "greedy" if read.is_greedy else str(read.sample_index),
+        "stop_reason": one_line(read.stop_reason, 60),
+    }
+    tags |= {"step": str(step)} if step is not None else {}
+    return tags | ({"fault": one_line(read.fault, 200)} if read.fault else {})
+
+
+def _feedback(read: Transcript, correct: bool | None) -> dict[str, float | bool | str]:
+    """What the attempt is worth, by name."""
+    rewards = {} if read.reward is None else {"reward": read.reward}
+    rewards |= {f"reward_{name}": value for name, value in read.components.items()}
+    judged = {"verdict": read.verdict, "correct": correct}
+    rounded = {name: float(f"{value:.6g}") for name, value in rewards.items()}  # a float32 in the table
+    return rounded | {name: value for name, value in judged.items() if value is not None}
+
+
+def _usage(row: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Tokens before each turn and in it; [] where a turn cannot be told from another, or the table has no tokens."""
+    if "prompt_ids" not in row:
+        return []
+    sequences = segments(row)
+    usage, before = [], 0
+    for segment in sequences[0]:
+        if segment.written:
+            usage.append({"input_tokens": before, "output_tokens": len(segment.token_ids)})
+        before += len(segment.token_ids)
+    return usage if len(sequences) == 1 and len(usage) == row["turns"] else []
+
+
+def _spans(read: Transcript, usage: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
+    """Turns and calls in order. What was said to the policy before a turn is the input of its span."""
+    heard = [{"role": "user", "content": visible(read.question, LONGEST)}]
+    turn = 0
+    for said in read.said:
+        if said.speaker == "policy":
+            yield _turn(turn, said, heard, usage[turn] if turn < len(usage) else {})
+            yield from map(_call, said.calls)
+            turn += 1
+        heard = _heard(said) if said.speaker == "policy" else [*heard, *_heard(said)]
+
+
+def _turn(number: int, said: Said, heard: list[dict[str, str]], usage: Mapping[str, int]) -> dict[str, Any]:
+    text = visible(said.text, LONGEST)
+    thinking = {"reasoning_content": visible(said.thinking, LONGEST)} if said.thinking else {}
+    return {
+        "name": f"turn {number + 1}",
+        "kind": "turn",
+        "inputs": {"messages": heard},
+        "outputs": {"role": "assistant", "content": text, **thinking},
+        "attributes": {"calls": len(said.calls)},
+        "usage": dict(usage),
+        "ok": True,
+    }
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {
+        "name": one_line(call.name, 60) or "unreadable call",
+        "kind": "call",
+        "inputs": visible(call.arguments, LONGEST),
+        "outputs": visible(call.result, LONGEST),
+        "attributes": {"status": one_line(call.status, 30)},
+        "usage": {},
+        "ok": call.status in ("ok", ""),
+    }
+
+
+def _heard(said: Said) -> list[dict[str, str]]:
+    """What a message tells the policy: the results of its calls, or what somebody said."""
+    if said.speaker == "policy":
+        return [{"role": "tool", "content": visible(call.result, LONGEST)} for call in said.calls]
+    return [{"role": said.speaker, "content": visible(said.text, LONGEST)}]

@@ -1,0 +1,138 @@
+"""Attempts as MLflow traces of a run. Imports MLflow: only a delivery does.
+
+Ids follow from the execution and the place of a trace in it. So what is delivered twice is there once: a trace that MLflow
+has is not begun again, and a span that it has is replaced.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mlflow.entities import (
+    AssessmentSource,
+    Expectation,
+    Feedback,
+    Span,
+    SpanType,
+    TraceInfo,
+    TraceLocation,
+    TraceState,
+)
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+from mlflow.tracing.client import TracingClient
+from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
+from mlflow.tracing.utils import dump_span_attribute_value
+
+from dagrpo.files import digest_of
+
+SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
+KINDS = {"turn": SpanType.CHAT_MODEL, "call": SpanType.TOOL}
+PREVIEW = 1000  # characters in MLflow's list of traces
+NANOSECONDS = 1_000_000  # of a millisecond
+TICK = 1000  # nanoseconds between two spans: their order, for nobody knows their times
+Trace = Mapping[str, Any]  # as attempts.py makes it
+logger = logging.getLogger(__name__)
+
+
+def log_traces(
+    client: TracingClient, traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int
+) -> None:
+    """Bring traces into an experiment, tied to a run. `name`: the same at every delivery, and another for other traces.
+
+    A server too old for traces goes without them. MlflowException and others: something is wrong with the server.
+    """
+    spans: list[Span] = []
+    try:
+        for number, trace in enumerate(traces):
+            trace_id = f"tr-{digest_of([name, number])[:32]}"
+            if not _is_there(client, trace_id):
+                # MLflow lists the latest first: so the first of these stands at the top
+                client.start_trace(_info(trace, trace_id, experiment, run_id, time_ms - number))
+            spans += _spans(trace, trace_id, time_ms * NANOSECONDS)
+        client.log_spans(experiment, spans)
+    except NotImplementedError as error:
+        logger.warning("the traces of a run are left out: %s", error)
+
+
+def _is_there(client: TracingClient, trace_id: str) -> bool:
+    try:
+        client.get_trace_info(trace_id)
+    except MlflowException as error:
+        if error.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+            return False
+        raise
+    return True
+
+
+def _info(trace: Trace, trace_id: str, experiment: str, run_id: str, time_ms: int) -> TraceInfo:
+    """All of a trace but its spans: one call, so that its assessments are there once or not at all."""
+    about = {"source": SOURCE, "trace_id": trace_id, "create_time_ms": time_ms, "last_update_time_ms": time_ms}
+    feedback = [Feedback(name=name, value=value, **about) for name, value in trace["feedback"].items()]
+    return TraceInfo(
+        trace_id=trace_id,
+        trace_location=TraceLocation.from_experiment_id(experiment),
+        request_time=time_ms,
+        execution_duration=0,
+        state=TraceState.OK if trace["ok"] else TraceState.ERROR,
+        request_preview=trace["input"][:PREVIEW],
+        response_preview=trace["output"][:PREVIEW],
+        trace_metadata={TraceMetadataKey.SOURCE_RUN: run_id, **_token_usage(trace)},
+        tags={TraceTagKey.TRACE_NAME: trace["name"], **trace["tags"]},
+        assessments=[*feedback, Expectation(name="ground_truth", value=trace["expectation"], **about)],
+    )
+
+
+def _token_usage(trace: Trace) -> dict[str, str]:
+    """The sums over the turns, which MLflow lists beside a trace."""
+    known = [_with_total(span["usage"]) for span in trace["spans"] if span["usage"]]
+    sums = {name: sum(usage[name] for usage in known) for name in known[0]} if known else {}
+    return {TraceMetadataKey.TOKEN_USAGE: dump_span_attribute_value(sums)} if sums else {}
+
+
+def _with_total(usage: Mapping[str, int]) -> dict[str, int]:
+    return {**usage, "total_tokens": usage["input_tokens"] + usage["output_tokens"]}
+
+
+def _spans(trace: Trace, trace_id: str, start: int) -> Iterator[Span]:
+    """The root, its turns, and the calls below the turn that made them."""
+    whole = {"inputs": trace["input"], "outputs": trace["output"], "attributes": trace["attributes"]}
+    root = _span_id(trace_id, 0)
+    ends = start + (len(trace["spans"]) + 1) * TICK
+    yield _span(trace_id, 0, None, {**whole, "name": trace["name"], "ok": trace["ok"]}, SpanType.AGENT, start, ends)
+    parent = root
+    for number, span in enumerate(trace["spans"], start=1):
+        above = root if span["kind"] == "turn" else parent
+        begins = start + number * TICK
+        yield _span(trace_id, number, above, span, KINDS[span["kind"]], begins, begins + TICK)
+        parent = _span_id(trace_id, number) if span["kind"] == "turn" else parent
+
+
+def _span(
+    trace_id: str, number: int, parent: str | None, span: Mapping[str, Any], kind: str, start: int, end: int
+) -> Span:
+    usage = {SpanAttributeKey.CHAT_USAGE: _with_total(span["usage"])} if span.get("usage") else {}
+    attributes = {
+        SpanAttributeKey.REQUEST_ID: trace_id,
+        SpanAttributeKey.SPAN_TYPE: kind,
+        SpanAttributeKey.INPUTS: span["inputs"],
+        SpanAttributeKey.OUTPUTS: span["outputs"],
+        **usage,
+        **span["attributes"],
+    }
+    return Span.from_dict(
+        {
+            "trace_id": trace_id,
+            "span_id": _span_id(trace_id, number),
+            "parent_span_id": parent,
+            "name": span["name"],
+            "start_time_unix_nano": start,
+            "end_time_unix_nano": end,
+            "status": {"code": "OK" if span["ok"] else "ERROR", "message": ""},
+            "attributes": {key: dump_span_attribute_value(value) for key, value in attributes.items()},
+        }
+    )
+
+
+def _span_id(trace_id: str, number: int) -> str:
+    return digest_of([trace_id, number])[:16]

@@ -1,0 +1,97 @@
+"""What the page says of turns and calls: there where there are some, folded, and harmless."""
+
+from pathlib import Path
+
+import pytest
+from tests.report.synthetic import Files, make_experiment
+from tests.report.test_page import Checker, page_of
+from tests.rollout.conversations import HOSTILE
+
+from dagrpo.files import read_json
+from dagrpo.report.build import write
+from dagrpo.report.conversations import conversations
+from dagrpo.report.page import Page, render
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return make_experiment(
+        tmp_path_factory.mktemp("talks"), tasks=("arithmetic_tool", "arithmetic_alone"), problems=12, steps=4
+    )
+
+
+@pytest.fixture(scope="module")
+def page(files: Files) -> Page:
+    return page_of(files)
+
+
+def test_tasks_with_and_without_tools_stand_below_each_other(files: Files) -> None:
+    found = conversations(files.read(), 2)
+    assert found is not None
+    assert list(found.rows) == ["arithmetic_tool", "arithmetic_alone"]
+    trained = found.rows["arithmetic_tool"][1]
+    summary = read_json(files.summaries[1])["conversations"]
+    # Of problems 0 to 11, 0, 4 and 8 make one call, 1, 5 and 9 two, 2, 6 and 10 one, 3 and 7 one, 11 none.
+    assert summary["calls"]["greedy"] == (3 * 1 + 3 * 2 + 3 * 1 + 2) / 12
+    assert (trained.turns, trained.calls, trained.called) == ("2.17", "1.17", "91.7%")
+    assert (trained.fine, trained.excluded) == ("71.4%", "8.3%")
+    alone = found.rows["arithmetic_alone"][0]
+    assert (alone.turns, alone.calls, alone.fine, alone.excluded) == ("1.00", "0.00", "–", "0.0%")
+
+
+def test_the_best_and_the_worst_of_training_and_of_the_evaluation(files: Files) -> None:
+    found = conversations(files.read(), 2)
+    assert found is not None
+    training, evaluation = found.attempts
+    assert training.title == "In training, step 4"
+    assert [read.reward for read in (*training.best, *training.worst)] == [1.0, 1.0, 0.0, 0.0]
+    assert [read.problem_index for read in training.best] == [0, 1]
+    assert evaluation.title == "Greedy on arithmetic_tool, trained policy"
+    assert [read.verdict for read in evaluation.best] == ["right", "right"]
+    assert [read.turns for read in evaluation.best] == [3, 3]  # among equals those of more turns
+    assert all(read.verdict != "right" and read.is_greedy for read in evaluation.worst)
+
+
+def test_the_page_is_whole_and_what_was_written_is_not_obeyed(page: Page) -> None:
+    text = render(page)
+    checked = Checker(text)
+    assert (checked.mistakes, checked.open, checked.loaded, checked.handlers) == ([], [], [], [])
+    assert len(checked.ids) == len(set(checked.ids))
+    assert {anchor.removeprefix("#") for anchor in checked.anchors} <= set(checked.ids)
+    assert not {"script", "img", "iframe"} & checked.tags
+    assert not set(HOSTILE) & {"\x1b", "\u202e", "\u2066"} & set(text)
+    assert "\\u001b]8;;https://evil.example" in checked.text
+
+
+def test_calls_are_folded_and_figures_numbered(page: Page) -> None:
+    text = render(page)
+    assert '<details class="call"><summary><code>calculator' in text
+    assert "<b>Figure 6.</b> <b>Turns and calls in training.</b>" in text
+    assert "<b>Figure 7.</b> <b>How calls went, and how attempts ended.</b>" in text
+    assert "<dt>Call status</dt>" in text
+
+
+def test_figures_of_conversations_are_on_the_page_alone(page: Page, tmp_path: Path) -> None:
+    write(
+        page,
+        3,
+        html=tmp_path / "report.html",
+        metrics=tmp_path / "metrics.json",
+        table=tmp_path / "curves.csv",
+        summary=tmp_path / "summary.md",
+        figures=tmp_path / "figures",
+    )
+    assert not list(tmp_path.glob("figures/*call*"))
+    assert "tool/calls_mean" in (tmp_path / "curves.csv").read_text().splitlines()[0]
+
+
+def test_an_excluded_attempt_is_not_called_wrong(page: Page) -> None:
+    assert '<span class="mark open">excluded</span>' in render(page)
+
+
+def test_single_turns_without_calls_have_no_such_section(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path, problems=4, steps=2)
+    assert conversations(files.read(), 2) is None
+    text = render(page_of(files))
+    assert 'id="conversations"' not in text
+    assert "Call status" not in text

@@ -1,0 +1,226 @@
+"""Programs of all kinds make attempts: good ones, and those that die, flood, hang, or never ask."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
+
+from dagrpo.errors import UserError
+from dagrpo.records import Completion
+from dagrpo.rollout.agents import AgentContext
+from dagrpo.rollout.agents.program import Config, open_program
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.session import Session
+from dagrpo.rollout.trajectory import Trajectory
+
+ASK = """
+import json, os, sys, urllib.request
+problem = json.load(sys.stdin)
+def ask(messages, base=os.environ.get("OPENAI_BASE_URL"), key=os.environ.get("OPENAI_API_KEY")):
+    request = urllib.request.Request(base + "/chat/completions", json.dumps({"messages": messages}).encode(),
+                                     {"Authorization": "Bearer " + key, "Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+"""
+SERVE = """
+import json, sys, threading, urllib.request
+def work(line):
+    request = urllib.request.Request(line["base_url"] + "/chat/completions",
+                                     json.dumps({"messages": line["problem"]["messages"]}).encode(),
+                                     {"Authorization": "Bearer " + line["api_key"], "Content-Type": "application/json"})
+    content = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+    if content == "die":
+        import os; os._exit(3)
+    print(json.dumps({"id": line["id"], "reward": len(content)}), flush=True)
+print("ready")
+for line in map(json.loads, sys.stdin):
+    if "problem" in line:
+        threading.Thread(target=work, args=(line,)).start()
+"""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> AgentContext:
+    return AgentContext(
+        chat=PlainChat(),
+        tools={},
+        folder=tmp_path / "agent",
+        passages=None,
+        max_new_tokens=50,
+        context_tokens=10_000,
+    )
+
+
+def attempts(code: str, context: AgentContext, sessions: Sequence[Session], **values: Any) -> list[Trajectory]:
+    """One attempt per session, side by side, by a program of this Python code."""
+    config = Config(name="program", command=[sys.executable, "-c", code], **values)
+
+    async def run() -> list[Trajectory]:
+        async with open_program(config, context) as agent:
+            tries = (agent(session.problem, number, session) for number, session in enumerate(sessions))
+            return await asyncio.gather(*tries)
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def attempt(code: str, context: AgentContext, *answers: str, **values: Any) -> Trajectory:
+    (trajectory,) = attempts(code, context, [session_with(ScriptedPolicy(*answers))], **values)
+    return trajectory
+
+
+def test_a_program_makes_an_attempt_and_every_token_is_recorded(context: AgentContext) -> None:
+    code = ASK + 'first = ask(problem["messages"])\n'
+    code += 'ask([*problem["messages"], {"role": "assistant", "content": first}, {"role": "user", "content": "sure?"}])'
+    trajectory = attempt(code, context, "3", "yes, 3")
+    assert (trajectory.stop_reason, trajectory.fault, trajectory.turns) == ("answered", "", 2)
+    assert trajectory.text == "yes, 3"
+    assert trajectory.reported == {}
+    assert [sample.completion_ids for sample in trajectory.samples] == [tokens("3\x01yes, 3\x01")]
+    assert [message["role"] for message in trajectory.messages] == ["assistant", "user", "assistant"]
+
+
+def test_what_it_reports_is_the_trajectorys(context: AgentContext) -> None:
+    code = ASK + 'ask(problem["messages"]); print("so"); print(json.dumps({"reward": 0.5, "rewards": {"style": 1}}))'
+    assert attempt(code, context, "3").reported == {"reward": 0.5, "style": 1.0}
+
+
+def test_it_is_told_the_problem_and_never_the_answer(context: AgentContext, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    code = ASK + f'open({str(seen)!r}, "w").write(json.dumps([problem, open(os.environ["DAGRPO_PROBLEM"]).read()]))'
+    session = session_with(ScriptedPolicy(), ground_truth="TRUTH", answer="because TRUTH")
+    attempts(code, context, [session])
+    problem, file = json.loads(seen.read_text())
+    assert problem == json.loads(file)
+    assert problem["question"] == "1+2=?"
+    assert problem["messages"] == [{"role": "user", "content": "1+2=?"}]
+    assert "TRUTH" not in file
+
+
+def test_its_environment_has_no_secrets_but_its_own(
+    context: AgentContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf-12345")
+    monkeypatch.setenv("OPENAI_API_KEY", "the-users-own")
+    seen = tmp_path / "seen"
+    attempt(f"import os; open({str(seen)!r}, 'w').write(repr(dict(os.environ)))", context)
+    assert "hf-12345" not in seen.read_text()
+    assert "the-users-own" not in seen.read_text()
+    assert "OPENAI_API_KEY" in seen.read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("pass", "without asking"),
+        (ASK + 'ask(problem["messages"]); raise SystemExit("no more")', "code 1: no more"),
+        ("import os; os.abort()", "code -6"),
+        (ASK + 'ask(problem["messages"]); print(json.dumps({"reward": "much"}))', "no finite number"),
+        ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "more than 16 MiB"),
+        ("import time; time.sleep(1000)", "not done after 1.5 seconds"),
+        ("import sys\nwhile True: sys.stderr.write('x' * 65536)", "not done after 1.5 seconds"),
+    ],
+    ids=["asks nothing", "gives up", "dies", "reports nonsense", "floods", "hangs", "floods its log"],
+)
+def test_a_program_that_fails_is_told_in_a_sentence(context: AgentContext, code: str, fault: str) -> None:
+    seconds = 1.5 if "not done" in fault else 60.0
+    trajectory = attempt(code, context, "3", seconds=seconds)
+    assert trajectory.stop_reason == "program_failed"
+    assert fault in trajectory.fault
+    assert all(log.stat().st_size <= 1 << 20 for log in context.folder.glob("*.log"))
+
+
+def test_a_limit_of_ours_is_not_the_programs_failure(context: AgentContext) -> None:
+    session = session_with(ScriptedPolicy("a"), turns=1)
+    (trajectory,) = attempts(ASK + 'ask(problem["messages"]); ask(problem["messages"])', context, [session])
+    assert (trajectory.stop_reason, trajectory.fault, trajectory.turns) == ("max_turns", "", 1)
+
+
+def test_nothing_of_a_program_is_left_running(context: AgentContext, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    child = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
+    code = ASK + child + f'open({str(seen)!r}, "w").write(str(p.pid)); ask(problem["messages"]); print("still here")'
+    assert attempt(code, context, "3").stop_reason == "answered"
+    assert not psutil.pid_exists(int(seen.read_text())) or psutil.Process(int(seen.read_text())).status() == "zombie"
+
+
+def test_the_engines_failure_ends_the_run_and_the_program(context: AgentContext) -> None:
+    class Broken(ScriptedPolicy):
+        async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
+            raise ServerError("the server has died")
+
+    with pytest.raises(ServerError, match="has died"):
+        attempts(ASK + 'ask(problem["messages"])', context, [session_with(Broken())])
+
+
+def test_a_program_that_is_not_there_is_refused_at_once(context: AgentContext) -> None:
+    async def run() -> None:
+        async with open_program(Config(name="program", command=["no-such-program"]), context):
+            pass
+
+    with pytest.raises(UserError, match="no-such-program"):
+        asyncio.run(run())
+
+
+def test_one_program_serves_many_attempts(context: AgentContext) -> None:
+    sessions = [session_with(ScriptedPolicy("x" * number)) for number in range(1, 9)]
+    trajectories = attempts(SERVE, context, sessions, serve=True)
+    assert [trajectory.reported for trajectory in trajectories] == [{"reward": float(n)} for n in range(1, 9)]
+    assert {trajectory.stop_reason for trajectory in trajectories} == {"answered"}
+
+
+def test_a_server_that_dies_fails_its_attempts_and_is_started_again(context: AgentContext) -> None:
+    config = Config(name="program", command=[sys.executable, "-c", SERVE], serve=True)
+
+    async def run() -> list[Trajectory]:
+        async with open_program(config, context) as agent:
+            sessions = [session_with(ScriptedPolicy(answer)) for answer in ("die", "3")]
+            return [await agent(session.problem, 0, session) for session in sessions]
+
+    died, fine = asyncio.run(asyncio.wait_for(run(), 60))
+    assert (died.stop_reason, fine.stop_reason) == ("program_failed", "answered")
+    assert "has ended" in died.fault
+
+
+def test_a_server_that_never_answers_is_given_up(context: AgentContext) -> None:
+    trajectory = attempt("import time; time.sleep(1000)", context, serve=True, seconds=1.0)
+    assert trajectory.stop_reason == "program_failed"
+    assert "not done" in trajectory.fault
+
+
+def test_a_server_that_writes_without_end_is_ended(context: AgentContext) -> None:
+    code = "import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 65536)"
+    assert "a line of more than" in attempt(code, context, serve=True).fault
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from dagrpo.rollout.programs.process import running
+async def main():
+    folder = Path(sys.argv[1])
+    (folder / "in").touch()
+    command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"]
+    async with running(command, variables={}, input_file=folder / "in", log=folder / "log") as program:
+        await program.output.readline()
+        print(program._process.pid, flush=True)
+        await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def test_a_program_does_not_outlive_us_however_we_end(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    assert parent.stdout is not None
+    program = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    program.wait(20)

@@ -1,0 +1,129 @@
+"""What a request may hold, and that nothing in it is an error of ours."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagrpo.rollout.gateway.errors import Refused
+from dagrpo.rollout.gateway.requests import ChatRequest, read_request
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def read(**changes: Any) -> ChatRequest:
+    return read_request(json.dumps({"model": "m", "messages": [USER]} | changes).encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages.0.role"),
+        ({"messages": [USER, {"role": "user", "content": 3}]}, "messages.1.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "only text"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "messages.0.tool_calls.0.id"),
+        ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
+        ({"tools": {"f": 1}}, "tools"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "9"}, "max_tokens"),
+        ({"n": 2}, "n is 2"),
+        ({"stop": ["\n"]}, "stop"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(changes: dict[str, Any], names: str) -> None:
+    with pytest.raises(Refused, match=names) as refused:
+        read(**changes)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"{",
+        b"[" * 1_000_000,
+        b'{"messages": ' + b"[" * 500 + b"]" * 500 + b"}",
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
+        b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        read_request(body)
+    assert refused.value.status == 400
+    assert len(str(refused.value)) < 500
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(["user", "tool", "text", "function", "{}"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "tool_calls", "tool_call_id", "id", "function", "name", "arguments", "type", "text"]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(json_values, max_size=3), json_values, json_values)
+def test_any_json_is_read_or_refused(messages: list[Any], tools: Any, more: Any) -> None:
+    body = json.dumps({"messages": messages, "tools": tools, "stream_options": more, "stop": more}).encode()
+    try:
+        request = read_request(body)
+    except Refused:
+        return
+    assert all(isinstance(message["content"], str) for message in request.messages)
+
+
+def test_messages_are_brought_into_the_form_of_chat_templates() -> None:
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    messages: list[Any] = [
+        {"role": "developer", "content": "be brief", "refusal": None},
+        {
+            "role": "assistant",
+            "content": None,
+            "audio": None,
+            "tool_calls": [CALL | {"function": function, "index": 0}],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "c",
+            "content": [{"type": "text", "text": "o"}, {"type": "text", "text": "ne"}],
+        },
+    ]
+    assert read(messages=messages).messages == (
+        {"role": "system", "content": "be brief"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "content": "one", "tool_call_id": "c"},
+    )
+
+
+def test_no_tools_are_offered_where_none_may_be_chosen() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert read(tools=[tool]).tools == (tool,)
+    assert read(tools=[tool], tool_choice="none").tools == ()
+
+
+def test_what_the_training_decides_is_not_taken() -> None:
+    request = read(temperature=0.0, seed=1, user="me")
+    assert request.not_taken == ("temperature", "seed")

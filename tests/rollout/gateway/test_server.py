@@ -1,0 +1,211 @@
+"""Who may ask, and what a program is told that asks in vain."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with
+
+from dagrpo.errors import UserError
+from dagrpo.records import Completion
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.gateway.server import Gateway, open_gateway
+
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "1+2=?"}]}
+
+
+def with_gateway(test: Callable[[Gateway, ClientSession], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with open_gateway() as gateway, ClientSession() as http:
+            await test(gateway, http)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def ask(http: ClientSession, url: str, key: str = "", body: Any = BODY, **headers: str) -> tuple[int, Any]:
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
+    data = {"data": body} if isinstance(body, bytes) else {"json": body}
+    async with http.post(f"{url}/chat/completions", headers=headers, **data) as answer:
+        return answer.status, await answer.json()
+
+
+def test_it_listens_on_this_machine_alone() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        assert gateway.address.startswith("http://127.0.0.1:")
+
+    with_gateway(test)
+
+
+def test_only_a_sessions_own_key_opens_it() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        mine, theirs = session_with(ScriptedPolicy("a")), session_with(ScriptedPolicy("b"))
+        async with gateway.admit(mine) as own, gateway.admit(theirs) as other:
+            assert (await ask(http, own.base_url))[0] == 401
+            assert (await ask(http, own.base_url, "guess"))[0] == 404
+            assert (await ask(http, other.base_url, own.key))[0] == 404
+            assert (await ask(http, f"{gateway.address}/v1", own.key, **{"X-Session-ID": other.identifier}))[0] == 404
+            assert (await ask(http, f"{gateway.address}/v1", own.key))[0] == 404
+            assert (await ask(http, own.base_url, own.key))[0] == 200
+        assert (len(mine.turns), len(theirs.turns)) == (1, 0)
+
+    with_gateway(test)
+
+
+def test_a_session_that_has_ended_is_unknown() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+            pass
+        status, answer = await ask(http, access.base_url, access.key)
+        assert (status, answer["error"]["code"]) == (404, "no_session")
+        assert gateway._open == {}
+
+    with_gateway(test)
+
+
+def test_identifiers_and_keys_cannot_be_guessed() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        session = session_with(ScriptedPolicy())
+        async with gateway.admit(session) as one, gateway.admit(session) as two:
+            assert len({one.identifier, two.identifier, one.key, two.key}) == 4
+            assert min(len(one.identifier), len(one.key)) >= 32
+            assert repr(session.seed) not in one.identifier
+
+    with_gateway(test)
+
+
+def test_a_program_that_chooses_its_identifier_sends_it_in_a_header() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        session = session_with(ScriptedPolicy("a"))
+        async with gateway.admit(session, identifier="trace-1", key="shared"):
+            assert (await ask(http, f"{gateway.address}/v1", "shared", **{"X-Session-ID": "trace-2"}))[0] == 404
+            assert (await ask(http, f"{gateway.address}/v1", "shared", **{"X-Session-ID": "trace-1"}))[0] == 200
+
+    with_gateway(test)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [(b"[" * 1_000_000, 400), (b"\xff", 400), (b'{"messages": [], "x": "\\udc00"}', 400), (b" " * (9 << 20), 413)],
+    ids=["brackets", "not UTF-8", "half a surrogate pair", "9 MiB"],
+)
+def test_what_cannot_be_read_is_the_programs_mistake(body: bytes, expected: int) -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+            status, answer = await ask(http, access.base_url, access.key, body)
+            assert status == expected
+            assert answer["error"]["type"] == "invalid_request_error"
+            assert (await ask(http, access.base_url, access.key))[0] == 200  # the session is none the worse
+
+    with_gateway(test)
+
+
+def test_a_route_that_is_none_is_told_in_json() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with http.get(f"{gateway.address}/admin") as answer:
+            assert answer.status == 404
+            assert "message" in (await answer.json())["error"]
+
+    with_gateway(test)
+
+
+class Strict(PlainChat):
+    def prompt(self, messages: Any, tools: Any) -> Any:
+        raise UserError("Conversation roles must alternate")
+
+
+def test_messages_that_the_template_refuses_are_the_programs_mistake() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        session = session_with(ScriptedPolicy("a"))
+        session.chat = Strict()
+        async with gateway.admit(session) as access:
+            other = {"messages": [{"role": "user", "content": "not the problem's prompt"}]}
+            status, answer = await ask(http, access.base_url, access.key, other)
+            assert status == 400
+            assert "must alternate" in answer["error"]["message"]
+
+    with_gateway(test)
+
+
+class Broken(ScriptedPolicy):
+    async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
+        raise ServerError("the server has died")
+
+
+def test_the_engines_failure_ends_what_waits_for_the_program() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(Broken())) as access:
+
+            async def program() -> None:
+                assert (await ask(http, access.base_url, access.key))[0] == 503
+                await asyncio.sleep(1000)
+
+            with pytest.raises(ServerError, match="has died"):
+                await access.unless_broken(program(), 60)
+
+    with_gateway(test)
+
+
+def test_a_fault_of_ours_is_not_hidden_in_an_answer_to_a_program() -> None:
+    class Faulty(PlainChat):
+        def extension(self, prompt: Any, completion: Any, new: Any, tools: Any) -> Any:
+            raise KeyError("bug")
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        session = session_with(ScriptedPolicy("a", "b"))
+        session.chat = Faulty()
+        async with gateway.admit(session) as access:
+            await ask(http, access.base_url, access.key)
+            answer = {"role": "assistant", "content": "a"}
+            longer = {"messages": [*BODY["messages"], answer, {"role": "user", "content": "on"}]}
+            with pytest.raises(KeyError):
+                await access.unless_broken(ask(http, access.base_url, access.key, longer), 60)
+
+    with_gateway(test)
+
+
+def test_what_is_still_asked_for_when_a_session_ends_is_not_waited_for() -> None:
+    class Slow(ScriptedPolicy):
+        async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
+            started.set()
+            await asyncio.sleep(1000)
+            raise AssertionError
+
+    started = asyncio.Event()
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        session = session_with(Slow())
+        async with gateway.admit(session) as access:
+            asking = asyncio.create_task(ask(http, access.base_url, access.key))
+            await started.wait()
+        assert (await asking)[0] == 404
+        assert session.turns == []
+
+    with_gateway(test)
+
+
+def test_what_a_program_comes_to_is_handed_on() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async def program() -> str:
+            return "done"
+
+        async with gateway.admit(session_with(ScriptedPolicy())) as access:
+            assert await access.unless_broken(program(), 60) == "done"
+
+    with_gateway(test)
+
+
+def test_the_time_in_which_the_policy_is_asked_is_not_the_programs() -> None:
+    class Slow(ScriptedPolicy):
+        async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
+            await asyncio.sleep(0.5)
+            return await super().complete(prompt, most)
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(Slow("a", "b"))) as access:
+            assert (await access.unless_broken(ask(http, access.base_url, access.key), 0.4))[0] == 200
+            with pytest.raises(TimeoutError):
+                await access.unless_broken(asyncio.sleep(1000), 0.4)
+
+    with_gateway(test)

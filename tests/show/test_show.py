@@ -1,0 +1,161 @@
+"""`dagrpo show`: what was asked for is found, readable, and harmless."""
+
+import io
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.rollout import conversations as made
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from typer.testing import CliRunner, Result
+
+from dagrpo.__main__ import app
+from dagrpo.errors import UserError
+from dagrpo.evaluation.scoring import score
+from dagrpo.files import write_parquet
+from dagrpo.params.evaluation import Scoring
+from dagrpo.show import attempts, terminal
+from dagrpo.show.command import NO_TOKENIZER
+from dagrpo.show.place import run_folder, single_file
+
+ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4))
+REWARDS = (1.0, 0.9, -0.5, 0.1, 0.0)
+RUN = Path("results/tiny/runs/seed_0")
+Show = Callable[..., Result]
+
+
+@pytest.fixture
+def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+    """Calls the command in a project with one run of two steps."""
+    monkeypatch.chdir(tmp_path)
+    for step in (1, 2):
+        path = RUN / f"rollouts/step_{step:05d}.parquet"
+        write_parquet(path, made.training_table(ROWS, REWARDS, step))
+    evaluated = [row | {"sample_index": -1} for row in ROWS]
+    folder = RUN / "eval/arithmetic_tool/trained"
+    write_parquet(folder / "completions.parquet", made.table(evaluated))
+
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["show", *arguments])
+
+    return call
+
+
+def sentence(result: Result) -> str:
+    """The mistake that the command tells."""
+    assert isinstance(result.exception, UserError)
+    return str(result.exception)
+
+
+def test_the_last_step_is_shown_best_first(show: Show) -> None:
+    text = show("tiny", "--best", "2", "--worst", "1").stdout
+    assert "step 2, mean reward 0.300" in text
+    places = [text.index(title) for title in ("best 1 of 2: arithmetic_tool, problem 0", "best 2 of 2", "worst 1 of 1")]
+    assert places == sorted(places)
+    assert "worst 1 of 1: arithmetic_tool, problem 2" in text
+    assert "reward 0.900  advantage +0.600  right" in text
+
+
+def test_a_conversation_reads_from_the_problem_to_the_answer(show: Show) -> None:
+    text = show("tiny", "--best", "2", "--worst", "0").stdout.split("best 2 of 2")[1]
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    start = lines.index("problem What is 13 * 7?")
+    assert lines[start : start + 8] == [
+        "problem What is 13 * 7?",
+        'turn 1 \N{RIGHTWARDS ARROW} calculator {"expression": 12 * 7',
+        "undecodable: Error: the call is not valid JSON.",
+        "turn 2 Again:",
+        '\N{RIGHTWARDS ARROW} calculator {"expression": "13 * 7"}',
+        "ok: 91",
+        "turn 3 It is #### 91",
+        "read as 91 (truth 91)",
+    ]
+
+
+def test_thinking_users_and_faults_are_shown(show: Show) -> None:
+    text = show("tiny").stdout
+    assert "(thinking) Seven and five, so five." in text
+    assert "user     That is not right. Try again." in text
+    assert "fault: the search server refuses" in text
+
+
+def test_full_shows_the_prompt_as_it_was_rendered(show: Show) -> None:
+    assert "<|assistant|>" not in show("tiny").stdout
+    assert "<|user|>What is 12 * 7?<|assistant|>" in show("tiny", "--full").stdout
+
+
+def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show) -> None:
+    folder = RUN / "eval/arithmetic_tool/trained"
+    arguments = ("tiny", "--task", "arithmetic_tool", "--best", "9", "--worst", "0")
+    assert "attempt 1 of 5: arithmetic_tool, problem 0, greedy" in show(*arguments).stdout
+    scores, _ = score(folder / "completions.parquet", Scoring(bootstrap_draws=100))
+    write_parquet(folder / "scores.parquet", scores)
+    text = show(*arguments).stdout
+    assert "right 0.400" in text
+    assert text.index("problem 1, greedy") < text.index("problem 2, greedy")
+
+
+def test_a_file_is_shown_by_its_path(show: Show) -> None:
+    assert "step 1, mean reward" in show(str(RUN / "rollouts/step_00001.parquet")).stdout
+
+
+def test_what_is_not_there_is_told_with_what_is(show: Show) -> None:
+    assert "results/ has tiny" in sentence(show("other"))
+    assert "has no step 7: it has the steps 1 to 2" in sentence(show("tiny", "--step", "7"))
+    assert "has no seed 3: it has 0" in sentence(show("tiny", "--seed", "3"))
+    assert "it has arithmetic_tool/trained" in sentence(show("tiny", "--task", "arithmetic_tool", "--which", "base"))
+    assert "give one of the two" in sentence(show("tiny", "--task", "arithmetic_tool", "--step", "1"))
+    assert "There is no file nothing.parquet" in sentence(show("nothing.parquet"))
+
+
+def test_a_table_of_something_else_is_named(show: Show) -> None:
+    write_parquet(Path("other.parquet"), made.table(ROWS).select(["task", "turns"]))
+    assert "other.parquet is no table of attempts: no column `problem_index`" in sentence(show("other.parquet"))
+
+
+def test_one_of_several_seeds_is_asked_for(tmp_path: Path) -> None:
+    for seed in (3, 4):
+        (tmp_path / f"many/runs/seed_{seed}").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"has the seeds 3, 4: say which with --seed"):
+        run_folder("many", None, tmp_path)
+    assert run_folder("many", 4, tmp_path).name == "seed_4"
+
+
+def test_tokens_are_shown_as_they_are_trained_on(show: Show) -> None:
+    arguments = ("tiny", "--tokens", "--best", "1", "--worst", "0")
+    assert NO_TOKENIZER in " ".join(show(*arguments).stdout.split())
+    words = {f"w{token}": token for token in range(20)}
+    (RUN / "exported").mkdir()
+    Tokenizer(WordLevel(words, "w0")).save(str(RUN / "exported/tokenizer.json"))
+    lines = [" ".join(line.split()) for line in show(*arguments).stdout.splitlines()]
+    start = lines.index("tokens 1 12 tokens, 6 of them trained on")
+    assert lines[start + 1 : start + 5] == [
+        "given w1 w2 w3 w4",
+        "wrote w10 w10 w10",
+        "given w5 w6",
+        "wrote w11 w11 w11",
+    ]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("decode", [None, lambda tokens: made.HOSTILE])
+def test_no_byte_that_a_policy_writes_controls_the_terminal(
+    tmp_path: Path, full: bool, decode: terminal.Decode | None
+) -> None:
+    path = tmp_path / "step_00001.parquet"
+    write_parquet(path, made.training_table([made.hostile(0)], [1.0]))
+    chosen = attempts.choose(single_file(path), 1, 0)
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=True, color_system=None, width=80, highlight=False, markup=False, emoji=False
+    )
+    console.print(terminal.attempt(chosen.shown[0], full=full, decode=decode))
+    text = out.getvalue()
+    controls = {character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Cs"}}
+    assert controls <= {"\n"}
+    assert "[bold" in text  # rich's markup is text
+    assert ":smile:" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,0 +1,160 @@
+"""Attempts arrive in MLflow as traces of their run, once, however often they are delivered."""
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.entities import Trace
+from mlflow.tracing.client import TracingClient
+from mlflow.tracking import MlflowClient
+from tests.rollout import conversations as made
+from tests.tracking.conftest import stage_record, stage_runs
+
+from dagrpo.tracking.attempts import LONGEST, trace_of, traces_of
+from dagrpo.tracking.delivery import settle
+from dagrpo.tracking.journal import FOLDER
+from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.traces import log_traces
+
+ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4), made.hostile(5))
+REWARDS = (1.0, 0.9, 0.3, 0.1, 0.0, -0.1)
+TABLE = made.training_table(ROWS, REWARDS, step=10)
+
+
+def traces_in(root: Path) -> list[Trace]:
+    """Every trace that MLflow holds of the experiment, as it lists them."""
+    client = open_client(tracking_uri(root))
+    experiment = client.get_experiment_by_name("demo")
+    found = TracingClient(tracking_uri(root)).search_traces(
+        locations=[experiment.experiment_id], order_by=["timestamp_ms DESC"]
+    )
+    return list(found)
+
+
+def held(trace: Trace) -> tuple[Any, ...]:
+    """All that a trace says, but for ids that MLflow draws itself."""
+    assessments = sorted((each.name, repr(each.to_dictionary().get("feedback"))) for each in trace.info.assessments)
+    spans = sorted((span.span_id, span.parent_id, span.name, repr(span.attributes)) for span in trace.data.spans)
+    return trace.info.trace_id, trace.info.request_time, sorted(trace.info.tags), assessments, spans
+
+
+@pytest.fixture
+def recorded(project: Path) -> Path:
+    """A project in which a stage has logged its attempts, delivered nowhere yet."""
+    with stage_run(stage_record()) as run:
+        run.log_attempts(TABLE, 3)
+    return project
+
+
+def test_a_trace_has_a_span_per_turn_and_per_call(recorded: Path) -> None:
+    assert settle(recorded)
+    best, between, worst = traces_in(recorded)
+    spans = best.data.spans
+    assert [(span.name, span.span_type) for span in spans] == [
+        ("arithmetic_tool 0", "AGENT"),
+        ("turn 1", "CHAT_MODEL"),
+        ("calculator", "TOOL"),
+        ("turn 2", "CHAT_MODEL"),
+    ]
+    root, first, call, second = spans
+    assert [span.parent_id for span in spans] == [None, root.span_id, first.span_id, root.span_id]
+    assert (call.inputs, call.outputs) == ({"expression": "12 * 7"}, "84")
+    assert call.get_attribute("status") == "ok"
+    assert second.inputs == {"messages": [{"role": "tool", "content": "84"}]}
+    assert second.get_attribute("mlflow.chat.tokenUsage") == {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
+    assert [trace.info.tags["problem"] for trace in (best, between, worst)] == ["0", "2", "5"]
+
+
+def test_a_trace_belongs_to_its_run_and_says_what_it_is_worth(recorded: Path) -> None:
+    assert settle(recorded)
+    best = traces_in(recorded)[0]
+    (run,) = stage_runs(recorded)
+    assert best.info.trace_metadata["mlflow.sourceRun"] == run.info.run_id
+    worth = {each.name: each.feedback.value for each in best.info.assessments if each.feedback}
+    assert worth == {"reward": 1.0, "reward_accuracy": 1.0, "verdict": "right", "correct": True}
+    (truth,) = [each.expectation.value for each in best.info.assessments if each.expectation]
+    assert truth == "84"
+    assert best.info.tags["step"] == "10"
+
+
+def test_traces_delivered_twice_are_there_once(recorded: Path) -> None:
+    shutil.copytree(recorded / FOLDER, recorded / "kept")
+    assert settle(recorded)
+    once = [held(trace) for trace in traces_in(recorded)]
+    shutil.rmtree(recorded / FOLDER)
+    shutil.move(recorded / "kept", recorded / FOLDER)
+    assert settle(recorded)
+    assert [held(trace) for trace in traces_in(recorded)] == once
+    assert len(once) == 3
+
+
+class Crash(Exception):
+    """Nothing catches it, as nothing outlives a SIGKILL."""
+
+
+class CrashingClient:
+    """The real client, until its n-th call: that one does its work, but its caller does not live to see it."""
+
+    def __init__(self, client: TracingClient, calls: float) -> None:
+        self._client = client
+        self._calls_left = calls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            try:
+                return getattr(self._client, name)(*arguments)
+            finally:
+                self._calls_left -= 1
+                if self._calls_left == 0:
+                    raise Crash
+
+        return call
+
+
+@pytest.mark.parametrize("calls", range(1, 6))
+def test_a_delivery_that_dies_after_any_call_is_completed_by_the_next(project: Path, calls: int) -> None:
+    client: MlflowClient = open_client(tracking_uri(project))
+    experiment = client.create_experiment("demo")
+    run_id = client.create_run(experiment).info.run_id
+
+    def deliver(calls: float) -> None:
+        tracing: Any = CrashingClient(TracingClient(tracking_uri(project)), calls)
+        log_traces(
+            tracing, traces_of(TABLE, 2), experiment=experiment, run_id=run_id, name="n", time_ms=1_700_000_000_000
+        )
+
+    with pytest.raises(Crash):
+        deliver(calls)
+    deliver(math.inf)
+    interrupted = [held(trace) for trace in traces_in(project)]
+    assert [len(spans) for *_, spans in interrupted] == [4, 4]
+    assert [len(assessments) for *_, assessments, _ in interrupted] == [5, 5]
+
+
+def test_an_excluded_attempt_and_a_broken_call_are_errors() -> None:
+    assert trace_of(TABLE.slice(4, 1).to_pylist()[0])["ok"] is False
+    spans = trace_of(TABLE.slice(1, 1).to_pylist()[0])["spans"]
+    assert [(span["kind"], span["ok"]) for span in spans] == [
+        ("turn", True), ("call", False), ("turn", True), ("call", True), ("turn", True),
+    ]  # fmt: skip
+
+
+def test_from_the_best_to_the_worst_as_many_as_asked() -> None:
+    def problems(count: int) -> list[str]:
+        return [trace["tags"]["problem"] for trace in traces_of(TABLE, count)]
+
+    assert problems(0) == []
+    assert problems(1) == ["0"]
+    assert problems(2) == ["0", "5"]
+    assert problems(9) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_hostile_text_is_visible_and_long_text_is_cut() -> None:
+    trace = trace_of(TABLE.slice(5, 1).to_pylist()[0])
+    assert "\x1b" not in repr(trace).replace("\\x1b", "\x1b")
+    long = made.attempt(0, 0, [made.assistant("x" * 20_000)])
+    assert len(trace_of(long)["output"]) < LONGEST + 50
