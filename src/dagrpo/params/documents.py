@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from dagrpo.params.base import Section
 from dagrpo.params.plugged import Choice, Chosen, Several, config_of
@@ -129,12 +130,8 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
 
 
 def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
-    default = "to be given" if field.is_required() else f"`{yaml_value(value)}`"
-    return f"| `{key}` | {_allowed(property_schema)} | {default} | {field.description} |"
-
-
-def _default(field: FieldInfo) -> Any:
-    return None if field.is_required() else field.get_default(call_default_factory=True)
+    shown = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
+    return f"| `{key}` | {_allowed(property_schema)} | {shown} | {field.description} |"
 
 
 def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +159,12 @@ def _variants(section: type[Section], prefix: str) -> Iterator[str]:
             chosen = isinstance(marker, Chosen)
             key = f"{prefix}{name}" if chosen else f"{prefix}{name}.{plugin}"
             rows = [
-                _row(f"{key}.{own}", marker.variant(plugin)["properties"][own], _default(info), info)
+                _row(
+                    f"{key}.{own}",
+                    marker.variant(plugin)["properties"][own],
+                    info.get_default(call_default_factory=True),
+                    info,
+                )
                 for own, info in config.model_fields.items()
                 if own not in Choice.model_fields
             ]
