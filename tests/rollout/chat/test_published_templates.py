@@ -58,7 +58,7 @@ def bound(templates: Path, name: str) -> tuple[ChatFormat, PreTrainedTokenizerBa
 def test_the_conversation_goes_on_as_the_template_writes_it(templates: Path, name: str) -> None:
     chat, tokenizer = bound(templates, name)
     chat.require_tool_results(TOOLS)
-    _, prompt = chat.prompt([{"role": "user", "content": "2 * 3?"}], TOOLS)
+    text, prompt = chat.prompt([{"role": "user", "content": "2 * 3?"}], TOOLS)
     call = {"id": "call00000", "type": "function", "function": {"name": "calc", "arguments": {"q": "2 * 3"}}}
     message: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
     whole = chat.prompt([{"role": "user", "content": "2 * 3?"}, message, RESULT], TOOLS)[0]
