@@ -33,6 +33,18 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tm
 
 def test_its_help_names_every_command_and_offers_completion(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help").stdout
-    for command in ("use", "generate", "lineage", "grade", "search", "clean", "ui", "convert", "inspect", "diff", "verify"):
+    for command in (
+        "use",
+        "generate",
+        "lineage",
+        "grade",
+        "search",
+        "clean",
+        "ui",
+        "convert",
+        "inspect",
+        "diff",
+        "verify",
+    ):
         assert command in shown
     assert "--install-completion" in shown
