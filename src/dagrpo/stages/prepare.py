@@ -14,6 +14,8 @@ def work(job: Job) -> None:
     from dagrpo.console import summary
     from dagrpo.files import sha256_of
     from dagrpo.params.data import Data
+    from dagrpo.params.plugged import Several
+    from dagrpo.rollout.tools import TOOLS
     from dagrpo.tasks.prepare import prepare
 
     folder = job.output("card").parent
@@ -25,6 +27,7 @@ def work(job: Job) -> None:
         model=job.input("model").parent,
         evaluate=experiment["evaluate"],
         train=experiment["train"],
+        tools=Several(TOOLS).check(job.params["rollout"]["tools"]),
     )
     for split in card.counts:
         path = folder / f"{split}.parquet"
@@ -41,7 +44,7 @@ def reusable(params: Mapping[str, Any]) -> bool:
 STAGE = Stage(
     name="prepare",
     work=work,
-    reads=("data", "experiment.evaluate", "experiment.train"),
-    selects=("task", "verifier"),
+    reads=("data", "experiment.evaluate", "experiment.train", "rollout.tools"),
+    selects=("task", "verifier", "tool"),
     reusable=reusable,
 )

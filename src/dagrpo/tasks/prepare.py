@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dagrpo.files import atomic_folder, write_json, write_parquet
+from dagrpo.params.base import Section
 from dagrpo.params.data import Data
 from dagrpo.records import Example
 from dagrpo.tasks.card import Card
@@ -17,7 +18,7 @@ from dagrpo.tasks.gates.contamination import Contamination, check_contamination
 from dagrpo.tasks.gates.duplicates import drop_repeated
 from dagrpo.tasks.gates.held_out import hold_out
 from dagrpo.tasks.gates.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
-from dagrpo.tasks.gates.prompt_length import count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.tasks.gates.prompt_length import DEFAULTS, count_prompt_tokens, drop_long_prompts, prompt_tokens
 from dagrpo.tasks.gates.sieve import Sieve, dropped_table
 from dagrpo.tasks.passages import PASSAGES, passages_table
 from dagrpo.tasks.registry import get_task
@@ -29,18 +30,25 @@ DROPPED = "dropped.parquet"
 
 
 def prepare(
-    task: str, folder: Path, params: Data, *, model: Path, evaluate: Sequence[str], train: str | None = None
+    task: str,
+    folder: Path,
+    params: Data,
+    *,
+    model: Path,
+    evaluate: Sequence[str],
+    train: str | None = None,
+    tools: Mapping[str, Section] = DEFAULTS,
 ) -> Card:
     """Write `folder`, whole or not at all. UserError when the task is unknown or its raw data is at fault.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
     train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
-    know; None: this one.
+    know; None: this one. tools: the parameters of tools, by name.
     """
     problems = get_task(task).load(params)
     others = [name for name in evaluate if name != task] if problems.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}
-    card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task))
+    card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
     with atomic_folder(folder) as temporary:
         for split, examples in sieve.kept.items():
             write_parquet(temporary / f"{split}.parquet", to_table(examples))
@@ -58,6 +66,7 @@ def sift(
     model: Path,
     tests: Mapping[str, Sequence[Example]],
     rated: bool = True,
+    tools: Mapping[str, Section] = DEFAULTS,
 ) -> tuple[Card, Sieve]:
     """Every gate in its order, and what is left.
 
@@ -67,7 +76,7 @@ def sift(
     held_out = _hold_out(sieve, problems, params)
     compared = {task: sieve.kept["test"], **tests}
     contamination = check_contamination(sieve, compared, params.contamination_words, params.contamination)
-    tools_shown = count_prompt_tokens(sieve, model)
+    tools_shown = count_prompt_tokens(sieve, model, tools)
     drop_long_prompts(sieve, params.max_prompt_tokens)
     pass_rates = _pass_rates(sieve, params, rated)
     drop_by_pass_rate(sieve, params.min_pass_rate, params.max_pass_rate)

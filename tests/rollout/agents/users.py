@@ -1,13 +1,15 @@
-"""A simulated user for tests."""
+"""Simulated users for tests: each asks again until it has heard so many answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dagrpo.records import Example
 from dagrpo.rollout.interactions import Interaction
 
 
-def _reply(example: Example, answers: Sequence[str]) -> str | None:
-    return "again" if len(answers) < 3 else None
+def _wants(answers: int) -> Callable[[Example, Sequence[str]], str | None]:
+    return lambda example, heard: "again" if len(heard) < answers else None
 
 
-STUBBORN = Interaction(reply=_reply)
+ONE = Interaction(reply=_wants(1))
+TWO = Interaction(reply=_wants(2))
+STUBBORN = Interaction(reply=_wants(3))

@@ -11,7 +11,7 @@ from dagrpo.tasks.gates.sieve import Sieve
 from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered, schemas_of
 
 LONG = "prompt too long"
-DEFAULTS: Mapping[str, Section] = {}  # the parameters of every tool are its own
+DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it ships with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

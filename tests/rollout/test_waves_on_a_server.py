@@ -1,0 +1,93 @@
+"""Conversations of several turns on the real server: the same bytes twice, and the tokens that it has in its cache."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.rollout.problems import example
+from tests.rollout.single_turns import single_turns
+
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.models.fresh import make_fresh
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.model import Fresh
+from dagrpo.params.rollout import Conversation
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.collect import collect
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.trajectory import Problem, TokenSample, Trajectory
+
+pytestmark = pytest.mark.server
+TOKENIZER = character_tokenizer(256)
+SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12, lockstep=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    make_fresh(folder, Fresh(), torch.float32)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    log = tmp_path_factory.mktemp("logs") / "server.log"
+    params = Engine(start_timeout=240, request_timeout=120)
+    with open_engine(model, params, log, dtype="float32", deterministic=True) as engine:
+        yield engine
+
+
+def problems() -> list[Problem]:
+    """Five of them, with a user who asks again until there are one, two or three answers."""
+    prompts = Prompts(TOKENIZER, Conversation())
+    users = ["ONE", "TWO", "STUBBORN", "TWO", "ONE"]
+    return [
+        prompts.problem(index, example(f"{index}+2=?", interaction=f"tests.rollout.agents.users:{user}"))
+        for index, user in enumerate(users)
+    ]
+
+
+def converse(engine: ServerPool, sampling: Sampling = SAMPLING) -> list[Trajectory]:
+    with single_turns(TOKENIZER, max_new_tokens=12) as agent:
+        return collect(
+            problems(), sampling, lambda position, sample: 10 * position + sample, engine=engine, agent=agent
+        )
+
+
+def samples(trajectories: list[Trajectory]) -> list[TokenSample]:
+    return [sample for trajectory in trajectories for sample in trajectory.samples]
+
+
+def test_waves_that_shrink_give_the_same_tokens_and_logprobs_twice_and_after_new_weights(
+    opened: ServerPool, model: Path
+) -> None:
+    first = converse(opened)
+    assert sorted({trajectory.turns for trajectory in first}) == [1, 2, 3]
+    assert samples(converse(opened)) == samples(first)
+    opened.load(HuggingFaceTensors(model), "the same again")
+    again = samples(converse(opened))
+    assert [sample.logprobs for sample in again] == [sample.logprobs for sample in samples(first)]
+
+
+def test_a_later_turn_finds_all_earlier_tokens_but_the_last_in_the_cache(opened: ServerPool) -> None:
+    for trajectory in converse(opened):
+        (sample,) = trajectory.samples
+        if trajectory.turns == 2:
+            ends = [place for place, own in enumerate(sample.loss_mask) if own]
+            first_turn_ends = next(a for a, b in itertools.pairwise(ends) if b != a + 1)
+            assert trajectory.cached_tokens >= first_turn_ends
+
+
+def test_free_running_conversations_stay_close_to_those_in_waves(opened: ServerPool) -> None:
+    waves = samples(converse(opened))
+    free = samples(converse(opened, replace(SAMPLING, lockstep=False)))
+    assert [sample.token_ids for sample in free] == [sample.token_ids for sample in waves]
+    for one, other in zip(waves, free, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
