@@ -77,12 +77,15 @@ def test_waves_that_shrink_give_the_same_tokens_and_logprobs_twice_and_after_new
 
 
 def test_a_later_turn_finds_all_earlier_tokens_but_the_last_in_the_cache(opened: ServerPool) -> None:
+    found = 0
     for trajectory in converse(opened):
-        (sample,) = trajectory.samples
-        if trajectory.turns == 2:
-            ends = [place for place, own in enumerate(sample.loss_mask) if own]
-            first_turn_ends = next(a for a, b in itertools.pairwise(ends) if b != a + 1)
-            assert trajectory.cached_tokens >= first_turn_ends
+        if trajectory.turns == 2 and len(trajectory.samples) == 1:
+            (sample,) = trajectory.samples
+            own = [place for place, mask in enumerate(sample.loss_mask) if mask]
+            end_of_first_turn = next(one for one, other in itertools.pairwise(own) if other != one + 1)
+            assert trajectory.cached_tokens >= end_of_first_turn
+            found += 1
+    assert found
 
 
 def test_free_running_conversations_stay_close_to_those_in_waves(opened: ServerPool) -> None:
