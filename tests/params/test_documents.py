@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -14,6 +15,7 @@ from dagrpo.params.plugged import Choice, Chosen, Several, config_of
 from dagrpo.params.schema import Params, parse, read_params
 from dagrpo.plugins import Plugins
 from dagrpo.rewards.components import Weighted
+from dagrpo.rollout.agents import Limits
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,15 +69,20 @@ def _is_section(kind: Any) -> TypeGuard[type[Section]]:
 
 def _holders(paths: list[Path], owners: set[str]) -> set[str]:
     """The records of the package that have one of the owners as a field."""
-    classes = [
-        node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-    ]
+    return {name for path in paths for name, kind in _fields(path) if kind in owners}
+
+
+@cache
+def _fields(path: Path) -> list[tuple[str, str]]:
+    """Each field with a plain annotation: the class that it is of, and its type."""
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
     fields = [
-        (node.name, field.annotation) for node in classes for field in node.body if isinstance(field, ast.AnnAssign)
+        (each.name, field.annotation) for each in classes for field in each.body if isinstance(field, ast.AnnAssign)
     ]
-    return {name for name, annotation in fields if isinstance(annotation, ast.Name) and annotation.id in owners}
+    return [(name, annotation.id) for name, annotation in fields if isinstance(annotation, ast.Name)]
 
 
+@cache
 def _reads(path: Path) -> tuple[set[str], set[str]]:
     """The names a file mentions, and the attributes it reads."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -114,18 +121,31 @@ def _reads_outside_its_config(module: str) -> set[str]:
     work = [
         node
         for node in ast.parse(source).body
-        if not isinstance(node, ast.ClassDef) and not (isinstance(node, ast.FunctionDef) and node.name == "check")
+        if not _is_config(node) and not (isinstance(node, ast.FunctionDef) and node.name == "check")
     ]
     return {node.attr for statement in work for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+
+
+def _is_config(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef) and node.name == "Config"
 
 
 @pytest.mark.parametrize(
     ("plugins", "name"), PLUGGED, ids=lambda value: value if isinstance(value, str) else value.what
 )
 def test_every_key_of_a_plug_in_is_read_by_its_own_code(plugins: Plugins[Any], name: str) -> None:
-    own = config_of(plugins, name).model_fields.keys() - Choice.model_fields.keys() - Weighted.model_fields.keys()
+    common = Choice.model_fields.keys() | Weighted.model_fields.keys() | Limits.model_fields.keys()
+    own = config_of(plugins, name).model_fields.keys() - common
     assert own - _reads_outside_its_config(plugins.module_of(name)) == set()
 
 
 def test_there_are_plug_ins_of_every_kind_with_keys_to_prove() -> None:
-    assert {plugins.what for plugins, _ in PLUGGED} == {"advantage", "loss", "component"}
+    kinds = {"advantage", "loss", "component", "agent", "tool", "chat format"}
+    assert {plugins.what for plugins, _ in PLUGGED} == kinds
+
+
+def test_every_limit_of_an_attempt_is_read_by_what_makes_attempts_or_learns_from_them() -> None:
+    package = ROOT / "src/dagrpo"
+    files = [*(package / "rollout").rglob("*.py"), *(package / "trainer").glob("*.py")]
+    read = set().union(*(_reads(path)[1] for path in files))
+    assert Limits.model_fields.keys() - read == set()
