@@ -1,7 +1,9 @@
 """Many programs at a time, sessions, and what is left when a caller goes away."""
 
 import asyncio
+import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -202,3 +204,28 @@ def test_a_pool_that_is_left_by_an_error_leaves_nothing_behind() -> None:
     with pytest.raises(KeyError):
         _with_pool(use, Limits(seconds=600.0))
     assert psutil.Process().children(recursive=True) == []
+
+
+def test_a_start_that_is_given_up_at_any_moment_leaves_nothing_behind() -> None:
+    limits = Limits(output_bytes=100_000 + os.getpid())  # by which the sandboxes of this test are known
+
+    async def give_up(seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(run_cold("import time; time.sleep(600)", limits), seconds)
+
+    async def give_up_many() -> None:
+        async with _opened(LIMITS, 1):  # or the test is skipped
+            for attempt in range(24):
+                await give_up(0.004 + 0.003 * attempt)
+
+    asyncio.run(give_up_many())
+    deadline = time.monotonic() + 30
+    while (left := _commands_with(str(limits.output_bytes))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def _commands_with(word: str) -> list[list[str]]:
+    return [
+        command for process in psutil.process_iter(["cmdline"]) if word in (command := process.info["cmdline"] or [])
+    ]

@@ -5,15 +5,13 @@ and a sandbox that does not answer in time is killed from here.
 """
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import time
-from asyncio.subprocess import PIPE, Process
 
 from dagrpo_sandbox import inside, seccomp
 from dagrpo_sandbox.bubblewrap import Installation, command, why_it_fails
+from dagrpo_sandbox.isolated_process import IsolatedProcess
 from dagrpo_sandbox.memory import held_bytes
 from dagrpo_sandbox.records import MEBIBYTE, Limits, Result, SandboxUnavailable, Status
 
@@ -32,10 +30,9 @@ ENDINGS: dict[bytes, Status] = {
 class Sandbox:
     """Runs programs one after the other. `usable` says whether it takes another one."""
 
-    def __init__(self, process: Process, handle: int, first: int, limits: Limits) -> None:
+    def __init__(self, process: IsolatedProcess, first: int, limits: Limits) -> None:
         self.usable = True
         self._process = process
-        self._handle = handle  # a pidfd of bubblewrap: a signal sent there reaches no other process
         self._first = first  # the pid, outside, of the first process inside
         self._limits = limits
         self._over_memory = False
@@ -45,30 +42,22 @@ class Sandbox:
         """Ready for its first program. SandboxUnavailable when it does not start."""
         program, status = _filter(), os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command(installation, limits, warm=warm, seccomp=program, status=status[1]),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=PIPE,
-                pass_fds=(program, status[1]),
-                env={},
-                start_new_session=True,
-            )
+            line = command(installation, limits, warm=warm, seccomp=program, status=status[1])
+            process = IsolatedProcess(line, pass_fds=(program, status[1]))
         except OSError as error:
             os.close(status[0])
             raise SandboxUnavailable(why_it_fails(str(error))) from error
         finally:
             os.close(program)
             os.close(status[1])
-        handle = os.pidfd_open(process.pid)
         try:
             first = await _first_process(process, status[0])
         except BaseException:
-            await _end(process, handle)
+            await process.end()
             raise
         finally:
             os.close(status[0])
-        return cls(process, handle, first, limits)
+        return cls(process, first, limits)
 
     async def run(self, program: str, *, keep: bool = False) -> Result:
         """What comes of a program; with `keep`, its variables are there for the next one. Cancelled, it ends the sandbox."""
@@ -82,7 +71,7 @@ class Sandbox:
             return result
         except TimeoutError:
             return Result(stdout="", status="timed_out", seconds=time.monotonic() - started)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (EOFError, ConnectionError):
             status: Status = "memory_limit" if self._over_memory else "killed"
             return Result(stdout="", status=status, seconds=time.monotonic() - started)
         finally:
@@ -93,23 +82,16 @@ class Sandbox:
     async def close(self) -> None:
         """Nothing of it is left."""
         self.usable = False
-        if self._handle >= 0:
-            handle, self._handle = self._handle, -1
-            await _end(self._process, handle)
+        await self._process.end()
 
     def kill(self) -> None:
         """With bubblewrap the kernel ends every process inside."""
-        if self._handle >= 0:
-            _kill(self._handle)
+        self._process.kill()
 
     async def _exchange(self, program: bytes, keep: bool) -> tuple[Result, bool]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(inside.REQUEST.pack(len(program), self._limits.seconds, keep) + program)
-        await stdin.drain()
-        ending, seconds, usable, size = inside.REPLY.unpack(await stdout.readexactly(inside.REPLY.size))
-        output = (await stdout.readexactly(size)).decode("utf-8", "replace")
+        await self._process.write(inside.REQUEST.pack(len(program), self._limits.seconds, keep) + program)
+        ending, seconds, usable, size = inside.REPLY.unpack(await self._process.read_exactly(inside.REPLY.size))
+        output = (await self._process.read_exactly(size)).decode("utf-8", "replace")
         return Result(stdout=output, status=ENDINGS[ending], seconds=seconds), usable
 
     async def _watch(self) -> None:
@@ -129,29 +111,14 @@ def _filter() -> int:
     return program
 
 
-async def _first_process(process: Process, status: int) -> int:
+async def _first_process(process: IsolatedProcess, status: int) -> int:
     """The pid of the first process inside, once it says that it is ready. SandboxUnavailable when it does not."""
-    assert process.stdout is not None
-    assert process.stderr is not None
     try:
         async with asyncio.timeout(START_SECONDS):
-            if await process.stdout.read(1) == inside.READY:
-                return int(json.loads(os.read(status, 4096).splitlines()[0])["child-pid"])
-            message = (await process.stderr.read(4096)).decode(errors="replace")
+            await process.read_exactly(len(inside.READY))
+            return int(json.loads(os.read(status, 4096).splitlines()[0])["child-pid"])
     except TimeoutError:
         message = f"it does not start within {START_SECONDS:.0f} seconds"
+    except EOFError:
+        message = process.complaint()
     raise SandboxUnavailable(why_it_fails(message))
-
-
-def _kill(handle: int) -> None:
-    """Process.kill may reap the process, of which asyncio then knows nothing."""
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-
-
-async def _end(process: Process, handle: int) -> None:
-    _kill(handle)
-    os.close(handle)
-    if process.stdin is not None:
-        process.stdin.close()
-    await process.wait()

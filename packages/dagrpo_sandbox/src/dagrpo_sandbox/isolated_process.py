@@ -1,0 +1,109 @@
+"""The process of bubblewrap and its pipes, for asyncio, without asyncio's own subprocesses.
+
+Those can be cancelled while they start, and then wait for pipes that a half-started bubblewrap keeps open. Here a process is started at
+once or not at all, and killed with all of its group.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+CHUNK = 65536
+
+
+class IsolatedProcess:
+    """Started in a session of its own; its pipes do not block."""
+
+    def __init__(self, command: Sequence[str], pass_fds: Sequence[int]) -> None:
+        """OSError when the command cannot be started."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=pass_fds, env={}, start_new_session=True, bufsize=0
+        )
+        self._handle = os.pidfd_open(self._process.pid)  # readable when it has ended
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._stderr = self._process.stderr.fileno()
+        for descriptor in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(descriptor, False)
+        self._ended = False
+
+    async def write(self, data: bytes) -> None:
+        """All of it. ConnectionError when nobody reads any more."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._stdin, rest[:CHUNK]) :]
+            except BlockingIOError:
+                await _writable(self._stdin)
+
+    async def read_exactly(self, size: int) -> bytes:
+        """EOFError when the process ends before."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                chunk = os.read(self._stdout, min(CHUNK, size - len(data)))
+            except BlockingIOError:
+                await _readable(self._stdout)
+                continue
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return bytes(data)
+
+    def complaint(self) -> str:
+        """What it has written to stderr."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._stderr, 4096).decode(errors="replace")
+        return ""
+
+    def kill(self) -> None:
+        """The whole group: bubblewrap's child is not bound to it from the first moment on, but is in its group until it is."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Killed, reaped, and its pipes closed, also where this is cancelled."""
+        if self._ended:
+            return
+        self.kill()
+        self._ended = True
+        try:
+            await _readable(self._handle)
+        finally:
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                assert pipe is not None
+                pipe.close()
+            os.close(self._handle)
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(descriptor, _set, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def _writable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(descriptor, _set, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(descriptor)
+
+
+def _set(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
