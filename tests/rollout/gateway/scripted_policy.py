@@ -44,9 +44,6 @@ class PlainChat:
     def text(self, completion: Sequence[int]) -> str:
         return "".join(chr(token) for token in completion if token != END)
 
-    def harmless(self, text: str) -> str:
-        return text.replace("\x01", " ")
-
     def message(self, answer: ParsedAnswer) -> Message:
         calls = [
             {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
