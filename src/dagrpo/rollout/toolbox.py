@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from dagrpo.rollout.session import Session, Turn
 
 
+NO_SLOTS: Mapping[str, asyncio.Semaphore] = {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
     status: CallStatus
@@ -35,9 +38,13 @@ class _Outcome:
 class Toolbox:
     """Open tools by the names of their functions."""
 
-    def __init__(self, functions: Mapping[str, OpenTool], limits: Limits) -> None:
+    def __init__(
+        self, functions: Mapping[str, OpenTool], limits: Limits, slots: Mapping[str, asyncio.Semaphore] = NO_SLOTS
+    ) -> None:
+        """slots: how many calls of a function may run at the same time, where there is a limit."""
         self._functions = functions
         self._limits = limits
+        self._slots = slots
 
     async def answer(self, turn: Turn, session: Session) -> list[ToolCall]:
         """Every call of a turn with its result, in their order. InfrastructureFailure when one fails again and again."""
@@ -59,7 +66,7 @@ class Toolbox:
         if tool is None:
             return _Outcome(status="unknown_tool", result=f"There is no tool {call.name}: {self._names()}.")
         try:
-            async with asyncio.timeout(self._limits.call_seconds):
+            async with self._slots.get(call.name, nullcontext()), asyncio.timeout(self._limits.call_seconds):
                 return _Outcome(status="ok", result=await self._called(tool, call, context))
         except ToolFailure as failure:
             return _Outcome(status="failed", result=str(failure))
@@ -131,6 +138,7 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
     """The tools of an agent's context, running. UserError: one cannot run here, or two offer the same function."""
     place = ToolPlace(folder=context.folder, passages=context.passages)
     functions: dict[str, OpenTool] = {}
+    slots: dict[str, asyncio.Semaphore] = {}
     async with AsyncExitStack() as stack:
         for name, config in context.tools.items():
             kind = TOOLS.get(name)
@@ -142,4 +150,6 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
                 if function.name in functions:
                     raise UserError(f"two tools offer the function {function.name}: leave {name} out, or rename it.")
                 functions[function.name] = tool
-        yield Toolbox(functions, limits)
+                if (most := kind.parallel(config)) is not None:
+                    slots[function.name] = asyncio.Semaphore(most)
+        yield Toolbox(functions, limits, slots)

@@ -64,6 +64,12 @@ def require_usable(trajectories: Sequence[Trajectory], max_excluded: float, step
             f"policy has no part in, and rollout.agent.max_excluded allows {max_excluded:.0%}: {_first_faults(excluded)}. Repair "
             "that and run again: it goes on from the last saved step."
         )
+    failed = [trajectory.fault for trajectory in trajectories if trajectory.stop_reason == "program_failed"]
+    if len(failed) == len(trajectories):
+        raise UserError(
+            f"step {step}: the agent's program failed in every one of {len(failed)} attempts: {_first_faults(failed)}. Correct "
+            "the program, or rollout.agent, and run again."
+        )
     if not any(trajectory.learned for trajectory in trajectories):
         reasons = ", ".join(sorted({trajectory.stop_reason for trajectory in trajectories}))
         raise UserError(

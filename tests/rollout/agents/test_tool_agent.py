@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,6 +11,10 @@ from tests.rollout.scripted_chat import END, ScriptedChat, text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
 from dagrpo.records import ToolCall
+from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
+from dagrpo.rollout.open_agent import OpenAgent
+from dagrpo.rollout.session import SessionLimits
+from dagrpo.rollout.toolbox import Toolbox
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure
 from dagrpo.rollout.trajectory import Trajectory
 
@@ -145,6 +150,17 @@ def test_calls_of_a_turn_run_side_by_side_as_far_as_allowed() -> None:
 
     attempt(once("@echo{} " * 5), Echo(lambda arguments, context: count()), parallel_calls=2)
     assert most == 2
+
+
+def test_a_call_that_waits_for_its_turn_does_not_use_up_its_seconds() -> None:
+    config = Config(name="tool_agent", call_seconds=0.2)
+    tool = Echo(lambda arguments, context: asyncio.sleep(0.1, "x"))
+    toolbox = Toolbox({"echo": tool}, config, {"echo": asyncio.Semaphore(1)})
+    most = SessionLimits(turns=3, tokens=1000, new_tokens=80)
+    with closing(asyncio.new_event_loop()) as loop:
+        agent = OpenAgent(ToolAgent(toolbox, config), ScriptedChat(), most, loop)
+        (trajectory,) = attempts(TalkingEngine(once("@echo{} " * 4)), agent, [tool_problem()])
+    assert [call.status for call in trajectory.calls] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from dagrpo.tasks.tools import CODE_INTERPRETER
 from tests.interpreter.servers import listening
 from tests.rollout.tools.calls import NOWHERE, called, context
 
@@ -44,9 +43,10 @@ def _use(config: Config, use: Callable[[OpenTool], Awaitable[None]]) -> None:
     asyncio.run(opened())
 
 
-def test_the_policy_is_told_of_the_tool_in_the_words_of_the_data() -> None:
+def test_the_policy_is_told_of_the_tool_and_of_its_one_argument() -> None:
     (function,) = TOOL.functions(Config())
-    assert function.schema == CODE_INTERPRETER.schema
+    assert (function.name, [*function.parameters["properties"]]) == ("code_interpreter", ["code"])
+    assert function.description == "Run a Python program and return what it prints."
 
 
 def test_a_program_is_answered_with_what_it_prints() -> None:

@@ -94,6 +94,10 @@ def _always(config: ToolSection) -> bool:
     return True
 
 
+def _any_number(config: ToolSection) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[ConfigType]):
     """One tool, before anything of it runs."""
@@ -107,6 +111,8 @@ class Tool(Generic[ConfigType]):
     # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and
     # replayed after a kill.
     repeatable: Callable[[ConfigType], bool] = _always
+    # How many of its calls run at the same time; None: any number. Seconds that a call waits for its turn are not its own.
+    parallel: Callable[[ConfigType], int | None] = _any_number
 
 
 TOOLS: Plugins[Tool[Any]] = Plugins(

@@ -1,5 +1,6 @@
 """code_interpreter: runs a Python program in a sandbox, by itself or in a session that keeps variables."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Literal, Self
@@ -63,4 +64,14 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
         yield interpreter
 
 
-TOOL = Tool(config=Config, functions=lambda config: [FUNCTION], open=_open, repeatable=lambda config: False)
+def _parallel(config: Config) -> int | None:
+    return config.parallel or (None if config.sandbox_fusion else os.cpu_count())
+
+
+TOOL = Tool(
+    config=Config,
+    functions=lambda config: [FUNCTION],
+    open=_open,
+    repeatable=lambda config: False,
+    parallel=_parallel,
+)
