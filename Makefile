@@ -9,7 +9,7 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle setup gpu ui lint params locks clean
+.PHONY: help run test check oracle verifiers setup gpu ui lint params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z ]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ oracle: setup .venv-megatron/.installed ## the tests that compare checkpoints wi
 	test -x .venv-megatron/bin/python || python3 -m venv .venv-megatron
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-megatron/bin/python --no-deps $(TORCH) -r $<
 	touch $@
+
+verifiers: setup ## the tests that run the package verifiers, alone: a package index is needed
+	.venv/bin/python -c 'from pathlib import Path; from dagrpo.rollout.programs.own_environment import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
+	pytest tests/rollout/agents/test_verifiers.py
 
 CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/provenance tests/rewards/verifiers tests/screen tests/test_files.py \
   tests/test_console.py tests/workflow/test_clean.py tests/workflow/test_dvc_file.py tests/workflow/test_dvc_links.py tests/workflow/test_finish.py tests/workflow/test_recording.py tests/workflow/test_locks.py tests/workflow/test_stop.py tests/workflow/test_tries.py

@@ -48,7 +48,8 @@ def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa
     texts, truths, verifiers = (
         completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
     )
-    judgements = grader.judge(texts, truths, verifiers, extractor)
+    reported = [dict(rewards) for rewards in completions.column("reported").to_pylist()]
+    judgements = grader.judge(texts, truths, verifiers, extractor, reported)
     excluded = pc.equal(completions.column("stop_reason"), "excluded").to_pylist()
     verdicts = ["unverifiable" if out else each.verdict for each, out in zip(judgements, excluded, strict=True)]
     columns = {

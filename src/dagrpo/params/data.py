@@ -1,6 +1,6 @@
 """Section `data`: where raw data comes from and how much of it is used. Read by the prepare stage."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -59,6 +59,13 @@ class PythonMath(Section):
     )
 
 
+class VerifiersTaskset(Section):
+    taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")
+    parameters: dict[str, Any] = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
+    train: Annotated[int, Field(ge=1)] = Field(64, description="Tasks to train on, after those that are held out.")
+    test: Annotated[int, Field(ge=1)] = Field(16, description="Tasks that are held out: the taskset's first.")
+
+
 class Data(Section):
     mirror: str | None = Field(
         None,
@@ -105,6 +112,8 @@ class Data(Section):
     )
     worlds: Worlds = Field(Worlds(), description="Questions about made-up people, firms and places, with a search.")
     python_math: PythonMath = Field(PythonMath(), description="Numbers that a short program gives.")
+
+    verifiers: VerifiersTaskset = Field(VerifiersTaskset(), description="The tasks of a taskset of `verifiers`.")
 
     @model_validator(mode="after")
     def _mirror_is_not_empty(self) -> Self:

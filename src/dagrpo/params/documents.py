@@ -27,6 +27,8 @@ def yaml_value(value: Any) -> str:
     if isinstance(value, float):
         text = format(Decimal(repr(value)), "f")
         return text if "." in text else f"{text}.0"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(yaml_value(item) for item in value) + "]"
     return value if isinstance(value, str) and _is_plain(value) else json.dumps(value)
@@ -50,7 +52,7 @@ def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
         if isinstance(value, Section):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ", others)
-        elif isinstance(value, Mapping):
+        elif isinstance(_marker(field), Several):
             yield f"{indent}# Any of {others}; each has keys of its own."
             yield f"{indent}{name}:" if value else f"{indent}{name}: {{}}"
             yield from _part_lines(value, indent + "  ")

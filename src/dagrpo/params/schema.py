@@ -110,7 +110,8 @@ def _keys(section: Section, prefix: str = "") -> Iterator[str]:
             yield from _keys(value, f"{prefix}{name}.")
         if isinstance(value, Mapping):
             for each, part in value.items():
-                yield from _keys(part, f"{prefix}{name}.{each}.")
+                if isinstance(part, Section):
+                    yield from _keys(part, f"{prefix}{name}.{each}.")
 
 
 def all_keys() -> list[str]:

@@ -13,6 +13,7 @@ from dagrpo.params.base import Extractor
 from dagrpo.records import Verdict
 from dagrpo.rewards.latex import no_latex
 from dagrpo.rewards.pool import Comparison, WorkerPool
+from dagrpo.rewards.reporting import verdict_of
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import get_verifier
 
@@ -42,13 +43,24 @@ class Grader:
         self._pool.close()
 
     def judge(
-        self, texts: Sequence[str], ground_truths: Sequence[str], verifiers: Sequence[str], extractor: Extractor
+        self,
+        texts: Sequence[str],
+        ground_truths: Sequence[str],
+        verifiers: Sequence[str],
+        extractor: Extractor,
+        reported: Sequence[Mapping[str, float]] | None = None,
     ) -> list[Judgement]:
-        """One judgement for each text, in order. UserError names the row whose ground truth is none for its verifier."""
+        """One judgement for each text, in order. UserError names the row whose ground truth is none for its verifier.
+
+        reported: what programs and environments said of each attempt; None: nothing.
+        """
         judged: list[Judgement] = []
         pending: dict[int, Comparison] = {}
         known = {name: get_verifier(name) for name in set(verifiers)}
         for row, (text, truth, name) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
+            if known[name].by_report:
+                judged.append(Judgement(answer=None, verdict=verdict_of(reported[row] if reported else {})))
+                continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
             if verdict is None:
                 pending[row] = Comparison(answer=answer, ground_truth=truth)

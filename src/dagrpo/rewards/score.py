@@ -20,6 +20,7 @@ def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, 
         [attempt.ground_truth for attempt in attempts],
         verifiers,
         reward.extractor,
+        [attempt.reported for attempt in attempts],
     )
     return [
         _score(

@@ -21,4 +21,5 @@ class Verifier:
     equal: Callable[[str, str], bool | None]  # answer, ground truth -> None: it takes math-verify to tell
     formatted: Callable[[str], bool]  # whether the text has the form the verifier asks for
     check: Callable[[str], None]  # UserError in a sentence when a ground truth is none
+    by_report: bool = False  # no text is read: what the attempt's program or environment reports decides
     literal: bool = False  # extractor exact compares texts as they stand, and does not ask `equal`

@@ -18,6 +18,7 @@ from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
@@ -27,8 +28,6 @@ from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
 from dagrpo.trainer import gates
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-
-OWN_LOOP = "tool_agent"  # the agent that has one turn where a problem has neither tools nor a user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.schema import Params, parse
 from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.tasks.registry import TASKS, get_task
 
 
@@ -29,6 +30,7 @@ def require_fitting_tasks(params: Params) -> None:
     mistakes = [*_unknown(params)] or [
         *_oracles(params.experiment.evaluate, params.evaluation),
         *_rewards_without_tools(params),
+        *_tasksets(params),
     ]
     if mistakes:
         raise UserError("\n".join(mistakes))
@@ -51,12 +53,25 @@ def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
 
 def _rewards_without_tools(params: Params) -> Iterator[str]:
     task = get_task(params.experiment.train)
+    if params.rollout.agent.name != OWN_LOOP:  # a program or an environment may bring tools of its own
+        return
     for name, config in params.reward.components.items():
         if COMPONENTS.get(name).needs_tools and config.weight and not task.tools:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."
             )
+
+
+def _tasksets(params: Params) -> Iterator[str]:
+    """The rows of a taskset of `verifiers` can be attempted by the agent of that taskset alone."""
+    agent, wanted = params.rollout.agent.model_dump(), params.data.verifiers
+    theirs = (agent["name"], agent.get("taskset"), agent.get("parameters"))
+    if "verifiers" in params.experiment.tasks and theirs != ("verifiers", wanted.taskset, wanted.parameters):
+        yield (
+            "experiment.tasks names verifiers, whose attempts the package makes itself: set rollout.agent to {name: verifiers, "
+            f"taskset: {wanted.taskset or '...'}}}, with the parameters of data.verifiers."
+        )
 
 
 def _mistake(task: str) -> UserError | None:

@@ -18,7 +18,7 @@ from dagrpo.rollout.trajectory import Trajectory
 ROOT = Path(__file__).parents[3]
 TASKSETS = Path(__file__).with_name("tasksets")
 made = pytest.mark.skipif(
-    not (ROOT / ".venv-verifiers" / "dagrpo.lock.sha256").exists(), reason="make .venv-verifiers makes its environment"
+    not (ROOT / ".venv-verifiers" / "dagrpo.lock.sha256").exists(), reason="`make verifiers` makes its environment"
 )
 
 
@@ -38,7 +38,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """What the worker lists."""
     monkeypatch.setenv("PYTHONPATH", str(TASKSETS))
     done = subprocess.run(
-        worker_command(config(), listing=True), capture_output=True, text=True, check=False, env={**os.environ}
+        worker_command(config(), listing=9), capture_output=True, text=True, check=False, env={**os.environ}
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -53,7 +53,7 @@ def test_a_taskset_is_attempted_and_its_rewards_are_reported(tasks: list[dict[st
     async def run() -> list[Trajectory]:
         async with open_verifiers(config(), context_in(tmp_path)) as agent:
             sessions = [
-                session_with(policy, ground_truth=str(task["key"]))
+                session_with(policy, ground_truth=f"{task['key']}@{task['hash']}")
                 for policy, task in zip(policies, tasks, strict=True)
             ]
             return await asyncio.gather(*(agent(session.problem, 0, session) for session in sessions))

@@ -3,8 +3,7 @@
 from pydantic import Field
 
 from dagrpo.rewards.components import Component, Judged, Weighted
-
-TOTAL = "reward"  # the name under which a program reports the whole
+from dagrpo.rewards.reporting import whole
 
 
 class Config(Weighted):
@@ -18,9 +17,7 @@ class Config(Weighted):
 def reported(judged: Judged, config: Config) -> float:
     """The reward of that name, or the whole."""
     rewards = judged.attempt.reported
-    if config.name:
-        return rewards.get(config.name, 0.0)
-    return rewards[TOTAL] if TOTAL in rewards else sum(rewards[name] for name in sorted(rewards))
+    return rewards.get(config.name, 0.0) if config.name else whole(rewards)
 
 
 COMPONENT = Component(config=Config, function=reported)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
+OWN_LOOP = "tool_agent"  # whose attempts have one turn where a problem has neither tools nor a user
+
+
 class Limits(Choice):
     """What an attempt may take at most: the keys of every agent. Its Config adds keys of its own."""
 

@@ -48,7 +48,8 @@ class VerifiersAgent:
         from dagrpo.rollout.programs.attempt import attempt, told
         from dagrpo.rollout.programs.report import reported_rewards
 
-        task = {**told(problem, sample_index), "key": problem.example.ground_truth}
+        key, _, digest = problem.example.ground_truth.rpartition("@")
+        task = {**told(problem, sample_index), "key": key, "hash": digest}
 
         async def run(access: Access) -> Mapping[str, float]:
             body = {"problem": task, "base_url": access.base_url, "api_key": access.key}
@@ -57,8 +58,8 @@ class VerifiersAgent:
         return await attempt(self._gateway, session, sample_index, run, seconds=self._config.seconds)
 
 
-def worker_command(config: Config, *, listing: bool = False) -> list[str]:
-    """The program that runs, or lists, the taskset's tasks. UserError: its environment cannot be made."""
+def worker_command(config: Config, *, listing: int = 0) -> list[str]:
+    """The program that runs the taskset's tasks, or lists so many of them. UserError: its environment cannot be made."""
     from dagrpo.rollout.programs import verifiers_worker_path
     from dagrpo.rollout.programs.own_environment import python_of
 

@@ -6,6 +6,7 @@ A JSON line per attempt on each side, as service.py has it. It imports nothing o
 """
 
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -24,8 +25,8 @@ async def main(config: dict[str, Any]) -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     identity = config["taskset"]
     taskset = vf.load_taskset(taskset_config_type(identity)(id=identity, **config.get("parameters", {})))
-    if config.get("list"):
-        list_tasks(taskset, output)
+    if config["list"]:
+        list_tasks(itertools.islice(taskset, config["list"]), output)
         return
     tasks = {task.key: task for task in taskset}
     running: dict[str, asyncio.Task[None]] = {}
@@ -66,6 +67,8 @@ async def attempt(request: dict[str, Any], config: dict[str, Any], tasks: Any, s
     task = tasks.get(request["problem"]["key"])
     if task is None:
         return {"error": f"the taskset has no task {request['problem']['key']}"}
+    if task.hash != request["problem"]["hash"]:
+        return {"error": f"task {task.key} of the taskset is another one than when the data was prepared"}
     with key_in_environment(request) as variable:
         agent = vf.make_agent(
             vf.AgentConfig(

@@ -1,0 +1,84 @@
+"""verifiers: the tasks of a taskset of the package `verifiers`, a row each, for the agent of that name.
+
+A row's ground truth is the task's key and the hash of its data, by which the agent finds the task again and knows that it
+is still the same. What an attempt was worth, the taskset says (verifier `reported`, reward component `reported`).
+"""
+
+import hashlib
+import json
+import subprocess
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.params.data import Data, VerifiersTaskset
+from dagrpo.records import Example
+from dagrpo.tasks.task import Problems, Task
+
+SECONDS = 600  # to make the environment and to list the tasks
+
+
+def load(params: Data) -> Problems:
+    """The first tasks of the taskset: data.verifiers.test of them held out. UserError: it cannot be listed, or has too few."""
+    wanted = params.verifiers
+    listed = _listed(wanted)
+    if len(listed) < wanted.test + wanted.train:
+        raise UserError(
+            f"the taskset {wanted.taskset} has {len(listed)} tasks, and data.verifiers asks for {wanted.test + wanted.train} "
+            "(train and test): lower one of them."
+        )
+    chosen = {"test": listed[: wanted.test], "train": listed[wanted.test : wanted.test + wanted.train]}
+    hashes = "".join(task["hash"] for task in listed)
+    return Problems(
+        splits={
+            split: [_example(wanted, split, index, task) for index, task in enumerate(tasks)]
+            for split, tasks in chosen.items()
+        },
+        source=f"verifiers taskset {wanted.taskset}",
+        origin="generator",
+        revision=None,
+        files={wanted.taskset: hashlib.sha256(hashes.encode()).hexdigest()},
+        expected={split: len(tasks) for split, tasks in chosen.items()},
+        read={split: len(tasks) for split, tasks in chosen.items()},
+    )
+
+
+def _listed(wanted: VerifiersTaskset) -> list[dict[str, Any]]:
+    """Key, hash and prompt of each task, by the package itself in its own environment."""
+    from dagrpo.rollout.agents.verifiers import Config, worker_command, worker_variables
+
+    if not wanted.taskset:
+        raise UserError("data.verifiers.taskset is empty: name the module of a taskset of the package verifiers.")
+    config = Config(name="verifiers", taskset=wanted.taskset, parameters=wanted.parameters)
+    command = worker_command(config, listing=wanted.test + wanted.train)
+    try:
+        done = subprocess.run(
+            command, env=worker_variables(), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"the taskset {wanted.taskset} was not listed within {SECONDS} s: give it fewer tasks."
+        ) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UserError(f"the taskset {wanted.taskset} cannot be loaded ({last}): put its folder on PYTHONPATH.")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _example(wanted: VerifiersTaskset, split: str, index: int, task: dict[str, Any]) -> Example:
+    prompt = tuple(task["prompt"])
+    if not prompt or not all(isinstance(message["content"], str) and message["content"].strip() for message in prompt):
+        raise UserError(f"task {task['key']} of {wanted.taskset} has no prompt of text: choose another taskset.")
+    return Example(
+        task="verifiers",
+        split=split,
+        index=index,
+        prompt=prompt,
+        question=prompt[-1]["content"],
+        answer="",
+        ground_truth=f"{task['key']}@{task['hash']}",
+        data_source=f"verifiers:{wanted.taskset}",
+        verifier="reported",
+    )
+
+
+TASKS = (Task(name="verifiers", load=load, verifier="reported"),)
