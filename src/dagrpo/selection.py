@@ -10,6 +10,7 @@ from dagrpo.params.schema import Params
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.rollout.agents import AGENTS
+from dagrpo.rollout.calls.families import CALLS
 from dagrpo.rollout.chat import CHATS
 from dagrpo.rollout.interactions import INTERACTIONS
 from dagrpo.rollout.tools import TOOLS
@@ -38,9 +39,15 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "format": [FORMATS.module_of(params.checkpoint.format)],
         "model_format": [FORMATS.module_of(MODEL_FORMAT)],
         "agent": [AGENTS.module_of(params.rollout.agent.name)],
-        "chat": [CHATS.module_of(params.rollout.chat.name)],
+        "chat": sorted({CHATS.module_of(params.rollout.chat.name), *_call_syntax(params)}),
         "tool": sorted({TOOLS.module_of(name) for name in tools}),
         "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
     }
+
+
+def _call_syntax(params: Params) -> list[str]:
+    """How calls are written, where the chat format leaves the choice."""
+    calls = getattr(params.rollout.chat, "calls", None)
+    return [] if calls is None else [CALLS.module_of(calls)]

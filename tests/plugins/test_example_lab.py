@@ -63,6 +63,11 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "loss": ["example_lab.losses"],
         "format": ["dagrpo.checkpoints.formats.dcp"],
         "model_format": ["dagrpo.checkpoints.formats.huggingface"],
+        "agent": ["dagrpo.rollout.agents.tool_agent"],
+        "chat": ["dagrpo.rollout.calls.families.hermes", "dagrpo.rollout.chat.template"],
+        "tool": [],
+        "fresh_tool": [],
+        "interaction": [],
     }
 
 
