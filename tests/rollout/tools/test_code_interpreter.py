@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from dagrpo.tasks.tools import CODE_INTERPRETER
-from tests.interpreter.servers import listening
+from tests.loopback import listening
 from tests.rollout.tools.calls import NOWHERE, called, context
 
 from dagrpo.errors import UserError
