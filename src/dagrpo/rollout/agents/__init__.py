@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
+ENVIRONMENT_REWARD = "environment"  # the name under which the agents that play in an environment report its reward
+
+
 class Limits(Choice):
     """What an attempt may take at most: the keys of every agent. Its Config adds keys of its own."""
 
