@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
-ENVIRONMENT_REWARD = "environment"  # the name under which the agents that play in an environment report its reward
-
-
 class Limits(Choice):
     """What an attempt may take at most: the keys of every agent. Its Config adds keys of its own."""
 
@@ -78,6 +75,7 @@ class Agent(Protocol):
         ...
 
 
+ENVIRONMENT_REWARD = "environment"  # the name under which the agents that play in an environment report its reward
 ConfigType = TypeVar("ConfigType", bound=Limits)
 
 
