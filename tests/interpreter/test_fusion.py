@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from tests.interpreter.servers import Handler, answering, listening
+from tests.loopback import Handler, answering, hang, listening
 
 from dagrpo.interpreter import fusion
 from dagrpo.interpreter.fusion import FusionClient
@@ -18,7 +18,7 @@ LIMITS = Limits(seconds=3.0, memory_mb=100)
 
 def _result(handler: Handler) -> Result:
     async def run() -> Result:
-        async with listening(answering(handler)) as url, ClientSession() as session:
+        async with listening(answering("/run_code", handler)) as url, ClientSession() as session:
             return await FusionClient(url, session, LIMITS).run("print(1)")
 
     return asyncio.run(run())
@@ -103,10 +103,6 @@ def test_an_answer_of_100_mb_is_not_read_to_its_end() -> None:
 
 
 def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hang(request: web.Request) -> web.Response:
-        await asyncio.sleep(600)
-        raise AssertionError
-
     monkeypatch.setattr(fusion, "WAITING_SECONDS", -2.8)
     assert "did not answer within 0.2 s" in _fails(hang)
 

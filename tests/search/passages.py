@@ -1,12 +1,12 @@
 """A corpus that is made up, and a place on loopback for servers."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from aiohttp import web
+from tests import loopback
 
 from dagrpo.files import write_parquet
 from dagrpo.search import Passage
@@ -25,31 +25,15 @@ def corpus(path: Path, passages: tuple[Passage, ...] = PASSAGES) -> Path:
     return path
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 @asynccontextmanager
 async def listening(app: web.Application) -> AsyncIterator[str]:
-    """The address of an application while it listens on loopback."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/retrieve"
-    finally:
-        await runner.cleanup()
+    """Where to ask a search server."""
+    async with loopback.listening(app) as address:
+        yield f"{address}/retrieve"
 
 
-def answering(handler: Handler) -> web.Application:
-    app = web.Application()
-    app.router.add_post("/retrieve", handler)
-    return app
-
-
-async def hang(request: web.Request) -> web.StreamResponse:
-    await asyncio.sleep(60)
-    raise AssertionError
+def answering(handler: loopback.Handler) -> web.Application:
+    return loopback.answering("/retrieve", handler)
 
 
 async def flood(request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 from aiohttp import web
-from tests.search.passages import PASSAGES, Handler, answering, flood, hang, listening
+from tests.loopback import Handler, hang
+from tests.search.passages import PASSAGES, answering, flood, listening
 
 from dagrpo.rollout.tools import InfrastructureFailure
 from dagrpo.search.client import Limits, SearchClient

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.rollout.tools import InfrastructureFailure
+from dagrpo.rollout.tools_over_http import beginning, posted
 from dagrpo_sandbox import Limits, Result, Status
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
+    from aiohttp import ClientSession
 
-MOST_BYTES = 8 << 20  # of an answer
 WAITING_SECONDS = 20.0  # for the server's own queue, beyond what the program may take
 
 
@@ -30,8 +30,6 @@ class FusionClient:
 
     async def run(self, program: str) -> Result:
         """What came of a program. InfrastructureFailure names the server and what it did."""
-        from aiohttp import ClientError, ClientTimeout
-
         limits = self._limits
         body = {
             "code": program,
@@ -41,25 +39,7 @@ class FusionClient:
             "memory_limit_MB": limits.memory_mb,
         }
         seconds = limits.seconds + WAITING_SECONDS
-        try:
-            async with self._session.post(self._url, json=body, timeout=ClientTimeout(total=seconds)) as response:
-                answer = await self._bounded(response)
-        except TimeoutError:
-            raise InfrastructureFailure(f"{self._url} did not answer within {seconds:g} s.") from None
-        except (ClientError, OSError) as error:
-            raise InfrastructureFailure(f"{self._url} cannot be asked: {error}") from error
-        return self._result(answer)
-
-    async def _bounded(self, response: ClientResponse) -> bytes:
-        answer = bytearray()
-        async for chunk in response.content.iter_chunked(1 << 16):
-            answer += chunk
-            if len(answer) > MOST_BYTES:
-                response.close()
-                raise InfrastructureFailure(f"{self._url} answered with more than {MOST_BYTES} bytes.")
-        if response.status != 200:
-            raise InfrastructureFailure(f"{self._url} answered {response.status}: {_start(answer)}")
-        return bytes(answer)
+        return self._result(await posted(self._session, self._url, body, seconds=seconds))
 
     def _result(self, answer: bytes) -> Result:
         try:
@@ -71,7 +51,7 @@ class FusionClient:
             return Result(stdout=output, status=_status(run), seconds=float(run.get("execution_time") or 0.0))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InfrastructureFailure(
-                f"{self._url} did not answer in Sandbox Fusion's protocol: {_start(answer)}"
+                f"{self._url} did not answer in Sandbox Fusion's protocol: {beginning(answer)}"
             ) from None
 
 
@@ -80,7 +60,3 @@ def _status(run: Mapping[str, Any]) -> Status:
     statuses: dict[str, Status] = {"Finished": "ok", "TimeLimitExceeded": "timed_out"}
     status = statuses[run["status"]]
     return "error" if status == "ok" and run["return_code"] != 0 else status
-
-
-def _start(answer: bytes | bytearray) -> str:
-    return answer[:200].decode(errors="replace")

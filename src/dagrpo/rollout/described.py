@@ -4,9 +4,8 @@ The docstring is in Google's style; what its section `Args:` says of an argument
 are those that pydantic can describe: int, float, str, bool, list, dict, Optional, Literal and what is made of them.
 """
 
-import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
@@ -52,39 +51,19 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise UserError(f"{name} cannot be a tool: its type hints cannot be read ({error}).") from None
+        raise UserError(
+            f"{name} cannot be a tool: its type hints cannot be read ({error}): import what they name."
+        ) from None
 
 
 def _schema(hint: Any, place: str) -> dict[str, Any]:
     try:
         schema = TypeAdapter(hint).json_schema()
     except PydanticUserError as error:
-        raise UserError(f"{place}: the type {hint} has no JSON schema ({error.message.splitlines()[0]}).") from None
+        raise UserError(
+            f"{place}: the type {hint} has no JSON schema ({error.message.splitlines()[0]}): use int, "
+            "float, str, bool, list, dict and Literal."
+        ) from None
     if "$defs" in schema:
         raise UserError(f"{place}: the type {hint} is no plain one: use int, float, str, bool, list, dict and Literal.")
     return schema
-
-
-def functions_at(paths: Sequence[str], key: str) -> dict[str, Callable[..., Any]]:
-    """Functions by their names, from import paths. UserError: there is none, one is no function, or two have one name.
-
-    key: of params.yaml, where the paths stand.
-    """
-    functions = [_imported(path, key) for path in paths]
-    named = {function.__name__: function for function in functions}
-    if not functions or len(named) < len(functions):
-        raise UserError(
-            f"{key} is {list(paths)}: give import paths such as my_lab.tools:add, of functions of different names."
-        )
-    return named
-
-
-def _imported(path: str, key: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
-        raise UserError(f"{key}: {path} cannot be imported ({type(error).__name__}: {error}).") from error
-    if not inspect.isfunction(function):
-        raise UserError(f"{key}: {path} is not a function but a {type(function).__name__}.")
-    return function

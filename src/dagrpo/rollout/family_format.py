@@ -125,7 +125,7 @@ class FamilyFormat:
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if answer.thinking:
             message["reasoning_content"] = answer.thinking
-        if any(call.status in ("undecodable", "unclosed", "missing_name") for call in answer.calls):
+        if not all(call.is_readable for call in answer.calls):
             message["content"] = "\n".join(filter(None, [answer.content, *(call.raw for call in answer.calls)]))
         elif answer.calls:
             message["tool_calls"] = [

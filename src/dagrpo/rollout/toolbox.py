@@ -7,12 +7,11 @@ made again, and in the end raises. Not here: when calls are answered (agents/).
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagrpo.errors import UserError
 from dagrpo.records import CallStatus, ToolCall
@@ -99,12 +98,7 @@ def _context(session: Session, turn: Turn, index: int) -> CallContext:
 
 
 def _recorded(turn: Turn, call: ParsedCall, status: CallStatus) -> ToolCall:
-    arguments = call.raw if call.status == "undecodable" else _json(call.arguments)
-    return ToolCall(turn=turn.number, name=call.name, arguments=arguments, status=status, result="")
-
-
-def _json(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+    return ToolCall(turn=turn.number, name=call.name, arguments=call.recorded_arguments, status=status, result="")
 
 
 def not_run(turn: Turn) -> list[ToolCall]:

@@ -1,22 +1,15 @@
-"""Search-R1's protocol from the side of who asks. Whatever the server does, an answer or a failure comes in bounded time.
-
-Not here: how results are written for the policy.
-"""
+"""Search-R1's protocol from the side of who asks. Not here: how results are written for the policy."""
 
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from dagrpo.rollout.tools import InfrastructureFailure
-
-if TYPE_CHECKING:
-    pass
-
-MOST_BYTES = 8 << 20  # of an answer
+from dagrpo.rollout.tools_over_http import beginning, posted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +31,9 @@ class SearchClient:
         self._known: OrderedDict[str, list[str]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
-        from aiohttp import ClientSession, ClientTimeout
+        from aiohttp import ClientSession
 
-        self._session: ClientSession = ClientSession(timeout=ClientTimeout(total=self._limits.seconds))
+        self._session = ClientSession()
         return self
 
     async def __aexit__(
@@ -67,36 +60,17 @@ class SearchClient:
         return await self._asked(query)
 
     async def _asked(self, query: str) -> list[str]:
-        from aiohttp import ClientError
-
         body = {"queries": [query], "topk": self._limits.topk, "return_scores": True}
-        try:
-            async with self._session.post(self._url, json=body) as response:
-                answer = await self._bounded(response.content.iter_chunked(1 << 16))
-                if response.status != 200:
-                    start = answer[:200].decode(errors="replace")
-                    raise InfrastructureFailure(f"{self._url} answered {response.status}: {start}")
-                return self._contents(answer)
-        except TimeoutError:
-            raise InfrastructureFailure(f"{self._url} did not answer within {self._limits.seconds} s.") from None
-        except (ClientError, OSError) as error:
-            raise InfrastructureFailure(f"{self._url} cannot be asked: {error}") from error
-
-    async def _bounded(self, chunks: AsyncIterator[bytes]) -> bytes:
-        answer = bytearray()
-        async for chunk in chunks:
-            answer += chunk
-            if len(answer) > MOST_BYTES:
-                raise InfrastructureFailure(f"{self._url} answered with more than {MOST_BYTES} bytes.")
-        return bytes(answer)
+        return self._contents(await posted(self._session, self._url, body, seconds=self._limits.seconds))
 
     def _contents(self, answer: bytes) -> list[str]:
         try:
             (found,) = json.loads(answer)["result"]
             return [_contents_of(document) for document in found[: self._limits.topk]]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            start = answer[:200].decode(errors="replace")
-            raise InfrastructureFailure(f"{self._url} did not answer in Search-R1's protocol: {start}") from None
+            raise InfrastructureFailure(
+                f"{self._url} did not answer in Search-R1's protocol: {beginning(answer)}"
+            ) from None
 
 
 def _contents_of(found: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.interpreter.servers import listening
+from tests.loopback import listening
 from tests.rollout.tools.calls import NOWHERE, called, context
 
 from dagrpo.errors import UserError

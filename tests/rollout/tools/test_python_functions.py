@@ -62,7 +62,7 @@ def test_a_function_may_say_that_the_policy_has_no_part_in_it() -> None:
     [
         ((), r"functions is \[\]: give import paths"),
         (("area", "area"), "of functions of different names"),
-        (("nothing",), "own_functions:nothing cannot be imported"),
+        (("nothing",), "own_functions:nothing` cannot be imported"),
         (("NUMBER",), "own_functions:NUMBER is not a function but a int"),
         (("silent",), "silent cannot be a tool: give it a docstring"),
         (("untyped",), "untyped cannot be a tool: give its argument x a type"),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.loopback import hang
 from tests.rollout.tools.calls import called, context
-from tests.search.passages import PASSAGES, answering, corpus, hang, listening
+from tests.search.passages import PASSAGES, answering, corpus, listening
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, ToolPlace

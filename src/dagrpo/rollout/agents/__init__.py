@@ -78,6 +78,7 @@ class Agent(Protocol):
         ...
 
 
+ENVIRONMENT_REWARD = "environment"  # the name under which the agents that play in an environment report its reward
 ConfigType = TypeVar("ConfigType", bound=Limits)
 
 

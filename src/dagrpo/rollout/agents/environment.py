@@ -8,9 +8,7 @@ process, with all its rights.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.described import described
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction
+from dagrpo.rollout.own_code import answer_of, imported, result_of
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFunction
 
 if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
+KEY = "rollout.agent.environment"
 OWN_METHODS = ("reset", "get_reward")
-REWARD = "environment"  # the name of what get_reward says
 
 
 class Config(Limits):
@@ -63,11 +62,7 @@ class ObjectEpisode:
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """What the method returns, a text as it is and anything else as JSON. ToolFailure: what it raised."""
-        try:
-            result = await _called(getattr(self._environment, function), arguments)
-            return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        except Exception as error:  # the border to other people's code: whatever it raises is its answer
-            raise ToolFailure(f"{type(error).__name__}: {error}") from error
+        return await answer_of(getattr(self._environment, function), arguments)
 
     async def forget(self, trajectory: str) -> None:
         """The object goes with the attempt."""
@@ -82,20 +77,14 @@ class ObjectEpisode:
         reward = await _trusted(self._environment.get_reward, {})
         if not isinstance(reward, int | float) or not math.isfinite(reward):
             raise UserError(f"{type(self._environment).__name__}.get_reward() is {reward!r}: return a finite number.")
-        return {REWARD: float(reward)}
-
-
-async def _called(method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(method):
-        return await method(**arguments)
-    return await asyncio.to_thread(method, **arguments)
+        return {ENVIRONMENT_REWARD: float(reward)}
 
 
 async def _trusted(method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """What the policy has no part in."""
     try:
-        return await _called(method, arguments)
-    except Exception as error:  # the border to other people's code
+        return await result_of(method, arguments)
+    except (Exception, SystemExit) as error:  # the border to other people's code
         raise InfrastructureFailure(f"{method.__qualname__} raised {type(error).__name__}: {error}") from error
 
 
@@ -117,13 +106,9 @@ class EnvironmentAgent:
 
 def methods_of(path: str) -> tuple[Callable[[], Any], list[ToolFunction]]:
     """The class, and what the policy may call of its objects. UserError: it cannot be imported, or is no environment."""
-    module, _, name = path.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # the border to other people's code
-        raise UserError(f"rollout.agent.environment: {path or 'it'} cannot be imported ({error}).") from error
+    factory = imported(path, KEY)
     if not inspect.isclass(factory) or not callable(getattr(factory, "reset", None)):
-        raise UserError(f"rollout.agent.environment: {path} is not a class with a method reset(**row).")
+        raise UserError(f"{KEY}: {path} is not a class with a method reset(**row): name one, or add the method.")
     public = inspect.getmembers(factory, inspect.isfunction)
     tools = [method for name, method in public if not name.startswith("_") and name not in OWN_METHODS]
     return factory, [described(MethodType(method, factory)) for method in tools]  # bound, so that `self` is no argument

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction
+from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
-REWARD = "environment"  # the name of the sum of all steps' rewards
 CONNECT_SECONDS = 10.0
 LONGEST_MESSAGE = 4 << 20  # bytes
 BUSY = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")  # errors in which the policy has no part
@@ -83,7 +82,7 @@ class RemoteEpisode:
 
     async def rewards(self) -> Mapping[str, float]:
         """The sum of all steps' rewards."""
-        return {REWARD: self._reward}
+        return {ENVIRONMENT_REWARD: self._reward}
 
     async def tools(self) -> list[ToolFunction]:
         """What the environment offers."""
@@ -155,7 +154,7 @@ def _text_of(value: Any) -> str:
         ]
         if texts:
             return "\n".join(texts)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return as_text(value)
 
 
 def _function(tool: Mapping[str, Any]) -> ToolFunction:

@@ -6,20 +6,22 @@ completions. Not here: when to ask, and what to do with a call.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
+from dagrpo.rollout.calls import Status
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = Mapping[str, Any]  # OpenAI's chat message: role, content, and tool_calls, tool_call_id, reasoning_content
-ToolSchema = Mapping[
-    str, Any
-]  # OpenAI's function schema: {"type": "function", "function": {name, description, parameters}}
+Message = Mapping[str, Any]
+"""OpenAI's chat message: role, content, and tool_calls, tool_call_id, reasoning_content."""
+ToolSchema = Mapping[str, Any]
+"""OpenAI's function schema: {"type": "function", "function": {name, description, parameters}}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +30,20 @@ class ParsedCall:
 
     name: str  # "" where none could be read
     arguments: Mapping[str, Any]  # {} where none could be read
-    status: Literal["ok", "undecodable", "unclosed", "missing_name", "unknown_tool", "wrong_arguments"]
+    status: Status
     fault: str = ""  # what is wrong with it, a sentence for the policy; "" when status is ok
     raw: str  # the text that it was read from, markers included
     span: tuple[int, int]  # of the completion's tokens: the first, and one past the last
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its name and arguments are known, right or wrong."""
+        return self.status not in ("undecodable", "unclosed", "missing_name")
+
+    @property
+    def recorded_arguments(self) -> str:
+        """JSON with its keys sorted, as in a rollout table; the text as written where it could not be read."""
+        return json.dumps(dict(self.arguments), sort_keys=True, ensure_ascii=False) if self.is_readable else self.raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

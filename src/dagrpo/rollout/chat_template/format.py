@@ -106,7 +106,7 @@ class TemplateFormat:
             message["reasoning_content"] = answer.thinking
         elif answer.thinking:
             message["content"] = f"<think>\n{answer.thinking}\n</think>\n\n{answer.content}"
-        if any(call.status in ("undecodable", "unclosed", "missing_name") for call in answer.calls):
+        if not all(call.is_readable for call in answer.calls):
             message["content"] = "\n".join(filter(None, [message["content"], *(call.raw for call in answer.calls)]))
         elif answer.calls:
             message["tool_calls"] = [

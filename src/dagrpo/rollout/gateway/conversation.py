@@ -11,7 +11,7 @@ from dagrpo.records import StopReason, ToolCall
 from dagrpo.rollout.chat import Message, ParsedCall
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.gateway.errors import Refused
-from dagrpo.rollout.gateway.replies import READ, Reply, readable_calls, reply_of
+from dagrpo.rollout.gateway.replies import Reply, readable_calls, reply_of
 from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.gateway.untrusted import read_json
 from dagrpo.rollout.session import Session, SessionOver, Turn
@@ -92,10 +92,11 @@ def _calls_of(turn: Turn, results: Mapping[str, str]) -> list[ToolCall]:
 
 
 def _record(turn: Turn, call: ParsedCall, result: str | None) -> ToolCall:
-    """What is right with a call is known from its result alone: without one, it was not carried out."""
+    """A call without a result was not carried out, as far as anybody knows."""
     status = "not_run" if call.status == "ok" and result is None else call.status
-    arguments = json.dumps(dict(call.arguments), ensure_ascii=False) if call.status in READ else call.raw
-    return ToolCall(turn=turn.number, name=call.name, arguments=arguments, status=status, result=result or "")
+    return ToolCall(
+        turn=turn.number, name=call.name, arguments=call.recorded_arguments, status=status, result=result or ""
+    )
 
 
 def _identity(message: Message) -> tuple[Any, ...]:

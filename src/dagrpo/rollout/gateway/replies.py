@@ -14,8 +14,6 @@ from dagrpo.rollout.chat import ParsedAnswer, ParsedCall
 from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.session import Turn
 
-READ = ("ok", "unknown_tool", "wrong_arguments")  # calls whose name and arguments are known, right or not
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
@@ -39,14 +37,12 @@ def reply_of(turn: Turn) -> Reply:
 
 def readable_calls(turn: Turn) -> list[tuple[str, ParsedCall]]:
     """The calls that a program can carry out or refuse, with their ids."""
-    return [
-        (f"call_{turn.number}_{place}", call) for place, call in enumerate(turn.answer.calls) if call.status in READ
-    ]
+    return [(f"call_{turn.number}_{place}", call) for place, call in enumerate(turn.answer.calls) if call.is_readable]
 
 
 def _content(answer: ParsedAnswer) -> str:
     """The text, and with it the calls that cannot be read, so that none is lost."""
-    unreadable = [call.raw for call in answer.calls if call.status not in READ]
+    unreadable = [call.raw for call in answer.calls if not call.is_readable]
     return "\n".join(filter(None, [answer.content, *unreadable]))
 
 

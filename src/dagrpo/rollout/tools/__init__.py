@@ -6,6 +6,7 @@ when it is answered (agents/).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ def function_of_text(name: str, description: str, argument: str, meaning: str) -
     properties = {argument: {"type": "string", "description": meaning}}
     parameters = {"type": "object", "properties": properties, "required": [argument]}
     return ToolFunction(name=name, description=description, parameters=parameters)
+
+
+def as_text(result: Any) -> str:
+    """A result as the policy sees it: a text as it is, anything else as JSON."""
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

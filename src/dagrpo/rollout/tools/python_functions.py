@@ -3,25 +3,17 @@
 They run in this process with all its rights. Not here: code that the policy writes (code_interpreter).
 """
 
-import asyncio
 import inspect
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from pydantic import Field, validate_call
 
-from dagrpo.rollout.described import described, functions_at
-from dagrpo.rollout.tools import (
-    CallContext,
-    InfrastructureFailure,
-    StatelessTool,
-    Tool,
-    ToolFailure,
-    ToolFunction,
-    ToolSection,
-)
+from dagrpo.errors import UserError
+from dagrpo.rollout.described import described
+from dagrpo.rollout.own_code import answer_of, imported
+from dagrpo.rollout.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
 
 KEY = "rollout.tools.python_functions.functions"
 
@@ -41,26 +33,34 @@ class PythonFunctions(StatelessTool):
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """What the function returns, a text as it is and anything else as JSON. ToolFailure: what it raised."""
-        called = self._functions[function]
-        try:
-            if inspect.iscoroutinefunction(inspect.unwrap(called)):
-                result = await called(**arguments)
-            else:
-                result = await asyncio.to_thread(called, **arguments)
-            return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        except (ToolFailure, InfrastructureFailure):
-            raise
-        except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its answer
-            raise ToolFailure(f"{type(error).__name__}: {error}") from error
+        return await answer_of(self._functions[function], arguments)
+
+
+def functions_at(paths: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """Functions by their names, from import paths. UserError: there is none, one is no function, or two have one name."""
+    functions = [_function_at(path) for path in paths]
+    named = {function.__name__: function for function in functions}
+    if not functions or len(named) < len(functions):
+        raise UserError(
+            f"{KEY} is {list(paths)}: give import paths such as my_lab.tools:add, of functions of different names."
+        )
+    return named
+
+
+def _function_at(path: str) -> Callable[..., Any]:
+    function = imported(path, KEY)
+    if not inspect.isfunction(function):
+        raise UserError(f"{KEY}: {path} is not a function but a {type(function).__name__}: name a function.")
+    return function
 
 
 def _functions(config: Config) -> list[ToolFunction]:
-    return [described(function) for function in functions_at(config.functions, KEY).values()]
+    return [described(function) for function in functions_at(config.functions).values()]
 
 
 TOOL = Tool(
     config=Config,
     functions=_functions,
-    open=lambda config, place: nullcontext(PythonFunctions(functions_at(config.functions, KEY))),
+    open=lambda config, place: nullcontext(PythonFunctions(functions_at(config.functions))),
     repeatable=lambda config: config.repeatable,
 )

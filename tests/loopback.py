@@ -1,5 +1,6 @@
 """Servers on loopback that answer as a test wants."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def listening(app: web.Application) -> AsyncIterator[str]:
-    """The address of a server."""
+    """The address of an application while it listens."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -21,8 +22,14 @@ async def listening(app: web.Application) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def answering(handler: Handler) -> web.Application:
-    """Every program gets the same."""
+def answering(path: str, handler: Handler) -> web.Application:
+    """An application with one route."""
     app = web.Application()
-    app.router.add_post("/run_code", handler)
+    app.router.add_post(path, handler)
     return app
+
+
+async def hang(request: web.Request) -> web.StreamResponse:
+    """No answer."""
+    await asyncio.sleep(600)
+    raise AssertionError

@@ -1,0 +1,45 @@
+"""Python code of the user's own: imported by its path, and called where the policy calls it.
+
+It runs in this process with all its rights. Not here: how the policy is told of it (described.py).
+"""
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, as_text
+
+
+def imported(path: str, key: str) -> Any:
+    """What an import path such as my_lab.tools:add names. UserError: it cannot be imported.
+
+    key: of params.yaml, where the path stands.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
+        raise UserError(
+            f"{key}: `{path}` cannot be imported ({type(error).__name__}: {error}): give a path such as my_lab.tools:add, "
+            "of a module that is installed or on PYTHONPATH."
+        ) from error
+
+
+async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What a function returns: one that is asynchronous is awaited, any other runs in a thread."""
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return await function(**arguments)
+    return await asyncio.to_thread(function, **arguments)
+
+
+async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """The result as the policy is told of it. ToolFailure: what the function raised. InfrastructureFailure: its own."""
+    try:
+        return as_text(await result_of(function, arguments))
+    except (ToolFailure, InfrastructureFailure):
+        raise
+    except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its answer
+        raise ToolFailure(f"{type(error).__name__}: {error}") from error
