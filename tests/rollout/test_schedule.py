@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from tests.rollout.scripted_chat import text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
 from dagrpo.records import Completion, SamplingRequest
@@ -110,3 +111,25 @@ def test_a_failure_of_the_last_server_ends_the_run() -> None:
 
     with agent_with({"echo": Echo()}) as agent, pytest.raises(ServerError, match=r"^the server died\.$"):
         attempts(Broken(counting), agent, [calling(1)], lockstep=False)
+
+
+def test_trajectories_are_made_again_when_those_before_them_have_ended() -> None:
+    """Both have the same name: what a tool kept for the first would else be forgotten under the second."""
+    seen: list[str] = []
+
+    class Dying(TalkingEngine):
+        async def complete(self, request: SamplingRequest, session: str) -> Completion:
+            if "<tool>" in text_of(request.input_ids) and "gone" not in seen:
+                seen.append("gone")
+                raise ServerGone("the server has died")
+            seen.append("asked")
+            return await super().complete(request, session)
+
+    class Slow(Echo):
+        async def forget(self, trajectory: str) -> None:
+            await asyncio.sleep(0.01)
+            seen.append("forgotten")
+
+    with agent_with({"echo": Slow()}) as agent:
+        attempts(Dying(lambda said: "done" if "<tool>" in said else "@echo{}"), agent, [tool_problem()], lockstep=False)
+    assert seen == ["asked", "gone", "forgotten", "asked", "asked", "forgotten"]

@@ -60,9 +60,25 @@ def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -
     task = loop.create_task(work)
     try:
         return loop.run_until_complete(task)
-    finally:
+    except BaseException as stop:
         task.cancel()
-        loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+        _wait_for(task, loop, stop)
+        raise
+
+
+def _wait_for(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, stop: BaseException | None = None) -> None:
+    """Until the task has ended, whatever it raises. A second Ctrl-C goes through.
+
+    One that struck within a task is raised again by each task that waits for that one: the same exception, `stop`.
+    """
+    while not task.done():
+        try:
+            loop.run_until_complete(asyncio.wait([task]))
+        except (KeyboardInterrupt, SystemExit) as again:
+            if again is not stop:
+                raise
+    if not task.cancelled():
+        task.exception()  # asyncio complains about one that nobody has looked at
 
 
 @contextmanager
@@ -88,9 +104,11 @@ def open_agent(
         yield OpenAgent(agent, chat, _session_limits(limits, around), loop)
     finally:
         keeper.closing.set()
-        loop.run_until_complete(asyncio.gather(keeping, return_exceptions=True))
-        run_on(loop, _cancel_all(loop))
-        loop.close()
+        try:
+            _wait_for(keeping, loop)
+            run_on(loop, _cancel_all(loop))
+        finally:
+            loop.close()
 
 
 class _Keeper:

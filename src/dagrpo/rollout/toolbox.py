@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dagrpo.errors import UserError
 from dagrpo.records import CallStatus, ToolCall
+from dagrpo.rollout.engine.background import all_of
 from dagrpo.rollout.recorded_tool import RecordedTool
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.tools import TOOLS, CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
@@ -56,7 +57,7 @@ class Toolbox:
                 told = shortened(outcome.result, self._limits)
                 return replace(_recorded(turn, call, outcome.status), result=told, seconds=time.perf_counter() - start)
 
-        return list(await asyncio.gather(*(one(index, call) for index, call in enumerate(turn.answer.calls))))
+        return await all_of(one(index, call) for index, call in enumerate(turn.answer.calls))
 
     async def _outcome(self, call: ParsedCall, context: CallContext) -> _Outcome:
         if call.status != "ok":
@@ -77,7 +78,7 @@ class Toolbox:
     async def _called(self, tool: OpenTool, call: ParsedCall, context: CallContext) -> str:
         for attempt in range(self._limits.call_retries + 1):
             try:
-                return await tool.call(call.name, call.arguments, context)
+                return await _result(tool, call, context)
             except InfrastructureFailure:
                 if attempt == self._limits.call_retries:
                     raise
@@ -90,6 +91,22 @@ class Toolbox:
         """The attempt is over."""
         for tool in {id(tool): tool for tool in self._functions.values()}.values():
             await tool.forget(trajectory)
+
+
+async def _result(tool: OpenTool, call: ParsedCall, context: CallContext) -> str:
+    """What the tool says. UserError: it says no text. InfrastructureFailure: it was cancelled, and not by us."""
+    try:
+        result: object = await tool.call(call.name, call.arguments, context)
+    except asyncio.CancelledError as error:  # libraries with cancel scopes let one through when their connection ends
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise InfrastructureFailure(f"A call of {call.name} was cancelled.") from error
+    if not isinstance(result, str):
+        raise UserError(
+            f"the tool {call.name} returned {type(result).__name__}: its method `call` has to return a text."
+        )
+    return result
 
 
 def _context(session: Session, turn: Turn, index: int) -> CallContext:

@@ -10,6 +10,7 @@ import pytest
 from tests.rollout.scripted_chat import END, ScriptedChat, text_of
 from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, tool_problem
 
+from dagrpo.errors import UserError
 from dagrpo.records import ToolCall
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.open_agent import OpenAgent
@@ -207,3 +208,45 @@ def test_a_call_is_recorded_with_its_arguments_in_one_order() -> None:
     assert isinstance(call, ToolCall)
     assert call.arguments == json.dumps({"a": 1, "text": "é"}, ensure_ascii=False)
     assert call.turn == 0
+
+
+def test_a_failure_ends_the_turns_other_calls_before_the_attempt_is_forgotten() -> None:
+    seen: list[str] = []
+
+    async def work(arguments: Mapping[str, Any], context: CallContext) -> str:
+        if arguments["text"] == "fails":
+            await asyncio.sleep(0)
+            raise InfrastructureFailure("gone")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            seen.append("ended")
+        raise AssertionError
+
+    class Watched(Echo):
+        async def forget(self, trajectory: str) -> None:
+            seen.append("forgotten")
+
+    script = once('@echo{"text": "fails"}@echo{"text": "slow"}')
+    assert attempt(script, Watched(work), call_retries=0).excluded
+    assert seen == ["ended", "forgotten"]
+
+
+def test_a_tool_that_cancels_itself_is_a_failure_of_the_infrastructure() -> None:
+    def cancelled(arguments: Mapping[str, Any], context: CallContext) -> str:
+        raise asyncio.CancelledError
+
+    trajectory = attempt(once("@echo{}"), Echo(cancelled))
+    assert trajectory.excluded
+    assert trajectory.fault == "A call of echo was cancelled."
+
+
+@pytest.mark.parametrize("result", [None, 5, b"bytes", ["text"]])
+def test_a_tool_that_returns_no_text_is_its_makers_mistake(result: Any) -> None:
+    class Odd(Echo):
+        async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> Any:
+            return result
+
+    with pytest.raises(UserError, match=f"the tool echo returned {type(result).__name__}: .* has to return a text"):
+        attempt(once("@echo{}"), Odd())

@@ -28,7 +28,10 @@ def checked(attempt: Attempt, schemas: Schemas) -> Attempt:
 
 
 def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What is wrong with arguments by a JSON schema; "" where nothing is."""
+    """What is wrong with arguments by a JSON schema; "" where nothing is, and where the schema is none.
+
+    A schema may be of a program or a server of other people's, which then has to refuse wrong arguments itself.
+    """
     from jsonschema.exceptions import best_match
 
     try:
@@ -37,6 +40,8 @@ def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         )
     except (RecursionError, ArithmeticError) as failure:  # of a schema that recurs, and of huge numbers
         return f"The arguments cannot be checked ({type(failure).__name__})."
+    except Exception:  # noqa: BLE001  # the border to a schema of other people's: a type or a reference that is none
+        return ""
     if error is None:
         return ""
     place = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
@@ -47,5 +52,7 @@ def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1024)
 def _validator(schema: str) -> "Validator":
     from jsonschema import Draft202012Validator
+    from referencing import Registry
 
-    return Draft202012Validator(json.loads(schema))
+    # jsonschema's own registry would fetch what a `$ref` names, from the network and from this machine's files
+    return Draft202012Validator(json.loads(schema), registry=Registry())

@@ -44,10 +44,13 @@ class BackgroundLoop:
 
 
 async def all_of(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """All results in order. The first failure ends the others at once, and is raised as it is."""
+    """All results in order. The first failure ends the others, and is raised as it is when none of them runs any more."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
+        unfinished = [task for task in tasks if not task.done()]
+        for task in unfinished:
             task.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished)
