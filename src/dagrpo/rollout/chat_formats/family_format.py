@@ -18,7 +18,7 @@ from dagrpo.rendering import completion_text
 from dagrpo.rollout.calls import Attempt, Status, call_id, schemas_of
 from dagrpo.rollout.calls.checks import checked
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.rollout.chat_template.tokens import Tokens, any_of
+from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
 
 QUESTION: Message = {"role": "user", "content": "u"}
 RESULT = "R5resultY"  # which no renderer writes of its own accord
