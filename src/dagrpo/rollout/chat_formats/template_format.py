@@ -13,10 +13,9 @@ from dagrpo.rollout.calls.spans import TokenSpans
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
 from dagrpo.rollout.chat_formats import thinking
 from dagrpo.rollout.chat_formats.suffix import Suffixes
-from dagrpo.rollout.chat_formats.text import REFUSALS, TemplateText
+from dagrpo.rollout.chat_formats.text import REFUSALS, RESULT, TemplateText
 from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
 
-RESULT = "R5resultY"  # which no template writes of its own accord
 PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
 
 
