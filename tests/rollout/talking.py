@@ -16,7 +16,7 @@ from dagrpo.rollout.collect import collect
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.session import SessionLimits
-from dagrpo.rollout.toolbox import Toolbox
+from dagrpo.rollout.toolbox.toolbox import Toolbox
 from dagrpo.rollout.tools import CallContext, OpenTool, StatelessTool, ToolFunction
 from dagrpo.rollout.trajectory import Problem, Trajectory
 

@@ -1,7 +1,7 @@
 """An attempt, turn by turn: the policy answers, its calls are answered, and a partner has something to say, until it is over.
 
 Every call of a turn is answered, in order, the broken ones with what is wrong about them. A call whose result nobody would
-hear any more is not run, and recorded as such. Not here: who the partner is, and what a tool does (toolbox.py).
+hear any more is not run, and recorded as such. Not here: who the partner is, and what a tool does (toolbox/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dagrpo.rollout.deadline import paused
 from dagrpo.rollout.interactions import Interaction
 from dagrpo.rollout.outcome import trajectory_of
 from dagrpo.rollout.session import Session, SessionOver, Turn
-from dagrpo.rollout.toolbox import Toolbox, not_run, result_messages
+from dagrpo.rollout.toolbox.toolbox import Toolbox, not_run, result_messages
 from dagrpo.rollout.tools import InfrastructureFailure
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.rollout.dialogue import Partner, attempt
-from dagrpo.rollout.toolbox import Toolbox
+from dagrpo.rollout.toolbox.toolbox import Toolbox
 from dagrpo.rollout.tools import CallContext, ToolFunction
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dagrpo.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.chat import CHATS, ChatFormat
 from dagrpo.rollout.chat.renderers import Family
-from dagrpo.rollout.family_format import family_names
+from dagrpo.rollout.chat_formats.family_format import family_names
 
 QUESTION = {"role": "user", "content": "What is 2 * 3?"}
 RESULT = {"role": "tool", "name": "calc", "tool_call_id": "call00000", "content": "6"}

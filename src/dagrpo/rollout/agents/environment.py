@@ -19,8 +19,8 @@ from pydantic import Field
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.described import described
-from dagrpo.rollout.own_code import answer_of, imported, result_of
+from dagrpo.rollout.toolbox.described import described
+from dagrpo.rollout.toolbox.own_code import answer_of, imported, result_of
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFunction
 
 if TYPE_CHECKING:

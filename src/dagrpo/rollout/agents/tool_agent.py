@@ -14,7 +14,7 @@ from dagrpo.rollout.interactions import INTERACTIONS
 
 if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
-    from dagrpo.rollout.toolbox import Toolbox
+    from dagrpo.rollout.toolbox.toolbox import Toolbox
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 
@@ -43,7 +43,7 @@ class ToolAgent:
 @asynccontextmanager
 async def open_tool_agent(config: Limits, context: AgentContext) -> AsyncIterator[Agent]:
     """The agent with the tools of the context's task. UserError: one of them cannot run here."""
-    from dagrpo.rollout.toolbox import open_toolbox
+    from dagrpo.rollout.toolbox.toolbox import open_toolbox
 
     async with open_toolbox(config, context) as toolbox:
         yield ToolAgent(toolbox, config)

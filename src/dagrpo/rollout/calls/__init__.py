@@ -1,7 +1,7 @@
 """Tool calls as a policy writes them: every opening marker becomes one attempt at a call, well formed or not.
 
 How a family of models writes calls is in families/, one small file each. Nothing here raises over what a policy wrote, and
-nothing is lost in silence. Not here: tokens, thinking (chat/template.py), and running a tool.
+nothing is lost in silence. Not here: tokens, thinking (chat_formats/), and running a tool.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

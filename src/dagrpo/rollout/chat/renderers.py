@@ -56,7 +56,7 @@ class Config(Choice):
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
     """UserError: an option that the family does not have, or a tokenizer without the family's markers."""
-    from dagrpo.rollout.family_format import family_format
+    from dagrpo.rollout.chat_formats.family_format import family_format
 
     return family_format(tokenizer, config.family, config.options)
 

@@ -25,7 +25,7 @@ class Config(Choice):
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
     """UserError: the tokenizer has no chat template."""
-    from dagrpo.rollout.chat_template.format import TemplateFormat
+    from dagrpo.rollout.chat_formats.template_format import TemplateFormat
 
     return TemplateFormat(tokenizer, CALLS.get(config.calls))
 

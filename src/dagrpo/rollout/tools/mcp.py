@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.mcp_connection import Address, Connection, offered
+from dagrpo.rollout.toolbox.mcp_connection import Address, Connection, offered
 from dagrpo.rollout.tools import (
     CallContext,
     OpenTool,

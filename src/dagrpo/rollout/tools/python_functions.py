@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import Field, validate_call
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.described import described
-from dagrpo.rollout.own_code import answer_of, imported
+from dagrpo.rollout.toolbox.described import described
+from dagrpo.rollout.toolbox.own_code import answer_of, imported
 from dagrpo.rollout.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
 
 KEY = "rollout.tools.python_functions.functions"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from dagrpo.errors import UserError
 from dagrpo.records import CallStatus, ToolCall
 from dagrpo.rollout.engine.background import all_of
-from dagrpo.rollout.recorded_tool import RecordedTool
 from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
 from dagrpo.rollout.tools import TOOLS, CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from tests.rollout.tools.calls import context
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.recorded_tool import RecordedTool
+from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dagrpo.rollout.calls import call_id
 from dagrpo.rollout.chat import Message, ToolSchema
-from dagrpo.rollout.chat_template.text import QUESTION, REFUSALS, THOUGHT, TemplateText
+from dagrpo.rollout.chat_formats.text import QUESTION, REFUSALS, THOUGHT, TemplateText
 
 SENTINELS = ("A1b2sentinelC3", "Zz9otherY8")
 

@@ -18,10 +18,9 @@ from dagrpo.rendering import completion_text
 from dagrpo.rollout.calls import Attempt, Status, call_id, schemas_of
 from dagrpo.rollout.calls.checks import checked
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.rollout.chat_template.tokens import Tokens, any_of
+from dagrpo.rollout.chat_formats.text import QUESTION, RESULT
+from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
 
-QUESTION: Message = {"role": "user", "content": "u"}
-RESULT = "R5resultY"  # which no renderer writes of its own accord
 OPENINGS = ("<tool_call>", "<|tool_call_begin|>", "<｜tool▁call▁begin｜>", "<|tool_call>", "<minimax:tool_call>")
 """The markers of all families that begin a call; a tokenizer has those of its own."""
 STATUSES: Mapping[str, tuple[Status, str]] = {

@@ -11,12 +11,11 @@ from dagrpo.rendering import completion_text
 from dagrpo.rollout.calls import Attempt, CallSyntax, attempts_in, call_id
 from dagrpo.rollout.calls.spans import TokenSpans
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.rollout.chat_template import thinking
-from dagrpo.rollout.chat_template.suffix import Suffixes
-from dagrpo.rollout.chat_template.text import REFUSALS, TemplateText
-from dagrpo.rollout.chat_template.tokens import Tokens, any_of
+from dagrpo.rollout.chat_formats import thinking
+from dagrpo.rollout.chat_formats.suffix import Suffixes
+from dagrpo.rollout.chat_formats.text import REFUSALS, RESULT, TemplateText
+from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
 
-RESULT = "R5resultY"  # which no template writes of its own accord
 PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
 
 

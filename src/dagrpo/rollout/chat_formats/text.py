@@ -16,7 +16,8 @@ from dagrpo.rollout.chat import Message, ToolSchema
 REFUSALS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
 """What a template raises over messages that it was not written for."""
 QUESTION: Message = {"role": "user", "content": "u"}
-ARGUMENT, THOUGHT = "Q7argumentX", "K3thoughtW"
+ARGUMENT, THOUGHT, RESULT = "Q7argumentX", "K3thoughtW", "R5resultY"
+"""What probes say, and no template writes of its own accord."""
 
 
 class TemplateText:
