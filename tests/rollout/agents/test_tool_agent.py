@@ -15,7 +15,7 @@ from dagrpo.records import ToolCall
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.session import SessionLimits
-from dagrpo.rollout.toolbox import Toolbox
+from dagrpo.rollout.toolbox.toolbox import Toolbox
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure
 from dagrpo.rollout.trajectory import Trajectory
 
