@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.gateway.errors import Refused
-from dagrpo.rollout.gateway.untrusted import read_json
+from dagrpo.rollout.untrusted_json import read_json
 
 IGNORED = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one

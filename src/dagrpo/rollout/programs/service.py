@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from dagrpo.rollout.gateway.untrusted import read_json
 from dagrpo.rollout.programs.process import PIECE, Program, running
 from dagrpo.rollout.programs.report import ProgramFailure
+from dagrpo.rollout.untrusted_json import read_json
 
 LONGEST_LINE = 1 << 20
 
