@@ -20,11 +20,8 @@ def visible(text: str, longest: int | None = None) -> str:
 def one_line(text: str, longest: int) -> str:
     """As `visible`, on one line: what is longer than that ends in an ellipsis."""
     shown = " ".join(visible(text[: 4 * longest]).split())
-    return (
-        shown
-        if len(shown) <= longest and len(text) <= 4 * longest
-        else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    )
+    is_whole = len(shown) <= longest and len(text) <= 4 * longest
+    return shown if is_whole else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _visible_character(character: str) -> str:

@@ -17,8 +17,7 @@ SCORES = pa.schema(
         required("completion", pa.string()),
         required("question", pa.string()),
         required("ground_truth", pa.string()),
-        *(
-            ROLLOUTS.field(name) for name in ("turns", "stop_reason", "fault", "messages", "calls")
-        ),  # as they were sampled
+        # as they were sampled
+        *(ROLLOUTS.field(name) for name in ("turns", "stop_reason", "fault", "messages", "calls")),
     ]
 )

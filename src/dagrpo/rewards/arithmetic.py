@@ -105,9 +105,8 @@ def _power(base: int | Fraction, exponent: int | Fraction, bits: int) -> int | F
     power = int(exponent)
     if size > 1 and (size - 1) * abs(power) > bits:  # the larger of numerator and denominator is at least 2^(size-1)
         raise OverflowError
-    if (
-        size <= 1
-    ):  # powers of -1, 0 and 1 stay small, however long the exponent is: one of the same sign and parity will do
+    if size <= 1:
+        # Powers of -1, 0 and 1 stay small, however long the exponent is: one of the same sign and parity will do.
         power = (2 - power % 2) * ((power > 0) - (power < 0))
     return Fraction(base) ** power
 

@@ -1,4 +1,4 @@
-"""A deadline that does not run while the policy is asked: others may be waited for, and the engine has its own."""
+"""A deadline that stands still while the policy is asked: an attempt then waits for others, and the engine has its own limit."""
 
 import asyncio
 from collections.abc import Iterator

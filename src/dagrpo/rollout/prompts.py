@@ -13,7 +13,7 @@ from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
 from dagrpo.records import Example
 from dagrpo.rollout.chat import ToolSchema, chat_format
-from dagrpo.rollout.tools import functions_of
+from dagrpo.rollout.tools import function_schemas
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.tasks.schema import from_table, require_no_images
 
@@ -53,8 +53,7 @@ class Prompts:
 
     def _schemas_of(self, names: tuple[str, ...]) -> tuple[ToolSchema, ...]:
         if names not in self._schemas:
-            offered = functions_of(names, self._given).values()
-            schemas = tuple(function.schema for functions in offered for function in functions)
+            schemas = function_schemas(names, self._given)
             if schemas:
                 self._chat.require_tool_results(schemas)
             self._schemas[names] = schemas

@@ -71,9 +71,8 @@ class Trajectory:
     text: str  # what is graded: the policy's last turn without its calls and special tokens
     finish_reason: str  # of the last turn: "stop" or "length"
     turns: int = 1  # of the policy
-    messages: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # chat messages after the prompt, in order; results as the policy saw them
+    # Chat messages after the prompt, in order; results as the policy saw them.
+    messages: tuple[Mapping[str, Any], ...] = ()
     calls: tuple[ToolCall, ...] = ()
     stop_reason: StopReason = "answered"
     fault: str = ""  # why it was excluded, or why its program failed

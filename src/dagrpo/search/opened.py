@@ -36,7 +36,7 @@ def written(found: Sequence[str], style: Style) -> str:
 
 
 async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Sequence[str]]]:
-    """A function from a query to the contents of at most so many passages, best first. UserError: the corpus is none."""
+    """A function from a query to the contents of at most so many passages, best first. UserError: the file is no corpus."""
     from dagrpo.search.index import Index
 
     index = await asyncio.to_thread(Index.read, corpus)

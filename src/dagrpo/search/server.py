@@ -2,7 +2,7 @@
 
     dagrpo search passages.parquet --port 8000
 
-Whoever reaches the port may search, so that it listens on loopback unless another address is asked for. Not here: TLS,
+Whoever reaches the port may search, so it listens on loopback unless another address is asked for. Not here: TLS,
 passwords, and a limit on how often somebody asks.
 """
 
@@ -32,7 +32,7 @@ def application(index: Index) -> web.Application:
 
 
 def serve(corpus: Path, port: int, host: str = "127.0.0.1") -> None:
-    """Answer until interrupted. UserError when the corpus is none."""
+    """Answer until interrupted. UserError: the file is no corpus."""
     index = Index.read(corpus)
     print(f"{len(index.passages)} passages at http://{host}:{port}/retrieve", flush=True)
     web.run_app(application(index), host=host, port=port, print=None, access_log=None)

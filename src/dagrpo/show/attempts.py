@@ -64,7 +64,8 @@ def _read(place: Place) -> pa.Table:
     missing = [name for name in NEEDED if name not in table.column_names]
     if missing or table.num_rows == 0:
         raise UserError(
-            f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}."
+            f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}. Name a file "
+            "that the stage train or sample has written."
         )
     scores = read_parquet(place.scores).select(GRADED) if place.scores else None
     if scores is None:

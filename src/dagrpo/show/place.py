@@ -72,7 +72,7 @@ def evaluation(run: Path, task: str, which: Which) -> Place:
 def single_file(path: Path) -> Place:
     """A rollout table by its path. UserError: there is no such file."""
     if not path.is_file():
-        raise UserError(f"There is no file {path}.")
+        raise UserError(f"There is no file {path}: name a step of rollouts/, or a completions.parquet.")
     scores = path.with_name("scores.parquet")
     is_evaluation = path.name == "completions.parquet" and scores.is_file()
     runs = [folder for folder in path.resolve().parents if folder.name.startswith("seed_")]

@@ -79,14 +79,10 @@ def _outcome(read: Transcript) -> Iterator[Text]:
 
 
 def _conversation(read: Transcript, *, full: bool) -> Iterator[tuple[str, RenderableType]]:
-    yield (
-        ("prompt", Text(visible(read.prompt), style=GIVEN))
-        if full
-        else (
-            "problem",
-            Text(visible(read.question, FOLDED_TEXT), style=GIVEN),
-        )
-    )
+    if full:
+        yield "prompt", Text(visible(read.prompt), style=GIVEN)
+    else:
+        yield "problem", Text(visible(read.question, FOLDED_TEXT), style=GIVEN)
     turn = 0
     for said in read.said:
         turn += said.speaker == "policy"

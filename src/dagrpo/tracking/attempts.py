@@ -1,7 +1,7 @@
 """Some attempts of a table as traces in plain JSON: a span for the attempt, one per turn, one per call.
 
-A delivery makes MLflow's objects of them (traces.py). A table holds no times and no cached
-tokens, which differ from run to run: a trace says in which order things happened, not how long they took.
+A delivery makes MLflow's objects of them (traces.py). A trace says in which order things happened and not how long they
+took: a table holds no times, which differ from run to run.
 """
 
 from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
 from dagrpo.rollout.prompts import read_split
-from dagrpo.rollout.tools import functions_of
+from dagrpo.rollout.tools import function_schemas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def supervised_sequences(
     """
     rows = read_split(path)
     supervision = Supervision(tokenizer, chat)
-    schemas = {offered: _schemas(offered, tools) for offered in {example.tools for example in rows}}
+    schemas = {offered: function_schemas(offered, tools) for offered in {example.tools for example in rows}}
     return [
         supervision.sequence(example, schemas[example.tools], f"{path} row {index}")
         for index, example in enumerate(rows)
@@ -128,10 +128,6 @@ def _turns(messages: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
         else:
             turns[-1][1].append(message)
     return turns
-
-
-def _schemas(names: Sequence[str], tools: Mapping[str, Section]) -> list[ToolSchema]:
-    return [function.schema for offered in functions_of(names, tools).values() for function in offered]
 
 
 def _called(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -124,6 +124,6 @@ def test_no_tools_are_offered_where_none_may_be_chosen() -> None:
     assert read(tools=[tool], tool_choice="none").tools == ()
 
 
-def test_what_the_training_decides_is_not_taken() -> None:
+def test_what_section_rollout_decides_is_ignored() -> None:
     request = read(temperature=0.0, seed=1, user="me")
-    assert request.not_taken == ("temperature", "seed")
+    assert request.ignored == ("temperature", "seed")

@@ -16,7 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rendering import render
-from dagrpo.tasks.gates.tokenizer import CHUNK, TokenCounter, load_tokenizer, rendered, schemas_of
+from dagrpo.rollout.tools import function_schemas
+from dagrpo.tasks.gates.tokenizer import CHUNK, TokenCounter, load_tokenizer, rendered
 
 TEXTS = [
     "What is 2 + 2?",
@@ -38,7 +39,7 @@ def test_qwen3_counts_equal_those_of_autotokenizer_and_render(
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
     assert type(ours) is type(theirs)
     prompts = [example(text, system=system, tools=tools) for text in TEXTS]
-    schemas = schemas_of(tools, {})
+    schemas = function_schemas(tools, {})
     expected = [render(theirs, prompt.prompt, schemas) for prompt in prompts]
     texts = [rendered(ours, prompt, schemas) for prompt in prompts]
     assert texts == [text for text, _ in expected]

@@ -99,7 +99,7 @@ class RemoteEpisode:
     async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         from websockets.exceptions import WebSocketException
 
-        from dagrpo.rollout.gateway.untrusted import read_json
+        from dagrpo.rollout.untrusted_json import read_json
 
         async with self._one_at_a_time:
             try:

@@ -13,8 +13,8 @@ from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.gateway.errors import Refused
 from dagrpo.rollout.gateway.replies import Reply, readable_calls, reply_of
 from dagrpo.rollout.gateway.requests import ChatRequest
-from dagrpo.rollout.gateway.untrusted import read_json
 from dagrpo.rollout.session import Session, SessionOver, Turn
+from dagrpo.rollout.untrusted_json import read_json
 
 OVER = {"max_turns": "the attempt has used up its turns", "max_tokens": "the conversation has used up its tokens"}
 

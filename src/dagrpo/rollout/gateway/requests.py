@@ -1,7 +1,7 @@
 """A request for a chat completion, in OpenAI's protocol: checked, and brought into the one form that the session takes.
 
-What the training decides is not taken from it: temperature, top_p and seed are read by nobody. What would change the answer
-and cannot be done here (several answers, stop texts, enforced formats, images) is refused rather than left out in silence.
+Temperature, top_p and seed are ignored: section rollout says how to sample. What would change the answer and cannot be done
+here (several answers, stop texts, enforced formats, images) is refused, and not left out in silence.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.gateway.errors import Refused
-from dagrpo.rollout.gateway.untrusted import read_json
+from dagrpo.rollout.untrusted_json import read_json
 
-NOT_TAKEN = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+IGNORED = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one
 
 
@@ -92,7 +92,7 @@ class ChatRequest:
     logprobs: bool
     stream: bool
     usage_chunk: bool  # a stream's last chunk is to be the usage, and nothing else
-    not_taken: tuple[str, ...]  # keys that the training decides
+    ignored: tuple[str, ...]  # keys of which section rollout decides
     again: bool  # the client has asked this before, and got no answer
 
 
@@ -116,7 +116,7 @@ def read_request(data: bytes, *, again: bool = False) -> ChatRequest:
         logprobs=bool(body.logprobs),
         stream=bool(body.stream),
         usage_chunk=bool(body.stream_options and body.stream_options.include_usage),
-        not_taken=tuple(key for key in NOT_TAKEN if received.get(key) is not None),
+        ignored=tuple(key for key in IGNORED if received.get(key) is not None),
         again=again,
     )
 

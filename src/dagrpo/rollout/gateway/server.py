@@ -133,7 +133,7 @@ class Gateway:
         access = self._access(http)
         again = http.headers.get("X-Stainless-Retry-Count", "0") != "0"  # OpenAI's clients count their retries
         request = read_request(await http.read(), again=again)
-        self._tell(request.not_taken)
+        self._tell(request.ignored)
         reply = await access.answer(request)
         if request.stream:
             return web.Response(body=events(reply, request), content_type="text/event-stream")
@@ -154,12 +154,12 @@ class Gateway:
             raise _no_session()
         return access
 
-    def _tell(self, not_taken: tuple[str, ...]) -> None:
-        new = set(not_taken) - self._told
+    def _tell(self, ignored: tuple[str, ...]) -> None:
+        new = set(ignored) - self._told
         if new:
             self._told |= new
             say(
-                f"The agent's program sets {', '.join(sorted(new))}: not taken, section rollout decides how is sampled."
+                f"The agent's program sets {', '.join(sorted(new))}, which is ignored: section rollout says how to sample."
             )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.rollout.gateway.untrusted import read_json
+from dagrpo.rollout.untrusted_json import read_json
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from dagrpo.rollout.gateway.untrusted import read_json
 from dagrpo.rollout.programs.process import PIECE, Program, running
 from dagrpo.rollout.programs.report import ProgramFailure
+from dagrpo.rollout.untrusted_json import read_json
 
 LONGEST_LINE = 1 << 20
 
@@ -66,7 +66,7 @@ class Service:
             self._reading = asyncio.create_task(self._read(self._program, stack.pop_all()))
 
     async def _read(self, program: Program, resources: AsyncExitStack) -> None:
-        """Hand out answers until the program ends, or writes what can be none."""
+        """Hand out answers until the program ends, or writes a line too long to be one."""
         over = asyncio.create_task(_end_with_its_children(program))
         fault = await self._hand_out_all(program) or f"The program has ended: {program.last_complaint()}"
         over.cancel()
@@ -88,7 +88,7 @@ class Service:
         return ""
 
     def _hand_out(self, line: bytes) -> None:
-        """An answer to whoever waits for it; anything else is talk."""
+        """Pass an answer to whoever waits for it. Any other line is ignored."""
         try:
             value = read_json(line)
         except ValueError:

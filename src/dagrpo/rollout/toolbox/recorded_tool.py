@@ -27,7 +27,7 @@ class RecordedTool:
         self._taken: defaultdict[str, set[str]] = defaultdict(set)  # attempt -> digests of its calls until now
 
     def __enter__(self) -> Self:
-        """UserError: a line of the file, other than one that was cut off at the end, is none of ours."""
+        """UserError: a line of the file is no record of a result, and was not merely cut off at the end."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = self._path.open("a+b")
         self._file.truncate(_whole_lines(self._file))

@@ -139,3 +139,8 @@ def config_for(name: str, given: Mapping[str, Section]) -> Section:
 def functions_of(names: Sequence[str], given: Mapping[str, Section]) -> dict[str, tuple[ToolFunction, ...]]:
     """What each of these tools offers. UserError: unknown, or it cannot be asked."""
     return {name: tuple(TOOLS.get(name).functions(config_for(name, given))) for name in names}
+
+
+def function_schemas(names: Sequence[str], given: Mapping[str, Section]) -> tuple[dict[str, Any], ...]:
+    """What chat templates are told of these tools: a schema for each function. UserError as with functions_of."""
+    return tuple(function.schema for offered in functions_of(names, given).values() for function in offered)

@@ -7,8 +7,9 @@ from pathlib import Path
 from dagrpo.console import counted
 from dagrpo.params.base import Section
 from dagrpo.records import Example
+from dagrpo.rollout.tools import function_schemas
 from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered, schemas_of
+from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered
 
 LONG = "prompt too long"
 DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it ships with
@@ -42,7 +43,7 @@ def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Sect
     tokenizer = load_tokenizer(model)
     counter = TokenCounter(tokenizer)
     offered = {example.tools for example in sieve.examples()}
-    schemas = {tools: schemas_of(tools, parameters) for tools in offered}
+    schemas = {tools: function_schemas(tools, parameters) for tools in offered}
     for split, examples in sieve.kept.items():
         shown = counted(examples, f"prepare: tokens of {split} prompts")
         counts = counter.count([rendered(tokenizer, example, schemas[example.tools]) for example in shown])

@@ -5,7 +5,7 @@ seconds and half a gigabyte.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,8 @@ from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_json
-from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
-from dagrpo.rollout.tools import functions_of
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
@@ -35,11 +33,6 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer  # imports torch
 
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def schemas_of(tools: Sequence[str], parameters: Mapping[str, Section]) -> list[dict[str, Any]]:
-    """What chat templates are told of these tools. UserError: one is unknown, or cannot be asked."""
-    return [function.schema for offered in functions_of(tools, parameters).values() for function in offered]
 
 
 def rendered(tokenizer: PreTrainedTokenizerBase, example: Example, schemas: Sequence[dict[str, Any]] = ()) -> str:

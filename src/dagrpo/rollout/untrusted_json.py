@@ -7,7 +7,7 @@ DEEPEST = 64  # levels of lists and objects
 
 
 def read_json(data: bytes | str) -> Any:
-    """The value. ValueError says in a sentence why it is none that can be worked with."""
+    """The value. ValueError says in a sentence what is wrong with it."""
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
     except RecursionError:
