@@ -49,6 +49,7 @@ def test_nothing_is_installed_that_the_lock_does_not_name() -> None:
     assert installed - _pins(lock).keys() <= {
         "dagrpo",
         "dagrpo-megatron",
+        "dagrpo-sandbox",
         "dagrpo-sglang-cpu",
         "pip",
         "uv",
