@@ -3,7 +3,6 @@
 They run in this process with all its rights. Not here: code that the policy writes (code_interpreter).
 """
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from pydantic import Field, validate_call
 
 from dagrpo.rollout.described import described, functions_at
+from dagrpo.rollout.threads import in_thread
 from dagrpo.rollout.tools import (
     CallContext,
     InfrastructureFailure,
@@ -46,7 +46,7 @@ class PythonFunctions(StatelessTool):
             if inspect.iscoroutinefunction(inspect.unwrap(called)):
                 result = await called(**arguments)
             else:
-                result = await asyncio.to_thread(called, **arguments)
+                result = await in_thread(called, arguments)
             return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except (ToolFailure, InfrastructureFailure):
             raise
