@@ -90,7 +90,7 @@ class Service:
     def _hand_out(self, line: bytes) -> None:
         """An answer to whoever waits for it; anything else is talk."""
         try:
-            value = read_json(line)
+            value = read_json(line, constants=True)
         except ValueError:
             return
         answer = (
