@@ -121,6 +121,37 @@ def test_a_program_that_is_stopped_takes_its_session_with_it_and_the_next_begins
     _with_pool(use, Limits(seconds=1.0))
 
 
+def test_nothing_of_a_session_runs_between_its_programs() -> None:
+    count = """
+import os, threading, time
+counted = 0
+def count():
+    global counted
+    while True:
+        counted += 1
+        time.sleep(0.001)
+threading.Thread(target=count, daemon=True).start()
+if os.fork() == 0:
+    while True:
+        os.write(files, b"x")
+        time.sleep(0.001)
+"""
+
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("import os; files = os.open('/tmp/counted', os.O_RDWR | os.O_CREAT)")
+        await session.run(count)
+        first = await session.run("before = counted, os.fstat(files).st_size")
+        assert first.status == "ok"
+        await asyncio.sleep(0.5)
+        after = await session.run("print(counted - before[0], os.fstat(files).st_size - before[1])")
+        assert max(map(int, after.stdout.split())) < 100
+        grown = await session.run("time.sleep(0.3); print(counted - before[0] > 100)")
+        assert grown.stdout == "True\n"
+
+    _with_pool(use)
+
+
 def test_programs_of_one_session_run_one_after_the_other() -> None:
     async def use(pool: SandboxPool) -> None:
         session = pool.session()

@@ -6,10 +6,13 @@ from typing import Any
 DEEPEST = 64  # levels of lists and objects
 
 
-def read_json(data: bytes | str) -> Any:
-    """The value. ValueError says in a sentence what is wrong with it."""
+def read_json(data: bytes | str, *, constants: bool = False) -> Any:
+    """The value. ValueError says in a sentence why it is none that can be worked with.
+
+    constants: NaN and Infinity, which are no JSON, are numbers.
+    """
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
+        value = json.loads(data, parse_constant=float if constants else _refuse_constant)
     except RecursionError:
         raise ValueError(f"it has more than {DEEPEST} levels") from None
     except UnicodeDecodeError:

@@ -150,6 +150,21 @@ def test_nothing_of_a_program_is_left_running(context: AgentContext, tmp_path: P
     assert not psutil.pid_exists(int(seen.read_text())) or psutil.Process(int(seen.read_text())).status() == "zombie"
 
 
+def test_a_child_that_has_left_the_programs_group_is_not_waited_for(context: AgentContext, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    child = "import subprocess\np = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    code = (
+        ASK
+        + child
+        + f'open({str(seen)!r}, "w").write(str(p.pid)); ask(problem["messages"]); print(\'{{"reward": 1}}\')'
+    )
+    try:
+        trajectory = attempt(code, context, "3", seconds=20.0)
+    finally:
+        psutil.Process(int(seen.read_text())).kill()
+    assert (trajectory.stop_reason, trajectory.reported) == ("answered", {"reward": 1.0})
+
+
 def test_the_engines_failure_ends_the_run_and_the_program(context: AgentContext) -> None:
     class Broken(ScriptedPolicy):
         async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
@@ -192,6 +207,13 @@ def test_a_server_that_never_answers_is_given_up(context: AgentContext) -> None:
     trajectory = attempt("import time; time.sleep(1000)", context, serve=True, seconds=1.0)
     assert trajectory.stop_reason == "program_failed"
     assert "not done" in trajectory.fault
+
+
+def test_a_server_that_reports_no_number_is_told_so_at_once(context: AgentContext) -> None:
+    code = SERVE.replace('"reward": len(content)', '"reward": float("nan")')
+    trajectory = attempt(code, context, "3", serve=True, seconds=30.0)
+    assert trajectory.stop_reason == "program_failed"
+    assert "no finite number" in trajectory.fault
 
 
 def test_a_server_that_writes_without_end_is_ended(context: AgentContext) -> None:

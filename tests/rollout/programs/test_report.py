@@ -26,6 +26,9 @@ def test_a_program_need_not_report(output: bytes) -> None:
     [
         b'{"reward": "1"}',
         b'{"reward": 1e999}',
+        b'{"reward": NaN}',
+        b'{"rewards": {"style": -Infinity}}',
+        b'{"reward": 1e39}',
         b'{"reward": 1%s}' % (b"0" * 400),
         b'{"rewards": [1]}',
         b'{"rewards": {"": 1}}',

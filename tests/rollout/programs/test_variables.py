@@ -13,8 +13,17 @@ def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         "SGLANG_API_KEY": "x",
         "openai_api_key": "x",
         "DATABASE_URL": "postgres://me:secret@host/db",
+        "UNQUOTED_URL": "postgres://me:sec/ret@host/db",
+        "REMOTE": "https://ghp_abc@github.com/me/mine",
+        "PGPASSWORD": "x",
+        "MYSQL_PWD": "x",
+        "GITHUB_PAT": "x",
+        "OPENAI_APIKEY": "x",
+        "STORAGE_CONNECTION_STRING": "x",
+        "DATABASE": "Server=here;User=me;Password=x",
     }
     plain = {"TOKENIZERS_PARALLELISM": "false", "KEYBOARD": "us", "HOME_PAGE": "https://example.org/a@b"}
+    plain |= {"OLDPWD": "/", "XAUTHORITY": "/x", "PATTERN": "a"}
     for name, value in (secrets | plain).items():
         monkeypatch.setenv(name, value)
     variables = without_secrets()

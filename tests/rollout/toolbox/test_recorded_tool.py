@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import resource
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,10 @@ from tests.rollout.tools.calls import context
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure
 
 
-class Clock:
+class Clock(StatelessTool):
     """A tool that never says the same twice."""
 
     def __init__(self, first: int = 0) -> None:
@@ -126,3 +128,61 @@ def test_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
 
     assert asyncio.run(ask()) == ["tick 1", "tick 1"]
     assert clock.forgotten == ["one"]
+
+
+@pytest.mark.parametrize("rest", ["", ', "result": null', ', "failure": 5', f', "result": {"[" * 100_000}'])
+def test_a_record_without_a_text_is_refused(tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "clock.jsonl"
+    path.write_text(f'{{"call": "0"{rest}}}\n')
+    with pytest.raises(UserError, match=r"clock\.jsonl holds a line that is no recorded result"):
+        _told(Clock(), path)
+
+
+def test_a_full_disk_is_told_in_a_sentence_and_nothing_broken_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "clock.jsonl"
+    _told(Clock(), path, *CALLS[:2])
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"clock\.jsonl cannot be written \(File too large\)"):
+            _told(Clock(), path, *CALLS[:3])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert _told(Clock(first=100), path, *CALLS[:3]) == ["tick 1", "tick 2", "tick 101"]
+
+
+class Memory:
+    """A tool that keeps what each attempt said."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, list[str]] = {}
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        await asyncio.sleep(0)
+        said = self.said.setdefault(context.trajectory, [])
+        said.append(arguments["word"])
+        if arguments["word"] == "fail":
+            raise ToolFailure("no")
+        return " ".join(said)
+
+    async def forget(self, trajectory: str) -> None:
+        self.said.pop(trajectory, None)
+
+
+def test_a_tool_that_keeps_something_is_brought_to_where_it_was_before_the_kill(tmp_path: Path) -> None:
+    path = tmp_path / "memory.jsonl"
+
+    async def ask(*words: str) -> list[str]:
+        with RecordedTool(Memory(), path) as tool:
+            told = []
+            for word in words:
+                try:
+                    told.append(await tool.call("say", {"word": word}, context(trajectory="one")))
+                except ToolFailure as failure:
+                    told.append(str(failure))
+            return told
+
+    asyncio.run(ask("a", "fail", "b"))
+    assert asyncio.run(ask("a", "fail", "b", "c", "d")) == ["a", "no", "a fail b", "a fail b c", "a fail b c d"]

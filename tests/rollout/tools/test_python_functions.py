@@ -1,5 +1,7 @@
 """Plain Python functions as tools: described by themselves, run beside the loop, and never the end of a run."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -78,3 +80,30 @@ def test_a_function_that_cannot_be_a_tool_is_refused(names: tuple[str, ...], sen
 def test_results_are_recorded_unless_they_are_said_to_be_repeatable() -> None:
     assert not TOOL.repeatable(_config("area"))
     assert TOOL.repeatable(Config(functions=[f"{HERE}:area"], repeatable=True))
+
+
+HANGING = """
+import asyncio
+from tests.rollout.tools.calls import context
+from dagrpo.rollout.tools.python_functions import PythonFunctions
+
+def hang() -> str:
+    import time
+    time.sleep(1000)
+
+def quick() -> str:
+    return "quick"
+
+async def main():
+    tool = PythonFunctions({"hang": hang, "quick": quick})
+    hanging = [asyncio.create_task(tool.call("hang", {}, context())) for _ in range(100)]
+    await asyncio.wait(hanging, timeout=0.1)
+    print(await tool.call("quick", {}, context()), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_functions_that_never_end_hold_up_neither_others_nor_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "quick\n"

@@ -24,7 +24,14 @@ LENGTH = struct.Struct("<I")
 READY = b"R"
 FINE, FAILED, TIMED_OUT, TOO_MUCH_OUTPUT, SIGNALLED = b"K", b"F", b"T", b"O", b"S"
 PR_SET_DUMPABLE = 4
-SIG_DFL, SIGINT, SIGKILL, SIGXCPU = None, 2, 9, 24  # the module signal takes a fifth of a cold start to import
+SIG_DFL, SIGINT, SIGKILL, SIGCONT, SIGSTOP, SIGXCPU = (
+    None,
+    2,
+    9,
+    18,
+    19,
+    24,
+)  # the module signal takes a fifth of a cold start to import
 WRITABLE = ("/tmp", "/dev/shm")  # whatever else there is, is mounted read-only
 CHUNK = 65536
 LONG_LINE = 1000  # characters; it is not quoted in a traceback
@@ -148,6 +155,7 @@ class Worker:
     def run(self, program: bytes, seconds: float, most: int) -> tuple[bytes, bytes]:
         """How it ended (b"": the process has), and the output so far."""
         deadline = time.monotonic() + seconds
+        signal_all(SIGCONT)
         send(self.programs, LENGTH.pack(len(program)) + program)
         output = b""
         waiting_for = [self.output, self.done, self.ended]
@@ -183,10 +191,7 @@ class Worker:
         """Kills every process but this one, and reaps them: the worker's wait status. Afterwards the namespace is empty."""
         status = 0
         while True:
-            try:  # noqa: SIM105 contextlib takes a tenth of a cold start to import
-                os.kill(-1, SIGKILL)
-            except ProcessLookupError:
-                pass
+            signal_all(SIGKILL)
             try:
                 pid, ended = os.waitpid(-1, 0)
             except ChildProcessError:
@@ -197,6 +202,14 @@ class Worker:
         """Its descriptors."""
         for descriptor in (self.programs, self.done, self.output, self.ended):
             os.close(descriptor)
+
+
+def signal_all(number: int) -> None:
+    """To every process but this one."""
+    try:  # noqa: SIM105 contextlib takes a tenth of a cold start to import
+        os.kill(-1, number)
+    except ProcessLookupError:
+        pass
 
 
 def ending_of(status: int) -> bytes:
@@ -223,7 +236,9 @@ def serve(most_output: int, limits: dict[str, int]) -> None:
         worker = worker or Worker({**limits, **cpu})
         ending, output = worker.run(program, seconds, most_output)
         kept = keep and ending in (FINE, FAILED)
-        if not kept:
+        if kept:
+            signal_all(SIGSTOP)  # threads and children that it has left: nobody watches them until the next program
+        else:
             status = worker.end()
             ending = ending or ending_of(status)
         output += worker.read(most_output + 1 - len(output))

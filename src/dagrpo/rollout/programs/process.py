@@ -21,6 +21,7 @@ PIECE = 1 << 16  # bytes read at once
 LOG_BYTES = 1 << 20
 LAST_COMPLAINTS = 1 << 12  # bytes
 SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_FOR_THE_REST = 1.0  # of an output whose program has ended
 
 
 class Program:
@@ -99,17 +100,32 @@ async def running(
 
 async def read_output(program: Program, most: int, tail: int) -> tuple[bytes | None, int]:
     """The last `tail` bytes of its output once it has ended, and its exit code; None where it wrote more than `most`."""
-    reading = asyncio.create_task(_tail_of(program, most, tail))
-    code = await program.exit_code()
-    program.kill()  # what it has left behind would keep its output open
-    return await reading, code
+    output = _Tail(most, tail)
+    reading = asyncio.create_task(output.read(program))
+    try:
+        code = await program.exit_code()
+        program.kill()  # what it has left behind would keep its output open
+        await asyncio.wait([reading], timeout=SECONDS_FOR_THE_REST)
+    finally:
+        reading.cancel()
+    return output.kept, code
 
 
-async def _tail_of(program: Program, most: int, tail: int) -> bytes | None:
-    kept, total = b"", 0
-    while piece := await program.output.read(PIECE):
-        kept, total = (kept + piece)[-tail:], total + len(piece)
-        if total > most:
-            program.kill()
-            return None
-    return kept
+class _Tail:
+    """The last bytes of an output."""
+
+    def __init__(self, most: int, tail: int) -> None:
+        self.kept: bytes | None = b""
+        self._most = most
+        self._tail = tail
+
+    async def read(self, program: Program) -> None:
+        """To its end. A child that has left the program's group may keep it open for ever."""
+        kept, total = b"", 0
+        while piece := await program.output.read(PIECE):
+            self.kept = kept = (kept + piece)[-self._tail :]
+            total += len(piece)
+            if total > self._most:
+                program.kill()
+                self.kept = None
+                return

@@ -8,6 +8,7 @@ from dagrpo.rollout.untrusted_json import read_json
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80
+LARGEST = 1e30  # as a 32-bit number it can still be stored
 
 
 class ProgramFailure(Exception):
@@ -28,7 +29,7 @@ def report_in(output: bytes) -> dict[str, float]:
     """The rewards in the last line of a program's output; none where that is something else."""
     last = output.rstrip().rpartition(b"\n")[2]
     try:
-        report = read_json(last)
+        report = read_json(last, constants=True)
     except ValueError:
         return {}
     return reported_rewards(report) if isinstance(report, dict) else {}
@@ -45,6 +46,8 @@ def _number(name: str, value: Any) -> float:
         number = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number):
-        raise ProgramFailure(f"It reports a reward {name} of {str(value)[:40]!r}, which is no finite number.")
+    if not abs(number) <= LARGEST:
+        raise ProgramFailure(
+            f"It reports a reward {name} of {str(value)[:40]!r}, which is no finite number below 1e30."
+        )
     return number

@@ -90,7 +90,7 @@ class Service:
     def _hand_out(self, line: bytes) -> None:
         """Pass an answer to whoever waits for it. Any other line is ignored."""
         try:
-            value = read_json(line)
+            value = read_json(line, constants=True)
         except ValueError:
             return
         answer = (

@@ -3,13 +3,13 @@
 It runs in this process with all its rights. Not here: how the policy is told of it (described.py).
 """
 
-import asyncio
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dagrpo.errors import UserError
+from dagrpo.rollout.toolbox.threads import in_thread
 from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, as_text
 
 
@@ -29,10 +29,10 @@ def imported(path: str, key: str) -> Any:
 
 
 async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What a function returns: one that is asynchronous is awaited, any other runs in a thread."""
+    """What a function returns: one that is asynchronous is awaited, any other runs in a thread of its own."""
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)
+    return await in_thread(function, arguments)
 
 
 async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:

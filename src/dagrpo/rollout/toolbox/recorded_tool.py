@@ -1,20 +1,32 @@
 """Recorded results of a tool that would not give them again, such as a live search: written down, and replayed after a kill.
 
 One line of JSON per result. A result belongs to an attempt, a function, its arguments, and to the number of such calls that the
-attempt made before: so calls that run at the same time, or are made again after a failure, find their own. Not here: state
-that the tool keeps elsewhere; it is not replayed.
+attempt made before: so calls that run at the same time, or are made again after a failure, find their own. A tool that keeps
+something between calls has lost it by a kill: before its first new call it is called as it was before.
 """
 
+import asyncio
 import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure
+from dagrpo.rollout.tools import CallContext, OpenTool, StatelessTool, ToolFailure
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of an attempt until it is forgotten."""
+
+    taken: set[str] = field(default_factory=set)  # digests of its calls
+    missed: list[tuple[str, Mapping[str, Any], CallContext]] = field(default_factory=list)  # replayed, not made
+    catching_up: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class RecordedTool:
@@ -24,7 +36,7 @@ class RecordedTool:
         self._tool = tool
         self._path = path
         self._places: dict[str, int] = {}  # digest of a call -> where its line begins
-        self._taken: defaultdict[str, set[str]] = defaultdict(set)  # attempt -> digests of its calls until now
+        self._attempts: defaultdict[str, _Attempt] = defaultdict(_Attempt)
 
     def __enter__(self) -> Self:
         """UserError: a line of the file is no record of a result, and was not merely cut off at the end."""
@@ -39,34 +51,52 @@ class RecordedTool:
         self._file.close()
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """The recorded result of this call, else the tool's. ToolFailure is recorded too, InfrastructureFailure is not."""
-        call = self._take(function, arguments, context.trajectory)
+        """The recorded result of this call, else the tool's. ToolFailure is recorded too, InfrastructureFailure is not.
+
+        UserError: it cannot be recorded.
+        """
+        attempt = self._attempts[context.trajectory]
+        call = _take(attempt.taken, function, arguments, context.trajectory)
         if call in self._places:
+            if not isinstance(self._tool, StatelessTool):
+                attempt.missed.append((function, arguments, context))
             return _told(self._at(self._places[call]))
         try:
+            await self._catch_up(attempt)
             record = {"call": call, "result": await self._tool.call(function, arguments, context)}
         except ToolFailure as failure:
             record = {"call": call, "failure": str(failure)}
         except BaseException:
-            self._taken[context.trajectory].discard(call)
+            attempt.taken.discard(call)
             raise
-        self._places[call] = self._file.seek(0, 2)
-        self._file.write(json.dumps(record).encode() + b"\n")
-        self._file.flush()
+        self._write(record)
         return _told(record)
+
+    async def _catch_up(self, attempt: _Attempt) -> None:
+        """The calls that were replayed, so that the tool has what it kept of them. Their results are known."""
+        async with attempt.catching_up:
+            while attempt.missed:
+                with suppress(ToolFailure):
+                    await self._tool.call(*attempt.missed[0])
+                del attempt.missed[0]
+
+    def _write(self, record: Mapping[str, str]) -> None:
+        start = self._file.seek(0, 2)
+        try:
+            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            with suppress(OSError):
+                self._file.close()
+            raise UserError(
+                f"{self._path} cannot be written ({error.strerror}): make room for it, and go on."
+            ) from error
+        self._places[record["call"]] = start
 
     async def forget(self, trajectory: str) -> None:
         """The attempt is over; another of that name would be told the same."""
-        self._taken.pop(trajectory, None)
+        self._attempts.pop(trajectory, None)
         await self._tool.forget(trajectory)
-
-    def _take(self, function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
-        """The digest of a call, and of how many of its kind the attempt has made before. Nothing is awaited on the way."""
-        taken, number = self._taken[trajectory], 0
-        while (call := _digest(trajectory, function, dict(arguments), number)) in taken:
-            number += 1
-        taken.add(call)
-        return call
 
     def _at(self, start: int) -> Mapping[str, Any]:
         self._file.seek(start)
@@ -76,9 +106,19 @@ class RecordedTool:
         try:
             record: Mapping[str, Any] = json.loads(line)
             assert isinstance(record["call"], str)
+            assert isinstance(record["failure" if "failure" in record else "result"], str)
             return record
-        except (ValueError, KeyError, TypeError, AssertionError):
+        except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
             raise UserError(f"{self._path} holds a line that is no recorded result: delete the file.") from None
+
+
+def _take(taken: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
+    """The digest of a call, and of how many of its kind the attempt has made before. Nothing is awaited on the way."""
+    number = 0
+    while (call := _digest(trajectory, function, dict(arguments), number)) in taken:
+        number += 1
+    taken.add(call)
+    return call
 
 
 def _digest(*call: Any) -> str:
@@ -89,7 +129,8 @@ def _digest(*call: Any) -> str:
 def _told(record: Mapping[str, Any]) -> str:
     if "failure" in record:
         raise ToolFailure(record["failure"])
-    return str(record["result"])
+    result: str = record["result"]
+    return result
 
 
 def _whole_lines(file: IO[bytes]) -> int:
