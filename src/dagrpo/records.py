@@ -25,6 +25,7 @@ StopReason = Literal[
     "max_turns",
     "max_tokens",
     "seconds",
+    "template_refused",  # the chat template cannot render what was said
     "program_failed",  # the agent's program died, or never ended its attempt
     "excluded",  # something broke that the policy has no part in
 ]
