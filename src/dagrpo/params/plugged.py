@@ -79,7 +79,7 @@ class Several:
 
     def check(self, values: Any) -> dict[str, Section]:
         """Each plug-in's Config, in the order of the names: the order of the file changes no sum."""
-        if not isinstance(values, Mapping):
+        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
             raise UserError(f"{self.plugins.key} is {values!r}: write a mapping from names to parameters")
         checked: dict[str, Section] = {}
         errors: list[Mapping[str, Any]] = []
