@@ -8,6 +8,7 @@ would rewrite what was said, or a program goes back, the tree forks, and the tra
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from dagrpo.errors import UserError
 from dagrpo.records import Completion, StopReason
 from dagrpo.rollout.chat import ChatFormat, Message, ParsedAnswer, ToolSchema
 from dagrpo.rollout.engine.errors import ServerError
@@ -118,8 +119,15 @@ class Session:
             return None, self.chat.prompt(new, tools)[1]
         between = self.chat.extension(after.prompt, after.completion.token_ids, new, tools)
         if between is None:
-            return None, self.chat.prompt([*after.messages, *new], tools)[1]
+            return None, self._afresh([*after.messages, *new], tools)
         return after, (*after.prompt, *after.completion.token_ids, *between)
+
+    def _afresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
+        """A conversation with answers of the policy in it. SessionOver where the template refuses what it said."""
+        try:
+            return self.chat.prompt(messages, tools)[1]
+        except UserError:
+            raise SessionOver("template_refused") from None
 
     def samples(self) -> tuple[TokenSample, ...]:
         """One per leaf of the tree, in the order of the leaves; a turn that several share counts in the first of them."""

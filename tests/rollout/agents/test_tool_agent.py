@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, too
 from dagrpo.errors import UserError
 from dagrpo.records import ToolCall
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
+from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.session import SessionLimits
 from dagrpo.rollout.toolbox.toolbox import Toolbox
@@ -250,3 +251,16 @@ def test_a_tool_that_returns_no_text_is_its_makers_mistake(result: Any) -> None:
 
     with pytest.raises(UserError, match=f"the tool echo returned {type(result).__name__}: .* has to return a text"):
         attempt(once("@echo{}"), Odd())
+
+
+def test_a_template_that_refuses_what_the_policy_said_ends_the_attempt_and_not_the_run() -> None:
+    class Refusing(ScriptedChat):
+        def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
+            if any(message["role"] == "assistant" for message in messages):
+                raise UserError("the chat template refuses two calls in a turn: use another model.")
+            return super().prompt(messages, tools)
+
+    problem = tool_problem(interaction="tests.rollout.agents.users:STUBBORN")
+    with agent_with({"echo": Echo()}, chat=Refusing(rewrites=True)) as agent:
+        (trajectory,) = attempts(TalkingEngine(lambda said: "no"), agent, [problem])
+    assert (trajectory.stop_reason, trajectory.turns, trajectory.text) == ("template_refused", 1, "no")

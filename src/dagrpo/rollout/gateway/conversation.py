@@ -16,7 +16,11 @@ from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.session import Session, SessionOver, Turn
 from dagrpo.rollout.untrusted_json import read_json
 
-OVER = {"max_turns": "the attempt has used up its turns", "max_tokens": "the conversation has used up its tokens"}
+OVER = {
+    "max_turns": "the attempt has used up its turns",
+    "max_tokens": "the conversation has used up its tokens",
+    "template_refused": "the model's chat template refuses what was said",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

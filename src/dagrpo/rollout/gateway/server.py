@@ -131,6 +131,8 @@ class Gateway:
 
     async def _chat(self, http: web.Request) -> web.Response:
         access = self._access(http)
+        if "Content-Encoding" in http.headers:
+            raise Refused("A body is read as it stands: leave out Content-Encoding.", code="encoding")
         again = http.headers.get("X-Stainless-Retry-Count", "0") != "0"  # OpenAI's clients count their retries
         request = read_request(await http.read(), again=again)
         self._tell(request.ignored)
