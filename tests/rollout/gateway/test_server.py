@@ -100,6 +100,17 @@ def test_what_cannot_be_read_is_the_programs_mistake(body: bytes, expected: int)
     with_gateway(test)
 
 
+def test_a_compressed_body_is_refused_before_it_is_unpacked() -> None:
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+            headers = {"Authorization": f"Bearer {access.key}", "Content-Encoding": "gzip"}
+            url = f"{access.base_url}/chat/completions"
+            async with http.post(url, data=b"no gzip at all", headers=headers) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (400, "encoding")
+
+    with_gateway(test)
+
+
 def test_a_route_that_is_none_is_told_in_json() -> None:
     async def test(gateway: Gateway, http: ClientSession) -> None:
         async with http.get(f"{gateway.address}/admin") as answer:
