@@ -81,12 +81,12 @@ def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
     clones.run(folder, "snakefmt", "--check", "Snakefile", "workflow")
 
 
-def test_a_task_of_many_turns_is_prepared_but_not_trained_on(folder: Path) -> None:
-    experiment = "experiment: {name: tools, train: gsm8k_tool, evaluate: [gsm8k], tasks: [gsm8k, gsm8k_tool]}"
+def test_a_task_with_pictures_is_prepared_but_not_trained_on(folder: Path) -> None:
+    experiment = "experiment: {name: pictures, train: geo3k, evaluate: [gsm8k], tasks: [gsm8k, geo3k]}"
     (folder / "params.yaml").write_text(experiment)
-    refusal = "gsm8k_tool needs rollouts with tools, and train and sample make single turns of text"
+    refusal = "geo3k has prompts with images, and train and sample make rollouts of text"
     assert refusal in _failed(folder)
-    finished = folder / "results/tools/report/report.html"
+    finished = folder / "results/pictures/report/report.html"
     finished.parent.mkdir(parents=True)
     finished.touch()
     assert refusal in _failed(folder), "also where results of that name exist"

@@ -373,7 +373,8 @@ def test_a_killed_caller_leaves_no_process(user: str) -> None:
 
 
 WAITING = """
-import asyncio
+import asyncio, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been started in the background, where it is ignored
 from dagrpo_sandbox import Limits, SandboxPool
 async def main():
     async with SandboxPool(Limits(seconds=600.0), size=2) as pool:

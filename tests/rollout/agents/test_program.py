@@ -67,7 +67,7 @@ def attempts(code: str, context: AgentContext, sessions: Sequence[Session], **va
             tries = (agent(session.problem, number, session) for number, session in enumerate(sessions))
             return await asyncio.gather(*tries)
 
-    return asyncio.run(asyncio.wait_for(run(), 60))
+    return asyncio.run(asyncio.wait_for(run(), 240))
 
 
 def attempt(code: str, context: AgentContext, *answers: str, **values: Any) -> Trajectory:
@@ -198,7 +198,7 @@ def test_a_server_that_dies_fails_its_attempts_and_is_started_again(context: Age
             sessions = [session_with(ScriptedPolicy(answer)) for answer in ("die", "3")]
             return [await agent(session.problem, 0, session) for session in sessions]
 
-    died, fine = asyncio.run(asyncio.wait_for(run(), 60))
+    died, fine = asyncio.run(asyncio.wait_for(run(), 240))
     assert (died.stop_reason, fine.stop_reason) == ("program_failed", "answered")
     assert "has ended" in died.fault
 
