@@ -292,9 +292,9 @@ def test_passes_that_fail_become_rarer(project: Path, monkeypatch: pytest.Monkey
         write_text(root / FOLDER / TROUBLE_FILE, "the server does not answer")
         return False
 
-    monkeypatch.setattr(time, "sleep", pause)
-    monkeypatch.setattr(delivery, "settle", fail)
-    with stage_run(stage_record()), pytest.raises(Crash):
+    with stage_run(stage_record()), monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(time, "sleep", pause)
+        patched.setattr(delivery, "settle", fail)
         follow(journals(project)[0])
     assert passes == [0, 2, 6, 14]
 
