@@ -16,6 +16,7 @@ from dagrpo.rollout.collect import collect
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.session import SessionLimits
+from dagrpo.rollout.toolbox.timed_tool import TimedTool
 from dagrpo.rollout.toolbox.toolbox import Toolbox
 from dagrpo.rollout.tools import CallContext, OpenTool, StatelessTool, ToolFunction
 from dagrpo.rollout.trajectory import Problem, Trajectory
@@ -84,7 +85,8 @@ def agent_with(
 ) -> Iterator[OpenAgent]:
     """Our own loop over the scripted chat, with these tools by the names of their functions."""
     config = Config(name="tool_agent", **limits)
-    agent = ToolAgent(Toolbox(tools, config), config)
+    timed = {name: TimedTool(tool, config.call_seconds) for name, tool in tools.items()}
+    agent = ToolAgent(Toolbox(timed, config), config)
     most = SessionLimits(turns=config.max_turns, tokens=tokens, new_tokens=SAMPLING.max_new_tokens)
     loop = asyncio.new_event_loop()
     try:

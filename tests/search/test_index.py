@@ -51,6 +51,14 @@ def test_equal_passages_come_in_their_order() -> None:
     assert [row for row, _ in index.search("same words", 30)] == list(range(30))
 
 
+@pytest.mark.parametrize("column", ["title", "text"])
+def test_a_column_that_is_no_text_is_refused(tmp_path: Path, column: str) -> None:
+    table = pa.table({"title": ["a"], "text": ["b"]} | {column: [{"inner": 1}]})
+    write_parquet(tmp_path / "passages.parquet", table)
+    with pytest.raises(UserError, match=rf"passages.parquet: its column {column} is of type struct<.*>; make it text"):
+        Index.read(tmp_path / "passages.parquet")
+
+
 @pytest.mark.parametrize("query", ["", " ", "?!", "zzz", "\ud800", "\x00"])
 def test_a_query_without_a_known_word_finds_nothing(query: str) -> None:
     assert Index(PASSAGES).search(query, 3) == []

@@ -19,7 +19,7 @@ def read_json(data: bytes | str, *, constants: bool = False) -> Any:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON ({error.msg} at character {error.pos})") from None
-    _require_plain(value)
+    require_plain(value)
     return value
 
 
@@ -27,8 +27,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _require_plain(value: Any) -> None:
-    """ValueError where it is nested too deeply, or holds what cannot be written again."""
+def require_plain(value: Any) -> None:
+    """ValueError where a value is nested too deeply, or holds what cannot be written again."""
     waiting = [(value, 1)]
     while waiting:
         each, level = waiting.pop()

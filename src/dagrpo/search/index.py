@@ -7,11 +7,14 @@ word with the query are not found. Not here: stemming, synonyms, and indices tha
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.search import Passage
+
+if TYPE_CHECKING:
+    from pyarrow import Field
 
 _WORD = re.compile(r"\w+")
 _DECIMALS = 4  # of a score: the last bits of a logarithm, which differ between machines, decide no order
@@ -42,6 +45,8 @@ class Index:
                 f"{path} has {table.num_rows} rows with the columns {', '.join(table.column_names)}: a corpus has at least one "
                 "row, and the columns title and text."
             )
+        for name in ("title", "text"):
+            _require_text(path, table.schema.field(name))
         columns = table.select(["title", "text"]).to_pydict()
         pairs = zip(columns["title"], columns["text"], strict=True)
         return cls([Passage(title=title or "", text=text or "") for title, text in pairs])
@@ -60,6 +65,13 @@ class Index:
 
     def _numbered(self, text: str) -> list[int]:
         return [self._numbers.setdefault(word, len(self._numbers)) for word in _words(text)]
+
+
+def _require_text(path: Path, column: "Field") -> None:
+    import pyarrow.types as types
+
+    if not (types.is_string(column.type) or types.is_large_string(column.type)):
+        raise UserError(f"{path}: its column {column.name} is of type {column.type}; make it text (pyarrow's string).")
 
 
 def _words(text: str) -> list[str]:

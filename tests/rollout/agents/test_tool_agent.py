@@ -58,7 +58,12 @@ def test_every_call_of_a_turn_is_answered_in_order_the_broken_ones_with_what_is_
         ("nope", "unknown_tool"),
         ("", "undecodable"),
     ]
-    assert told(trajectory) == ["a", "It has no name.", "There is no tool nope: the tools are echo.", "It is no JSON."]
+    assert told(trajectory) == [
+        "a",
+        "It has no name.",
+        "There is no tool `nope`; the tools are: echo.",
+        "It is no JSON.",
+    ]
     assert [message["tool_call_id"] for message in trajectory.messages[1:5]] == [f"call_{i}" for i in range(4)]
     assert trajectory.failed_calls == 3
 

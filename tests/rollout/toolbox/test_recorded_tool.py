@@ -13,7 +13,8 @@ from tests.rollout.tools.calls import context
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure
+from dagrpo.rollout.toolbox.timed_tool import TimedTool
+from dagrpo.rollout.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
 
 
 class Clock(StatelessTool):
@@ -51,7 +52,7 @@ async def _asks(tool: RecordedTool, *calls: tuple[str, str, dict[str, Any]]) -> 
 
 
 def _told(clock: Clock, path: Path, *calls: tuple[str, str, dict[str, Any]]) -> list[str]:
-    with RecordedTool(clock, path) as tool:
+    with RecordedTool(clock, path, stateless=True) as tool:
         return asyncio.run(_asks(tool, *calls))
 
 
@@ -78,7 +79,7 @@ def test_a_result_is_in_the_file_before_it_is_handed_out(tmp_path: Path) -> None
     path = tmp_path / "clock.jsonl"
 
     async def ask() -> None:
-        with RecordedTool(Clock(), path) as tool:
+        with RecordedTool(Clock(), path, stateless=True) as tool:
             result = await tool.call("now", {}, context())
             assert json.loads(path.read_text())["result"] == result
 
@@ -106,7 +107,7 @@ def test_a_call_that_broke_is_not_recorded_and_may_be_made_again(tmp_path: Path)
     path, clock = tmp_path / "clock.jsonl", Clock()
 
     async def ask() -> list[str]:
-        with RecordedTool(clock, path) as tool:
+        with RecordedTool(clock, path, stateless=True) as tool:
             clock.down = True
             with pytest.raises(InfrastructureFailure):
                 await tool.call("now", {}, context())
@@ -121,7 +122,7 @@ def test_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
     clock = Clock()
 
     async def ask() -> list[str]:
-        with RecordedTool(clock, tmp_path / "clock.jsonl") as tool:
+        with RecordedTool(clock, tmp_path / "clock.jsonl", stateless=True) as tool:
             first = await _asks(tool, CALLS[0])
             await tool.forget("one")
             return first + await _asks(tool, CALLS[0])
@@ -175,7 +176,7 @@ def test_a_tool_that_keeps_something_is_brought_to_where_it_was_before_the_kill(
     path = tmp_path / "memory.jsonl"
 
     async def ask(*words: str) -> list[str]:
-        with RecordedTool(Memory(), path) as tool:
+        with RecordedTool(Memory(), path, stateless=False) as tool:
             told = []
             for word in words:
                 try:
@@ -186,3 +187,36 @@ def test_a_tool_that_keeps_something_is_brought_to_where_it_was_before_the_kill(
 
     asyncio.run(ask("a", "fail", "b"))
     assert asyncio.run(ask("a", "fail", "b", "c", "d")) == ["a", "no", "a fail b", "a fail b c", "a fail b c d"]
+
+
+class Slow(StatelessTool):
+    """A tool that answers late the first time, and in time when asked again."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        self.calls += 1
+        await asyncio.sleep(60 if self.calls == 1 else 0)
+        return "in time"
+
+
+def test_a_call_that_was_late_is_late_again_after_a_kill(tmp_path: Path) -> None:
+    slow = Slow()
+    for _ in range(2):
+        recorded = RecordedTool(TimedTool(slow, 0.05), tmp_path / "slow.jsonl", stateless=True)
+        with recorded as tool, pytest.raises(ToolTimeout, match=r"now gave no result within 0.05 seconds\."):
+            asyncio.run(tool.call("now", {}, context()))
+    assert slow.calls == 1
+
+
+class Impatient(StatelessTool):
+    """A tool whose own deadline passes."""
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        raise TimeoutError("the index does not answer")
+
+
+def test_a_deadline_of_the_tools_own_is_no_failure_of_the_policys() -> None:
+    with pytest.raises(InfrastructureFailure, match="the index does not answer"):
+        asyncio.run(TimedTool(Impatient(), 60).call("now", {}, context()))

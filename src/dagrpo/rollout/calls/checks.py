@@ -1,7 +1,7 @@
 """Whether a call that could be read is one of a tool that there is, with arguments that the tool takes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,14 @@ def checked(attempt: Attempt, schemas: Schemas) -> Attempt:
     if attempt.status != "ok":
         return attempt
     if attempt.name not in schemas:
-        known = ", ".join(schemas) or "none"
-        fault = f"There is no tool `{attempt.name[:100]}`; the tools are: {known}."
-        return replace(attempt, status="unknown_tool", fault=fault)
+        return replace(attempt, status="unknown_tool", fault=unknown_tool(attempt.name, schemas))
     fault = fault_of(attempt.arguments or {}, schemas[attempt.name])
     return replace(attempt, status="wrong_arguments", fault=fault) if fault else attempt
+
+
+def unknown_tool(name: str, known: Iterable[str]) -> str:
+    """What the policy is told that calls a tool of which there is none."""
+    return f"There is no tool `{name[:100]}`; the tools are: {', '.join(known) or 'none'}."
 
 
 def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

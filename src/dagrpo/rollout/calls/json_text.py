@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-DEEPEST = 64  # levels of nesting; schemas and templates walk through them recursively
+from dagrpo.rollout.untrusted_json import DEEPEST, require_plain
+
 _SPACES = re.compile(r"[ \t\r\n]*")
 
 
@@ -33,9 +34,17 @@ def json_at(text: str, start: int) -> tuple[Any, int]:
         raise Unreadable(fault, cut_off=cut_off) from None
     except ValueError as error:  # _constant, _float, and Python's own limit on the digits of an integer
         raise Unreadable(f"It is not valid JSON: {str(error).partition(';')[0][:200]}.") from None
-    _refuse_depth(value, text[start:end])
-    _refuse_lone_surrogates(value, text[start:end])
+    raw = text[start:end]
+    if "\\u" in raw or raw.count("[") + raw.count("{") > DEEPEST:  # else it can be neither too deep nor half a pair
+        _refuse(value)
     return value, end
+
+
+def _refuse(value: Any) -> None:
+    try:
+        require_plain(value)
+    except ValueError as error:
+        raise Unreadable(f"The JSON cannot be used: {error}.") from None
 
 
 def after_spaces(text: str, start: int) -> int:
@@ -62,29 +71,3 @@ def _float(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_float)
-
-
-def _refuse_depth(value: Any, raw: str) -> None:
-    if raw.count("[") + raw.count("{") <= DEEPEST:
-        return
-    level, depth = [value], 0
-    while level := [inner for outer in level for inner in _inside(outer)]:
-        depth += 1
-        if depth > DEEPEST:
-            raise Unreadable(f"The JSON is nested more than {DEEPEST} levels deep.")
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
-
-
-def _refuse_lone_surrogates(value: Any, raw: str) -> None:
-    """Half of a surrogate pair is no character: neither a file nor a tool could take it."""
-    if "\\u" not in raw:
-        return
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Unreadable("It is not valid JSON: an escape \\ud800 to \\udfff stands alone.") from None

@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.tools import CallContext, OpenTool, StatelessTool, ToolFailure
+from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
+
+KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 
 @dataclass(slots=True)
@@ -32,9 +34,11 @@ class _Attempt:
 class RecordedTool:
     """A tool whose results are kept in a file. A result is in the file before anybody hears of it."""
 
-    def __init__(self, tool: OpenTool, path: Path) -> None:
+    def __init__(self, tool: OpenTool, path: Path, *, stateless: bool) -> None:
+        """stateless: the tool keeps nothing between calls, so what is replayed need not be done to it again."""
         self._tool = tool
         self._path = path
+        self._stateless = stateless
         self._places: dict[str, int] = {}  # digest of a call -> where its line begins
         self._attempts: defaultdict[str, _Attempt] = defaultdict(_Attempt)
 
@@ -58,14 +62,14 @@ class RecordedTool:
         attempt = self._attempts[context.trajectory]
         call = _take(attempt.taken, function, arguments, context.trajectory)
         if call in self._places:
-            if not isinstance(self._tool, StatelessTool):
+            if not self._stateless:
                 attempt.missed.append((function, arguments, context))
             return _told(self._at(self._places[call]))
         try:
             await self._catch_up(attempt)
             record = {"call": call, "result": await self._tool.call(function, arguments, context)}
         except ToolFailure as failure:
-            record = {"call": call, "failure": str(failure)}
+            record = {"call": call, "late" if isinstance(failure, ToolTimeout) else "failure": str(failure)}
         except BaseException:
             attempt.taken.discard(call)
             raise
@@ -106,9 +110,9 @@ class RecordedTool:
         try:
             record: Mapping[str, Any] = json.loads(line)
             assert isinstance(record["call"], str)
-            assert isinstance(record["failure" if "failure" in record else "result"], str)
+            assert isinstance(next(record[kind] for kind in KINDS if kind in record), str)
             return record
-        except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+        except (ValueError, KeyError, TypeError, AssertionError, RecursionError, StopIteration):
             raise UserError(f"{self._path} holds a line that is no recorded result: delete the file.") from None
 
 
@@ -127,6 +131,8 @@ def _digest(*call: Any) -> str:
 
 
 def _told(record: Mapping[str, Any]) -> str:
+    if "late" in record:
+        raise ToolTimeout(record["late"])
     if "failure" in record:
         raise ToolFailure(record["failure"])
     result: str = record["result"]

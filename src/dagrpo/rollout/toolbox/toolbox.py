@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING
 
 from dagrpo.errors import UserError
 from dagrpo.records import CallStatus, ToolCall
+from dagrpo.rollout.calls.checks import unknown_tool
 from dagrpo.rollout.engine.background import all_of
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
-from dagrpo.rollout.tools import TOOLS, CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
+from dagrpo.rollout.toolbox.timed_tool import TimedTool
+from dagrpo.rollout.tools import (
+    TOOLS,
+    CallContext,
+    InfrastructureFailure,
+    OpenTool,
+    StatelessTool,
+    ToolFailure,
+    ToolPlace,
+    ToolTimeout,
+)
 
 if TYPE_CHECKING:
     from dagrpo.rollout.agents import AgentContext, Limits
@@ -64,16 +75,14 @@ class Toolbox:
             return _Outcome(status=call.status, result=call.fault)
         tool = self._functions.get(call.name)
         if tool is None:
-            return _Outcome(status="unknown_tool", result=f"There is no tool {call.name}: {self._names()}.")
+            return _Outcome(status="unknown_tool", result=unknown_tool(call.name, self._functions))
         try:
-            async with self._slots.get(call.name, nullcontext()), asyncio.timeout(self._limits.call_seconds):
+            async with self._slots.get(call.name, nullcontext()):
                 return _Outcome(status="ok", result=await self._called(tool, call, context))
+        except ToolTimeout as failure:
+            return _Outcome(status="timed_out", result=str(failure))
         except ToolFailure as failure:
             return _Outcome(status="failed", result=str(failure))
-        except TimeoutError:
-            return _Outcome(
-                status="timed_out", result=f"{call.name} gave no result within {self._limits.call_seconds:g} seconds."
-            )
 
     async def _called(self, tool: OpenTool, call: ParsedCall, context: CallContext) -> str:
         for attempt in range(self._limits.call_retries + 1):
@@ -83,9 +92,6 @@ class Toolbox:
                 if attempt == self._limits.call_retries:
                     raise
         raise AssertionError("the last attempt returns or raises")
-
-    def _names(self) -> str:
-        return "the tools are " + ", ".join(sorted(self._functions)) if self._functions else "there are no tools"
 
     async def forget(self, trajectory: str) -> None:
         """The attempt is over."""
@@ -153,10 +159,12 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
     async with AsyncExitStack() as stack:
         for name, config in context.tools.items():
             kind = TOOLS.get(name)
-            tool: OpenTool = await stack.enter_async_context(kind.open(config, place))
+            opened = await stack.enter_async_context(kind.open(config, place))
+            tool: OpenTool = TimedTool(opened, limits.call_seconds)
             if not kind.repeatable(config):
                 records = context.folder / f"{TOOLS.label(name)}.results.jsonl"
-                tool = stack.enter_context(RecordedTool(tool, records))
+                stateless = isinstance(opened, StatelessTool)
+                tool = stack.enter_context(RecordedTool(tool, records, stateless=stateless))
             for function in kind.functions(config):
                 if function.name in functions:
                     raise UserError(f"two tools offer the function {function.name}: leave {name} out, or rename it.")

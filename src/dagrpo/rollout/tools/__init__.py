@@ -22,6 +22,10 @@ class ToolFailure(Exception):
     """The call could not be carried out, and the policy is to know: the message is its answer."""
 
 
+class ToolTimeout(ToolFailure):
+    """The call took too long."""
+
+
 class InfrastructureFailure(Exception):
     """Something broke that the policy has no part in: the call is made again, and at last its trajectory excluded."""
 
