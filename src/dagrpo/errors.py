@@ -9,5 +9,9 @@ class UserError(ValueError):
     """
 
 
+class Terminated(SystemExit):
+    """The stage was asked to stop (SIGTERM). Not an error, and never what other people's code has raised."""
+
+
 class TransientError(Exception):
     """Something outside this process broke, such as a server: the same work may succeed when it is started again."""

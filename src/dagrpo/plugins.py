@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar, cast
 
-from dagrpo.errors import UserError
+from dagrpo.errors import Terminated, UserError
 
 T = TypeVar("T")
 
@@ -176,6 +176,8 @@ class Plugins(Generic[T]):
     def _imported(self, module: str, name: str) -> ModuleType:
         try:
             return importlib.import_module(module)
+        except Terminated:
+            raise
         except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
             raise UserError(
                 f"`{name}` is not a {self.what} that can be imported ({type(error).__name__}: {error}): correct {self.key}, or install "

@@ -8,7 +8,7 @@ import pytest
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.losses import LOSSES
-from dagrpo.errors import UserError
+from dagrpo.errors import Terminated, UserError
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.tasks.registry import TASKS, get_task
 
@@ -27,6 +27,15 @@ def test_the_module_of_a_plug_in_is_where_its_code_starts() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(UserError, match=r"`gsp` is not a loss: the nearest known one is `gspo`; correct algorithm"):
         LOSSES.get("gsp")
+
+
+def test_a_stop_while_a_plug_in_is_imported_is_not_the_plug_ins_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stopped_lab.py").write_text("from dagrpo.errors import Terminated\nraise Terminated(143)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Terminated):
+        LOSSES.get("stopped_lab:LOSS")
 
 
 @pytest.mark.usefixtures("_lab")

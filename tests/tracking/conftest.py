@@ -17,7 +17,7 @@ from dagrpo.tracking.store import open_client, tracking_uri
 # What a stage does in a process of its own, up to the point where the test decides how it ends.
 PROGRAM = """
 import json, os, signal, sys, time
-from dagrpo.execution.frame import Terminated
+from dagrpo.errors import Terminated
 from dagrpo.tracking.runs import stage_run
 
 def terminate(signum, frame):

@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
 from dagrpo.errors import UserError
-from dagrpo.execution.frame import Terminated
+from dagrpo.errors import Terminated
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.environment import Process

@@ -20,16 +20,13 @@ from dagrpo.execution.ending import Ending, Kind
 from dagrpo.execution.failures import TRANSIENT, exit_code_of, sentence_of, words_of
 from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
+from dagrpo.errors import Terminated
 from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
 logger = logging.getLogger(__name__)
-
-
-class Terminated(SystemExit):
-    """The stage was asked to stop (SIGTERM). Not an error of the stage: its run is closed as KILLED."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
+from dagrpo.errors import Terminated, UserError
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.toolbox.described import described
 from dagrpo.rollout.toolbox.own_code import answer_of, imported, result_of
@@ -84,6 +84,8 @@ async def _trusted(method: Callable[..., Any], arguments: Mapping[str, Any]) -> 
     """What the policy has no part in."""
     try:
         return await result_of(method, arguments)
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:  # the border to other people's code
         raise InfrastructureFailure(f"{method.__qualname__} raised {type(error).__name__}: {error}") from error
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dagrpo.errors import UserError
+from dagrpo.errors import Terminated, UserError
 from dagrpo.rollout.toolbox.threads import in_thread
 from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, as_text
 
@@ -21,6 +21,8 @@ def imported(path: str, key: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
         raise UserError(
             f"{key}: `{path}` cannot be imported ({type(error).__name__}: {error}): give a path such as my_lab.tools:add, "
@@ -39,7 +41,7 @@ async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) 
     """The result as the policy is told of it. ToolFailure: what the function raised. InfrastructureFailure: its own."""
     try:
         return as_text(await result_of(function, arguments))
-    except (ToolFailure, InfrastructureFailure):
+    except (ToolFailure, InfrastructureFailure, Terminated):
         raise
     except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its answer
         raise ToolFailure(f"{type(error).__name__}: {error}") from error
