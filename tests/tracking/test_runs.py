@@ -11,8 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
-from dagrpo.errors import UserError
-from dagrpo.errors import Terminated
+from dagrpo.errors import Terminated, UserError
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.environment import Process

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from dagrpo.errors import Terminated
 from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.ending import Ending, Kind
 from dagrpo.execution.failures import TRANSIENT, exit_code_of, sentence_of, words_of
 from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
-from dagrpo.errors import Terminated
 from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
