@@ -1,3 +1,4 @@
+import mmap
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.rollout.engine.process import WatchedProcess
+from dagrpo.rollout.engine.shared_memory import MEMORY, NOTE, note, remove_noted
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -55,6 +57,39 @@ def test_a_parent_killed_at_any_time_leaves_no_process_and_no_scratch_folder(
     parent.stdout.close()
     wait_until(lambda: not living_in(group))
     wait_until(lambda: not (tmp_path / "scratch").exists())
+
+
+@pytest.mark.parametrize("kill_parent", [False, True], ids=["stopped", "parent killed"])
+def test_what_is_noted_of_shared_memory_is_removed_with_it_and_nothing_else(
+    tmp_path: Path, wait_until: WaitUntil, kill_parent: bool
+) -> None:
+    ours, others = MEMORY / f"sem.mp-dagrpo{os.getpid()}{kill_parent}", tmp_path / "sem.mp-others"
+    for path in (ours, others):
+        path.write_text("")
+    process = start(["sleep", "100"], tmp_path)
+    (process.scratch / NOTE).write_text(f"{ours}\n")
+    if kill_parent:
+        os.close(process._lifeline)  # as the kernel does it
+        process._lifeline = -1
+    else:
+        (process.scratch / NOTE).write_text(f"{ours}\n{others}\n")
+        process.stop()
+    wait_until(lambda: not ours.exists())
+    wait_until(lambda: not process.scratch.exists())
+    assert others.exists()
+
+
+def test_what_processes_have_mapped_of_a_servers_shared_memory_is_noted(tmp_path: Path) -> None:
+    path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}"
+    path.write_bytes(b"x" * 4096)
+    try:
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+            note(tmp_path, [os.getpid(), 1 << 30])
+        assert (tmp_path / NOTE).read_text() == f"{path}\n"
+        remove_noted(tmp_path)
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def test_output_and_exit_code_are_kept_and_only_the_user_may_read_the_log(

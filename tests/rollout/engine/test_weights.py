@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections import namedtuple
@@ -15,7 +16,8 @@ from dagrpo.errors import UserError
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.model import Fresh
 from dagrpo.rollout.engine import weights as module
-from dagrpo.rollout.engine.weights import HEADROOM, WeightsFolder, remove_abandoned
+from dagrpo.rollout.engine.held_folder import remove_abandoned
+from dagrpo.rollout.engine.weights import HEADROOM, KIND, WeightsFolder
 
 HOLDS = """
 import sys, torch
@@ -83,7 +85,7 @@ def test_only_the_folder_of_a_killed_process_is_removed_by_the_next(model: Path,
     trainers[0].send_signal(signal.SIGKILL)
     trainers[0].wait()
     assert all(folder.is_dir() for folder in folders)
-    remove_abandoned(memory)
+    remove_abandoned(memory, KIND)
     assert [folder.is_dir() for folder in folders] == [False, True]
     trainers[1].communicate("")
     assert list(memory.iterdir()) == []
@@ -91,13 +93,13 @@ def test_only_the_folder_of_a_killed_process_is_removed_by_the_next(model: Path,
 
 def test_what_lies_beside_the_folders_is_left_alone(model: Path, memory: Path) -> None:
     """The scratch folder of a live server, where both share a folder for temporary files, and one without a lock."""
-    scratch, unlocked = memory / "dagrpo-sglang-abc", memory / f"{module._prefix()}abc"
+    scratch, unlocked = memory / "dagrpo-sglang-abc", memory / f"dagrpo-weights-{socket.gethostname()}-abc"
     for folder in (scratch, unlocked):
         folder.mkdir()
         (folder / "settings.yaml").write_text("{}")
     with WeightsFolder(model, None) as weights:
         weights.write(WEIGHTS)
-    remove_abandoned(memory)
+    remove_abandoned(memory, KIND)
     assert (scratch / "settings.yaml").is_file()
     assert (unlocked / "settings.yaml").is_file()
 

@@ -13,10 +13,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from dagrpo.rollout.engine.shared_memory import remove_noted
+
 # The shell becomes the process; the subshell in the background is the watcher.
 WATCHED = """
 exec 3<&0 </dev/null
-(read -r _ <&3; rm -rf -- "$SCRATCH"; kill -KILL 0) &
+(
+    read -r _ <&3
+    test -f "$SCRATCH/shared_memory" && while read -r name; do rm -f -- "$name"; done <"$SCRATCH/shared_memory"
+    rm -rf -- "$SCRATCH"
+    kill -KILL 0
+) &
 exec 3<&-
 exec "$@"
 """
@@ -24,12 +31,12 @@ SECONDS_TO_DIE = 10.0
 
 
 class WatchedProcess:
-    """A running command, its log, and a scratch folder that is removed with it."""
+    """A running command, its log, and a scratch folder that is removed with it, and with what is noted there of shared memory."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, scratch: Path) -> None:
         """Start it. stdout and stderr go to the log, which only the user may read."""
         self.log = log
-        self._scratch = scratch
+        self.scratch = scratch
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         lifeline, self._lifeline = os.pipe()
@@ -71,4 +78,5 @@ class WatchedProcess:
         self._process.wait(SECONDS_TO_DIE)
         os.close(self._lifeline)
         self._lifeline = -1
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove_noted(self.scratch)
+        shutil.rmtree(self.scratch, ignore_errors=True)

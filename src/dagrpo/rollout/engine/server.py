@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,9 +25,11 @@ from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
 from dagrpo.rollout.engine.errors import ServerError, last_line_of, names_a_taken_port, reason_in
+from dagrpo.rollout.engine.held_folder import held_folder
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.rollout.engine.servable import require_servable
+from dagrpo.rollout.engine.shared_memory import note
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
@@ -65,6 +68,7 @@ class SGLangServer:
         self._ready_at = 0  # length of the log when the server was ready
         self._dead_worker: str | None = None
         self._stopping = threading.Event()
+        self._held = ExitStack()  # its scratch folder
         self.api_key = secrets.token_hex(32)  # token_urlsafe may begin with "-", which SGLang takes for a flag
 
     @property
@@ -101,9 +105,11 @@ class SGLangServer:
                 self._wait_until_ready(tell)
             except BaseException:
                 self._process.stop()
+                self._held.close()
                 raise
         self._ready_at = self._log.stat().st_size
         children = psutil.Process(self._process.pid).children(recursive=True)
+        note(self._process.scratch, (self._process.pid, *(child.pid for child in children)))
         workers = {child: child.name() for child in children if child.name().startswith("sglang")}
         threading.Thread(target=self._watch, args=(workers,), name="sglang-watch", daemon=True).start()
         return self
@@ -118,6 +124,7 @@ class SGLangServer:
         self._stopping.set()
         if self._process is not None:
             self._process.stop()
+        self._held.close()
 
     def diagnose(self) -> str | None:
         """Why it does not answer, in one sentence, if it is dead; None if it is alive."""
@@ -133,7 +140,7 @@ class SGLangServer:
         import torch  # slow to import
 
         gpu = torch.cuda.is_available()
-        scratch = Path(tempfile.mkdtemp(prefix="dagrpo-sglang-"))
+        scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = scratch / "settings.yaml"
         write_settings(settings, self.api_key)
         command = server_command(

@@ -6,24 +6,22 @@ folder is made in `runtime.engine.weights_folder`, which both must see under the
 
 import os
 import shutil
-import socket
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints.folder import auxiliary_files, copy_files
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, total_bytes
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.rollout.engine.held_folder import held_folder, remove_abandoned
+from dagrpo.rollout.engine.shared_memory import MEMORY
 
 WEIGHTS = "model.safetensors"
-LOCK = ".lock"
-MEMORY = Path("/dev/shm")
+KIND = "weights"
 HEADROOM = 1 << 24  # bytes beside the tensors: the header, and a tokenizer
 
 
@@ -67,29 +65,19 @@ class WeightsFolder:
     def _make(self, needed: int) -> Path:
         parent = self._parent or _memory_or_disk(needed)
         make_writable(parent)
-        remove_abandoned(parent)
+        remove_abandoned(parent, KIND)
         _require_room(parent, needed)
-        descriptor, name = tempfile.mkstemp(prefix=_prefix(), suffix=LOCK, dir=parent)
-        os.close(descriptor)
-        path = Path(name.removesuffix(LOCK))
-        self._held.callback(Path(name).unlink, missing_ok=True)
-        self._held.enter_context(FileLock(name))  # before there is a folder that could be taken for an abandoned one
-        self._held.callback(shutil.rmtree, path, ignore_errors=True)
-        path.mkdir(mode=0o700 if self._parent is None else 0o755)  # a server elsewhere may be another user's
+        mode = 0o700 if self._parent is None else 0o755  # a server elsewhere may be another user's
+        path = self._held.enter_context(held_folder(parent, KIND, mode))
         copy_files({file: self._like / file for file in auxiliary_files(self._like)}, path)
         return path
-
-
-def _prefix() -> str:
-    """Of the folders of this machine: on a shared file system, a lock need not hold between machines."""
-    return f"dagrpo-weights-{socket.gethostname()}-"
 
 
 def _memory_or_disk(needed: int) -> Path:
     disk = Path(tempfile.gettempdir())
     if not os.access(MEMORY, os.W_OK):
         return disk
-    remove_abandoned(MEMORY)
+    remove_abandoned(MEMORY, KIND)
     free = shutil.disk_usage(MEMORY).free
     if free >= needed:
         return MEMORY
@@ -119,13 +107,3 @@ def _require_room(folder: Path, needed: int) -> None:
             f"{folder} has {free:,} bytes free, and the weights on their way to the engine take {needed:,}: make room, "
             "or set runtime.engine.weights_folder to a folder that has it."
         )
-
-
-def remove_abandoned(parent: Path) -> None:
-    """Remove folders of this module whose process is gone: nobody holds their lock. Touches nothing without such a lock."""
-    for lock in parent.glob(f"{_prefix()}*{LOCK}"):
-        with suppress(Timeout, OSError), FileLock(lock, timeout=0):  # or it is another user's
-            folder = Path(str(lock).removesuffix(LOCK))
-            if folder.is_dir():
-                shutil.rmtree(folder)
-            lock.unlink(missing_ok=True)

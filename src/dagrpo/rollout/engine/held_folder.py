@@ -1,0 +1,49 @@
+"""Folders for what a process needs while it lives: a lock beside each says so, and whoever makes the next removes the rest."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dagrpo.rollout.engine.shared_memory import remove_noted
+
+LOCK = ".lock"
+
+
+@contextmanager
+def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
+    """A new empty folder of this process, named after its kind and this machine; removed at the end."""
+    remove_abandoned(parent, kind)
+    descriptor, name = tempfile.mkstemp(prefix=_prefix(kind), suffix=LOCK, dir=parent)
+    os.close(descriptor)
+    lock, folder = Path(name), Path(name.removesuffix(LOCK))
+    try:
+        with FileLock(lock):  # before there is a folder that could be taken for an abandoned one
+            folder.mkdir(mode=mode)
+            yield folder
+            _remove(folder)
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def remove_abandoned(parent: Path, kind: str) -> None:
+    """Remove the folders of this kind whose process is gone: nobody holds their lock. What has no lock is not ours."""
+    for lock in parent.glob(f"{_prefix(kind)}*{LOCK}"):
+        with suppress(Timeout, OSError), FileLock(lock, timeout=0):  # or it is another user's
+            _remove(Path(str(lock).removesuffix(LOCK)))
+            lock.unlink(missing_ok=True)
+
+
+def _prefix(kind: str) -> str:
+    """With the machine's name: on a shared file system, a lock need not hold between machines."""
+    return f"dagrpo-{kind}-{socket.gethostname()}-"
+
+
+def _remove(folder: Path) -> None:
+    remove_noted(folder)
+    shutil.rmtree(folder, ignore_errors=True)

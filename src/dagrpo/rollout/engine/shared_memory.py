@@ -1,0 +1,35 @@
+"""Names in shared memory that a killed server leaves behind: noted once it is ready, removed when it is gone.
+
+SGLang and Python's multiprocessing draw these names themselves and remove them on an orderly end only. A server is killed.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+MEMORY = Path("/dev/shm")
+NAMES = ("sglang_loads_", "sem.mp-")  # what schedulers tell of their load; semaphores
+NOTE = "shared_memory"  # a file in the server's scratch folder: a path per line
+
+
+def note(scratch: Path, processes: Iterable[int]) -> None:
+    """Write down what these processes have mapped."""
+    paths = sorted({path for process in processes for path in _mapped(process)})
+    (scratch / NOTE).write_text("".join(f"{path}\n" for path in paths))
+
+
+def remove_noted(scratch: Path) -> None:
+    """Remove what was noted, if anything was."""
+    with suppress(OSError):  # never noted: the server was not ready
+        for line in (scratch / NOTE).read_text().splitlines():
+            path = Path(line)
+            if path.parent == MEMORY and path.name.startswith(NAMES):
+                path.unlink(missing_ok=True)
+
+
+def _mapped(process: int) -> Iterator[str]:
+    with suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+            path = Path(line.split(maxsplit=5)[-1])
+            if path.parent == MEMORY and path.name.startswith(NAMES):
+                yield str(path)
