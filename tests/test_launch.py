@@ -1,10 +1,20 @@
-"""Several processes of one script, and what is said when one of them fails."""
+"""Several processes of one script, what is said when one of them fails, and who can reach them."""
 
+import os
+import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from tests.listening import beyond_loopback, open_sockets
+
+from dagrpo.distributed import process_group
+from dagrpo.errors import UserError
 
 SCRIPT = """
 import os, signal, sys, time
@@ -65,3 +75,50 @@ def test_a_failure_ends_all_and_is_one_sentence(rank: str, how: str, ended: int,
     assert code == ended
     assert len(lines) == 1
     assert lines[0].startswith(said)
+
+
+TALKING = """
+import os, signal, sys, time
+import torch
+from dagrpo.distributed import process_group
+with process_group() as world:
+    world.all_reduce(torch.ones(1))
+    if world.is_rank_zero:
+        print(os.environ["DAGRPO_RENDEZVOUS"], flush=True)
+    time.sleep(60)
+"""
+OUTER = next((name for name in psutil.net_if_addrs() if name.startswith(("e", "w"))), "lo")
+
+
+@contextmanager
+def _talking(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Two processes that have talked to each other, where the environment names an interface of the outer world."""
+    (folder / "talk.py").write_text(TALKING)
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": OUTER, "TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "dagrpo.launch", "2", "talk.py"]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as launcher:
+        try:
+            assert launcher.stdout is not None
+            yield launcher, Path(launcher.stdout.readline().strip())
+        finally:
+            launcher.terminate()
+
+
+def test_processes_that_train_together_are_reached_by_no_other_machine_and_no_other_user(tmp_path: Path) -> None:
+    with _talking(tmp_path) as (launcher, rendezvous):
+        assert open_sockets(launcher.pid), "gloo listens for its peers"
+        assert beyond_loopback(launcher.pid) == []
+        assert psutil.Process(launcher.pid).net_connections() == [], "the launcher itself needs none"
+        assert stat.S_IMODE(rendezvous.parent.stat().st_mode) == 0o700
+        assert rendezvous.stat().st_uid == os.getuid()
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(30) == 128 + signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.py"], "nothing is left"
+
+
+def test_processes_of_another_launcher_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match=r"unset WORLD_SIZE, .* runtime\.training\.processes"), process_group():
+        pass

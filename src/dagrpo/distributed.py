@@ -1,6 +1,6 @@
-"""The processes that train one policy together, as torchrun starts them; or the one process that trains it alone.
+"""The processes that train one policy together, as `dagrpo.launch` starts them; or the one process that trains it alone.
 
-What they tell each other is JSON and tensors, never a pickle. Not a launcher: see `dagrpo.launch`.
+What they tell each other is JSON and tensors, never a pickle. Not a launcher.
 """
 
 import json
@@ -18,10 +18,11 @@ from torch import Tensor
 
 from dagrpo.errors import UserError
 
-# The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, torchrun ends all.
+# The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
 LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
 # A collective among devices that takes longer than this hangs: an error must free the node.
 LONGEST_COLLECTIVE = timedelta(minutes=30)
+RENDEZVOUS = "DAGRPO_RENDEZVOUS"  # a private file, by which the processes of one launch find each other
 _DTYPES = {str(dtype): dtype for dtype in (torch.int64, torch.float32, torch.bool)}  # of tensors that are broadcast
 
 
@@ -98,9 +99,9 @@ def single_process() -> World:
 
 @contextmanager
 def process_group() -> Iterator[World]:
-    """The world that torchrun started this process in. Each rank takes its share of the threads given to them all.
+    """The world that this process was launched in. Each rank takes its share of the threads given to them all.
 
-    UserError: there are GPUs, but fewer than ranks.
+    UserError: there are GPUs, but fewer than ranks; or another launcher started them, whose store may be anybody's.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -109,10 +110,23 @@ def process_group() -> Iterator[World]:
     device = _device()
     torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=LONGEST_COLLECTIVE)
+    rank, store = int(os.environ["RANK"]), _rendezvous(size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE)
     patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)
-    dist.destroy_process_group()  # not after an error: the others may never come, and torchrun ends them
+    dist.destroy_process_group()  # not after an error: the others may never come, and the launcher ends them
+
+
+def _rendezvous(size: int) -> dist.Store:
+    file = os.environ.get(RENDEZVOUS)
+    if file is None:
+        raise UserError(
+            f"WORLD_SIZE is {size}, but dagrpo has not started this process: unset WORLD_SIZE, and say how many "
+            "processes train in runtime.training.processes."
+        )
+    store = dist.FileStore(file, size)
+    store.set_timeout(LONGEST_COLLECTIVE)
+    return store
 
 
 def _device() -> torch.device:

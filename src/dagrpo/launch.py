@@ -1,15 +1,23 @@
 """Starts a script in several processes on this machine: `python -m dagrpo.launch COUNT SCRIPT ARGUMENTS...`
 
-It is torchrun, except that a failure is told in one sentence, and only where rank 0 has not told it already.
-Not for several machines.
+A failure is told in one sentence, and only where rank 0 has not told it already. The processes find each other by a file
+in a folder that only their user may enter, and talk over the loopback interface: no port, no torchrun, whose own store
+listens on every interface and is unpickled. Not for several machines.
 """
 
 import logging
+import os
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from torch.distributed import run
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from dagrpo.distributed import RENDEZVOUS
+
+SECONDS_BETWEEN_LOOKS = 0.1
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host name points to
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:
@@ -18,21 +26,41 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
     SystemExit with the exit code of the process that failed first, 1 where that was killed. Where rank 0 could not say
     why, a sentence does.
     """
-    # They tell of a failure in 30 lines, and of a signal.
-    for name in ("torch.distributed.elastic", "torch.distributed.elastic.agent.server.api", "torch.distributed.run"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    # What follows -- is the script's: torchrun would take its --log for an abbreviation of its own.
-    options = ["--standalone", f"--nproc-per-node={count}", "--", script, *arguments]
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it tells of each failure and signal
+    with TemporaryDirectory(prefix="dagrpo-launch-") as private:
+        failures = _run(count, script, arguments, Path(private) / "rendezvous")
+    if not failures:
+        return
+    rank, failure = min(failures.items(), key=lambda each: each[1].timestamp)
+    if not _has_spoken(failures.get(0)):
+        print(f"{script}: process {rank} of {count} ended with {_ending(failure)}.", file=sys.stderr, flush=True)
+    code = (failures[0] if _has_spoken(failures.get(0)) else failure).exitcode
+    raise SystemExit(code if code > 0 else 1)
+
+
+def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dict[int, ProcessFailure]:
+    """How processes failed, by rank. When one fails, the others are ended; so are all by a signal, with SystemExit."""
+    processes = start_processes(
+        name=script,
+        entrypoint=sys.executable,
+        args=dict.fromkeys(range(count), ("-u", script, *arguments)),
+        envs={rank: _environment(rank, count, rendezvous) for rank in range(count)},
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+    )
     try:
-        run.run(run.parse_args(options))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if not _has_spoken(error.failures.get(0)):
-            print(f"{script}: process {rank} of {count} ended with {_ending(failure)}.", file=sys.stderr, flush=True)
-        code = (error.failures[0] if _has_spoken(error.failures.get(0)) else failure).exitcode
-        raise SystemExit(code if code > 0 else 1) from None
-    except SignalException as stop:  # it has ended all processes already
+        ended = processes.wait(period=SECONDS_BETWEEN_LOOKS)
+    except SignalException as stop:
+        processes.close(stop.sigval)
         raise SystemExit(128 + stop.sigval) from None
+    assert ended is not None, "without a limit of time it waits for the end"
+    return ended.failures
+
+
+def _environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
+    """What differs from our own. The names are torchrun's."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    return {name: str(value) for name, value in ranks.items()} | threads | LOOPBACK | {RENDEZVOUS: str(rendezvous)}
 
 
 def _has_spoken(rank_zero: ProcessFailure | None) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import psutil
 import pytest
+from tests.listening import open_sockets
 from tests.search.passages import PASSAGES, corpus, listening
 
 from dagrpo.search.index import Index
@@ -97,8 +97,7 @@ def test_the_command_serves_on_loopback_alone_until_interrupted(tmp_path: Path) 
         assert server.stdout is not None
         assert server.stdout.readline() == f"4 passages at http://127.0.0.1:{port}/retrieve\n"
         asyncio.run(_ask_until_it_listens(port))
-        listens = [c.laddr for c in psutil.Process(server.pid).net_connections() if c.status == psutil.CONN_LISTEN]
-        assert [(address.ip, address.port) for address in listens] == [("127.0.0.1", port)]
+        assert [one.split()[:2] for one in open_sockets(server.pid)] == [["127.0.0.1", str(port)]]
     finally:
         os.kill(server.pid, signal.SIGINT)
         assert server.wait(20) in (0, 130, -signal.SIGINT)

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.listening import beyond_loopback, open_sockets
 from tests.tracking.conftest import stage_record
 
 from dagrpo.tracking.delivery import settle
@@ -35,6 +36,8 @@ def test_the_address_of_the_experiments_runs_is_printed_once_it_answers(project:
             f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get?experiment_id=1"
         ) as answer:
             assert json.load(answer)["experiment"]["name"] == "demo"
+        assert any(f"127.0.0.1 {port} " in one for one in open_sockets(server.pid))
+        assert beyond_loopback(server.pid) == []
     finally:
         server.terminate()
         server.communicate()

@@ -11,7 +11,7 @@ import psutil
 
 SECONDS_BETWEEN_LOOKS = 0.5
 STARTED_BY = "DAGRPO_STARTED_BY"  # host:pid, set by whoever starts a stage: it may be gone before the stage can look
-STARTERS = frozenset({"snakemake", "torchrun", "dagrpo.launch", "stage.py"})
+STARTERS = frozenset({"snakemake", "dagrpo.launch", "stage.py"})
 
 
 def name_as_starter() -> str:

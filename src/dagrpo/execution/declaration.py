@@ -86,6 +86,6 @@ class Stage:
     extends: tuple[str, ...] = ()  # keys of `reads` that only say how far to go: no part of the state's identity
     needs: Callable[[Runtime], Needs] = _one_thread
     restarts: int = 0  # after a crash; never after a mistake of the user's
-    processes: Callable[[Runtime], int] = _one_process  # that torchrun starts
+    processes: Callable[[Runtime], int] = _one_process  # that are launched together
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     reusable: Callable[[Mapping[str, Any]], bool] = _always  # whether its parameters say all that its inputs do not

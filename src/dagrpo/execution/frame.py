@@ -77,7 +77,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def rank() -> int:
-    """0, or the number that torchrun gives: of several processes only rank 0 records and reports."""
+    """0, or the number that the launcher gives: of several processes only rank 0 records and reports."""
     return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 

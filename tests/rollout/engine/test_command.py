@@ -54,6 +54,17 @@ def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: P
         assert "PYTHONDONTWRITEBYTECODE" not in environment
 
 
+def test_a_server_meets_its_own_processes_in_a_private_file_and_over_loopback_whatever_the_host_says(
+    tmp_path: Path,
+) -> None:
+    inherited = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "MASTER_ADDR": "10.0.0.1"}
+    for gpu in (False, True):
+        environment = server_environment(inherited, tmp_path, gpu=gpu)
+        assert environment["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] == f"file://{tmp_path}/rendezvous"
+        assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
+        assert "MASTER_ADDR" not in environment
+
+
 def test_the_api_key_stands_in_a_file_that_only_the_user_may_read(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     write_settings(path, "secret")

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.listening import beyond_loopback, open_sockets
 from tests.rollout.engine.pools import pool_over
 from transformers import AutoModelForCausalLM
 
@@ -195,6 +196,13 @@ def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServe
         pool.generate(batch(prompts=1), lockstep=False)
     family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
     assert not any(server.api_key in part for process in family for part in process.cmdline())
+
+
+@pytest.mark.server
+def test_a_server_that_has_sampled_listens_on_loopback_alone(server: SGLangServer, pool: ServerPool) -> None:
+    pool.generate(batch(prompts=1), lockstep=True)
+    assert any(server.address.rpartition(":")[2] in one for one in open_sockets(server.process.pid))
+    assert beyond_loopback(server.process.pid) == []
 
 
 @pytest.mark.server

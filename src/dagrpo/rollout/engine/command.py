@@ -23,12 +23,14 @@ CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two OpenMP threads that share a busy machine wait for each other, spinning
     "TORCHDYNAMO_DISABLE": "1",  # torch.compile of the sampler: 19 s in the first batch, nothing saved later
 }
-# A server is none of the processes that torchrun started: with these it would wait for the others.
-_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
+# A server is none of the processes that train together: with these it would wait for the others.
+_OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # a health check must not add a request to a batch
+    "GLOO_SOCKET_IFNAME": "lo",  # else they listen where the name of the host points to
+    "NCCL_SOCKET_IFNAME": "lo",
     "NO_PROXY": HOST,
     "no_proxy": HOST,
 }
@@ -76,14 +78,18 @@ def server_command(
 
 
 def server_environment(inherited: Mapping[str, str], scratch: Path, *, gpu: bool) -> dict[str, str]:
-    """The environment. Temporary files go to the scratch folder; imports may cache their bytecode."""
+    """The environment. Temporary files and sockets go to the scratch folder; imports may cache their bytecode.
+
+    SGLang's processes find each other by a file there: its default is a store that every host can read and write.
+    """
     kept = {name: value for name, value in inherited.items() if not _is_dropped(name)}
-    return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | {"TMPDIR": str(scratch)}
+    own = {"TMPDIR": str(scratch), "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous"}
+    return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | own
 
 
 def _is_dropped(name: str) -> bool:
-    of_torchrun = name.startswith(_OF_TORCHRUN) or name.endswith(("_RANK", "_WORLD_SIZE"))
-    return of_torchrun or name == "PYTHONDONTWRITEBYTECODE"
+    of_a_launcher = name.startswith(_OF_A_LAUNCHER) or name.endswith(("_RANK", "_WORLD_SIZE"))
+    return of_a_launcher or name == "PYTHONDONTWRITEBYTECODE"
 
 
 def write_settings(path: Path, api_key: str) -> None:
