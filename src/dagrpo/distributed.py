@@ -98,17 +98,17 @@ def single_process() -> World:
 
 
 @contextmanager
-def process_group() -> Iterator[World]:
-    """The world that this process was launched in. Each rank takes its share of the threads given to them all.
+def process_group(threads: int = 1) -> Iterator[World]:
+    """The world that this process was launched in, or that of one process. Each computes with so many threads.
 
     UserError: there are GPUs, but fewer than ranks; or another launcher started them, whose store may be anybody's.
     """
+    torch.set_num_threads(threads)  # by itself torch would take fewer where this process has fewer cores
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield single_process()
         return
     device = _device()
-    torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     rank, store = int(os.environ["RANK"]), _rendezvous(size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE)

@@ -195,6 +195,4 @@ def test_an_input_that_was_changed_after_it_was_made_is_refused(capsys: pytest.C
     write_json(made, {"accuracy": 0.99})
     with pytest.raises(SystemExit):
         _run(_copy, "--input", f"scores={made}")
-    assert (
-        f"{made} was changed after it was made ({provenance} has another digest): delete it" in capsys.readouterr().err
-    )
+    assert f"{made} is damaged, or was changed after it was made ({provenance} says so)" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,11 @@ def clone(destination: Path) -> Path:
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "clone"]):
         subprocess.run([*git, *command], cwd=destination, check=True)
     return destination
+
+
+def copied(folder: Path, destination: Path) -> Path:
+    """A clone with all that was run in it, to change."""
+    return shutil.copytree(folder, destination, symlinks=True)
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -103,6 +103,26 @@ def test_a_try_has_folders_of_its_own_and_leaves_the_experiment_as_it_was(finish
     assert clones.outputs(folder) == before
 
 
+def test_what_a_try_has_made_is_versioned_when_its_values_are_written_into_the_file(
+    finished: tuple[Path, Path],
+) -> None:
+    folder = finished[1]
+    params = folder / "params.yaml"
+    whole, page = params.read_text(), f"results/{NAME}/report/report.html"
+    clones.run(folder, "snakemake", "--cores", "all", "target", "--config", "report__completions=2")
+    params.write_text(re.sub(r"completions: \d+", "completions: 2", whole))
+    assert params.read_text() != whole
+    before, lock = (folder / page).read_text(), (folder / "dvc.lock").read_text()
+    clones.run(folder, "snakemake", "--cores", "all", "target")
+    assert (folder / page).read_text() != before
+    assert (folder / "dvc.lock").read_text() != lock
+    _is_up_to_date(folder)
+    clones.run(folder, "dagrpo", "clean", "--tries")
+    _is_up_to_date(folder)
+    params.write_text(whole)
+    clones.run(folder, "snakemake", "--cores", "all", "target")
+
+
 def test_dvc_runs_an_experiment_of_its_own_with_its_own_code_and_it_is_in_the_history(
     finished: tuple[Path, Path],
 ) -> None:
@@ -161,7 +181,7 @@ def test_a_run_that_is_stopped_and_killed_three_ways_and_started_again_gives_the
         kill(folder)
     process.wait(timeout=60)
     _no_process_is_left(folder)
-    clones.run(folder, "snakemake", "--cores", "all", target)
+    clones.run(folder, "snakemake", "--cores", "1", target)
     killed, whole = clones.outputs(folder), clones.outputs(finished[0])
     trained = [name for name in killed if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics"))]
     assert len(trained) > STEPS

@@ -16,6 +16,7 @@ from dagrpo.workflow.configuration import (
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
 from dagrpo.workflow.dvc_links import keep_other_experiments
+from dagrpo.workflow.dvc_lock import require_readable_lock
 from dagrpo.workflow.finish import (
     begin,
     require_same_parameters,
@@ -50,6 +51,8 @@ if workflow.is_main_process and is_command():
     told_by_snakemake(lambda: require_own_targets(FOLDER))
     if runs_jobs():
         told_by_snakemake(lambda: hold(FOLDER))
+        if not a_try.is_one:
+            told_by_snakemake(require_readable_lock)
     # Also before a dry run, whose plan is read from Snakemake's records, and for `dvc status` after it.
     keep_current(params, overridden=a_try.is_one)
     keep_other_experiments()

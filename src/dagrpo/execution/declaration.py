@@ -24,6 +24,7 @@ class Job:
     outputs: Mapping[str, Path]
     params: Mapping[str, Any]  # what the stage reads of params.yaml, nested as there
     runtime: Runtime  # changes no result
+    threads: int  # that each of its processes computes with, whatever the machine has
     state: Path  # folder for resumable state; shared only by jobs whose results agree as far as both go
     log: Path  # logs of whatever the job starts go beside it
     run: StageRun
@@ -55,7 +56,7 @@ class Job:
 class Needs:
     """What a job takes of a machine. Memory grows with the bytes of its checkpoint: a fixed part and a multiple."""
 
-    threads: int = 1
+    threads: int = 1  # of all its processes; how a sum is rounded depends on it, so no machine's size may decide it
     gpus: int = 0  # where there are any; a stage that needs one runs on the CPU of a machine without
     memory_mb: int = 2000
     memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads

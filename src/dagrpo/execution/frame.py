@@ -16,11 +16,13 @@ from typing import Any
 
 from dagrpo.errors import Terminated
 from dagrpo.execution.ancestors import stop_with_the_workflow
+from dagrpo.execution.damaged import tell_damage
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.ending import Ending, Kind
-from dagrpo.execution.failures import TRANSIENT, exit_code_of, sentence_of, words_of
+from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
 from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
+from dagrpo.execution.threads import threads_of
 from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
@@ -59,13 +61,14 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     try:
         _execute(ending.watched(), options)
     except Exception as error:  # the border of the stage: told apart, logged, and raised again where it is a bug
-        sentence = sentence_of(error)
+        damage = tell_damage(options) if rank() == 0 else None
+        sentence = damage or sentence_of(error)
         if sentence is None:
             logger.critical("a bug, not a mistake of yours", exc_info=error)
             ending.tell_bug(words_of(error))
             raise
         logger.exception(sentence)
-        code = exit_code_of(error)
+        code = MISTAKE if damage else exit_code_of(error)
         ending.tell(Kind.CRASH if code == TRANSIENT else Kind.MISTAKE, sentence)
         raise SystemExit(code) from error
     except (KeyboardInterrupt, Terminated):
@@ -84,6 +87,7 @@ def rank() -> int:
 def _execute(stage: Stage, options: argparse.Namespace) -> None:
     inputs, outputs = inputs_of(options), outputs_of(options)
     runtime = runtime_of(options.runtime)
+    threads = threads_of(stage, runtime)
     record = record_of(stage, options)
 
     def job(run: StageRun) -> Job:
@@ -96,6 +100,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             outputs=outputs,
             params=record["params"],
             runtime=runtime,
+            threads=threads,
             state=state_folder(stage, record),
             log=options.log,
             run=run,
@@ -104,7 +109,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     if rank() > 0:
         stage.work(job(StageRun(None)))
         return
-    whole = record | {"runtime": runtime.model_dump()}
+    whole = record | {"runtime": runtime.model_dump(), "threads": threads}
     if options.taken_from is not None:
         whole |= {"taken_from": str(options.taken_from)}
     with stage_run(whole | {"outputs": [str(path) for path in outputs.values()]}) as run:
@@ -113,7 +118,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
         run.log_outputs(digests)
-    _note_what_ran(outputs, record)
+    note_what_ran([str(path) for path in outputs.values()], outputs["provenance"], record)
 
 
 def dvc_drives() -> bool:
@@ -121,13 +126,12 @@ def dvc_drives() -> bool:
     return "DVC_STAGE" in os.environ
 
 
-def _note_what_ran(outputs: Mapping[str, Path], record: Mapping[str, Any]) -> None:
+def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str, Any]) -> None:
     """Tell the workflow which outputs are new, so that it commits those, and only those, to DVC. Not those of a try."""
     if dvc_drives() or TRY in record["experiment"]:
         return
-    names = [str(path) for path in outputs.values()]
-    entry = {"outputs": names, "provenance": str(outputs["provenance"]), "key": record["key"]}
-    write_json(RAN / record["experiment"] / f"{digest_of(names)[:16]}.json", entry)
+    entry = {"outputs": outputs, "provenance": str(provenance), "key": record["key"]}
+    write_json(RAN / record["experiment"] / f"{digest_of(sorted(outputs))[:16]}.json", entry)
 
 
 def _log_to(path: Path, *, append: bool) -> None:

@@ -12,11 +12,13 @@ from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.environment import environment
 from dagrpo.execution.identity import code_digest
+from dagrpo.execution.whole import broken_file
 from dagrpo.files import digest_of, read_json, sha256_of
 from dagrpo.params.runtime import Runtime
 
 STATES = Path(".state")
 TOPS = ("data", "models", "results")  # what stages write: each has a folder per experiment
+LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: more has no tokenizer
 PROVENANCE = "provenance.json"
 NAMED_BY_CONTENT = re.compile(r"[a-z_]+-([0-9a-f]{16})\.json")
 
@@ -69,8 +71,8 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     missing = [str(path) for path in inputs if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
+    _require_as_made(options.experiment, inputs)
     digests = {str(path): sha256_of(path) for path in inputs}
-    _require_as_made(options.experiment, digests)
     job = declared(options.job)
     record = {
         "stage": stage.name,
@@ -86,19 +88,24 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     return record | {"key": _key(record, outputs_of(options).values())}
 
 
-def _require_as_made(experiment: str, inputs: Mapping[str, str]) -> None:
+def _require_as_made(experiment: str, inputs: Sequence[Path]) -> None:
     """UserError for an input that is not what the stage that made it has written: edited by hand, or damaged."""
+    for path, (digest, provenance) in makers_of(experiment, inputs).items():
+        broken = broken_file(path, digest, largest=LARGEST_TO_COMPARE)
+        if broken is not None:
+            raise UserError(f"{broken} was changed after it was made: {provenance} has another digest.")
+
+
+def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, Path]]:
+    """What inputs had for a digest when they were made, and the provenance.json that says so; of those that are on record."""
+    inputs, found = set(inputs), dict[Path, tuple[str, Path]]()
     for provenance in provenances_of(experiment):
         try:
             made = read_json(provenance)["outputs"]
-            changed = [path for path in inputs if made.get(path, inputs[path]) != inputs[path]]
+            found |= {path: (made[str(path)], provenance) for path in inputs if str(path) in made}
         except (UserError, KeyError, TypeError, AttributeError):  # damaged: its stage is about to run again
             continue
-        if changed:
-            raise UserError(
-                f"{changed[0]} was changed after it was made ({provenance} has another digest): delete it, then run again "
-                "to have it made again."
-            )
+    return found
 
 
 def provenances_of(experiment: str) -> Iterator[Path]:

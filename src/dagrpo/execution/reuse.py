@@ -6,7 +6,7 @@ in the experiment's name alone. Whoever wants everything made anew sets `runtime
 
 import argparse
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,6 +17,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.former import MANIFEST
 from dagrpo.execution.record import declared, outputs_of, record_of, runtime_of
+from dagrpo.execution.whole import is_whole, listed_files
 from dagrpo.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
 
 SAME = ("key", "environment")
@@ -85,26 +86,8 @@ def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:
         return False
 
 
-def is_whole(path: Path, digest: str) -> bool:
-    """Whether an output is what its provenance says; of a folder, also whether its files are what its manifest says."""
-    if not path.is_file() or sha256_of(path) != digest:
-        return False
-    if path.name != MANIFEST:
-        return True
-    files = {path.parent / name: digest for name, digest in _listed(path)}
-    return all(file.is_file() and sha256_of(file) == digest for file, digest in files.items())
-
-
-def _listed(manifest: Path) -> Iterator[tuple[str, str]]:
-    """The files of a folder with their sha256, as its manifest.json lists them."""
-    for name, entry in read_json(manifest)["files"].items():
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise UserError(f"{manifest} lists {name}, which is outside its folder.")
-        yield name, entry["sha256"]
-
-
 def _link_folder(source: Path, destination: Path) -> None:
-    names = [name for name, _ in _listed(source / MANIFEST)]
+    names = [name for name, _ in listed_files(source / MANIFEST)]
     replaces = (destination / MANIFEST).exists()
     with atomic_folder(destination) as temporary:
         for name in names:

@@ -16,12 +16,14 @@ from types import FrameType
 from dagrpo.console import say
 from dagrpo.execution import frame
 from dagrpo.execution.ancestors import STARTED_BY, name_as_starter, stop_with_the_workflow
+from dagrpo.execution.damaged import tell_damage
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
 from dagrpo.execution.ending import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.execution.record import declared, runtime_of
 from dagrpo.execution.reuse import taking_over
+from dagrpo.execution.threads import fix_threads, threads_of
 from dagrpo.stages import all_stages
 
 
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     stage = _named_by(options.job)
     try:
         stage = all_stages()[declared(options.job)["stage"]]
+        fix_threads(threads_of(stage, runtime_of(options.runtime)))
         if options.attempt is not None:
             frame.run(stage, options)
         else:
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
         _ending_of(stage, options).tell_stopped()
         raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:  # as in the frame: a mistake found before any process was started
-        sentence = sentence_of(error)
+        sentence = tell_damage(options) or sentence_of(error)
         if sentence is None:
             raise
         _ending_of(stage, options).tell(Kind.MISTAKE, sentence)

@@ -31,7 +31,7 @@ def work(job: Job) -> None:
         last.update(metrics)
         job.run.log_metrics(metrics, step)
 
-    with process_group() as world:
+    with process_group(job.threads) as world:
         fine_tune(run, report, world)
     if not world.is_rank_zero:
         return

@@ -35,7 +35,7 @@ def work(job: Job) -> None:
 
     split = job.input("train")
     job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
-    with process_group() as world:
+    with process_group(job.threads) as world:
         train(run, report, world)
     if not world.is_rank_zero:
         return

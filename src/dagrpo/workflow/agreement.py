@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
+from dagrpo.execution.damaged import forget_damage, is_noted
 from dagrpo.execution.identity import code_digest
 from dagrpo.execution.record import provenances_of
-from dagrpo.execution.reuse import is_whole
+from dagrpo.execution.whole import is_whole
 from dagrpo.files import digest_of, read_json, sha256_of
 from dagrpo.params.overlay import OVERRIDE, flat, with_overrides
 from dagrpo.params.schema import Params, parse, read_yaml
@@ -37,7 +38,8 @@ def agree(a_try: Try, params: Params) -> None:
 
     In a process of its own, as this one is about to plan the same jobs. UserError: they cannot be planned.
     """
-    if all(_is_known(path) for path in provenances_of(a_try.folder)):
+    provenances = list(provenances_of(a_try.folder))
+    if all(_is_known(path) and not is_noted(a_try.folder, path) for path in provenances):
         return
     overrides = {key: value for key, value in flat(params.model_dump()).items() if key in a_try.overrides}
     command = (sys.executable, "-m", "dagrpo.workflow.agreement", json.dumps(overrides))
@@ -45,6 +47,7 @@ def agree(a_try: Try, params: Params) -> None:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UserError(f"The jobs of {a_try.folder} cannot be compared with what has been made: {last}")
+    forget_damage(a_try.folder)
 
 
 def _is_known(provenance: Path) -> bool:
@@ -76,7 +79,9 @@ async def _correct(workflow: Any, params: Params) -> None:
         for job in level:
             plan = planned(job)
             (provenance,) = plan.outputs.get("provenance", (None,))
-            if provenance is None or not Path(provenance).is_file() or _is_known(Path(provenance)):
+            if provenance is None or not Path(provenance).is_file():
+                continue
+            if _is_known(Path(provenance)) and not is_noted(plan.wildcards["experiment"], Path(provenance)):
                 continue
             if _is_current(plan, Path(provenance), params):
                 _make_newer(plan)

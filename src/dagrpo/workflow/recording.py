@@ -87,22 +87,30 @@ def _commit_to_dvc(outputs: list[Path]) -> bool:
     from dvc.repo import Repo, lock_repo
 
     logging.getLogger("dvc").setLevel(logging.WARNING)  # it says that it writes dvc.lock
-    with Repo(".") as repo:
-        repo.lock = LockNoop()  # this process holds it: see locks.hold
-        with lock_repo(repo):
-            stages, recorded = [stage for stage in repo.index.stages if _is_to_record(stage, outputs)], []
-            for stage in stages:
-                try:
-                    stage.save()
-                    stage.commit(relink=False)
-                    recorded.append(stage)
-                except DvcException as error:  # one stage's trouble is not the others'
-                    print(
-                        f"Not recorded in DVC, the next run tries again: {stage.addressing}: {error}", file=sys.stderr
-                    )
-            if recorded:
-                recorded[0].dvcfile.dump_stages(recorded, update_pipeline=False)
-        return len(recorded) == len(stages)
+    try:
+        with Repo(".") as repo:
+            repo.lock = LockNoop()  # this process holds it: see locks.hold
+            with lock_repo(repo):
+                return _record(repo, outputs)
+    except DvcException as error:  # dvc.lock or a file in .dvc is damaged
+        print(f"Not recorded in DVC, the next run tries again: {error}", file=sys.stderr)
+        return False
+
+
+def _record(repo: Any, outputs: list[Path]) -> bool:
+    from dvc.exceptions import DvcException
+
+    stages, recorded = [stage for stage in repo.index.stages if _is_to_record(stage, outputs)], []
+    for stage in stages:
+        try:
+            stage.save()
+            stage.commit(relink=False)
+            recorded.append(stage)
+        except DvcException as error:  # one stage's trouble is not the others'
+            print(f"Not recorded in DVC, the next run tries again: {stage.addressing}: {error}", file=sys.stderr)
+    if recorded:
+        recorded[0].dvcfile.dump_stages(recorded, update_pipeline=False)
+    return len(recorded) == len(stages)
 
 
 def _is_to_record(stage: Any, outputs: list[Path]) -> bool:

@@ -1,0 +1,82 @@
+"""dvc.lock as a file that may be damaged: by a merge, by a full disk. Refused before any work, and no record is lost by it.
+
+DVC writes it and checks the whole of it; this looks at its form alone, in milliseconds.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dagrpo.errors import UserError
+from dagrpo.execution.frame import note_what_ran
+from dagrpo.execution.record import TOPS, provenances_of
+from dagrpo.files import read_json
+from dagrpo.tracking.variations import TRY
+
+PATH = Path("dvc.lock")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 100
+
+
+def require_readable_lock() -> None:
+    """UserError for a dvc.lock that is damaged. What it recorded is noted, so that a later run records it anew."""
+    trouble = _trouble()
+    if trouble is None:
+        return
+    _note_all_that_was_made()
+    raise UserError(
+        f"{PATH} is damaged ({trouble}): restore it with `git checkout HEAD -- {PATH}`, or delete it; the same command then "
+        "records in it what has been made here."
+    )
+
+
+def _trouble() -> str | None:
+    try:
+        text = PATH.read_bytes()
+        content = None if _is_too_deep(text) else yaml.load(text, LOADER)
+    except FileNotFoundError:
+        return None
+    except (yaml.YAMLError, ValueError) as error:
+        return _in_short(error)
+    if (
+        not isinstance(content, Mapping)
+        or "schema" not in content
+        or not isinstance(content.get("stages", {}), Mapping)
+    ):
+        return "it is not what DVC writes"
+    return None
+
+
+def _is_too_deep(text: bytes) -> bool:
+    """Whether it is nested as nothing of DVC's is: libyaml's loader, which is recursive, would end this process."""
+    depth = 0
+    for event in yaml.parse(text, LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            return True
+    return False
+
+
+def _in_short(error: Exception) -> str:
+    """Where YAML ends to be YAML, and why."""
+    mark = getattr(error, "problem_mark", None)
+    return "it is not YAML" if mark is None else f"it is not YAML: line {mark.line + 1}"
+
+
+def _note_all_that_was_made() -> None:
+    for provenance, record in _all_records():
+        note_what_ran([*record["outputs"], str(provenance)], provenance, record)
+
+
+def _all_records() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every provenance.json of every experiment, as far as it can be read. Tries are not recorded in DVC."""
+    experiments = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir() and TRY not in path.name}
+    for provenance in (path for experiment in sorted(experiments) for path in provenances_of(experiment)):
+        try:
+            record = read_json(provenance)
+            if record["experiment"] == provenance.parts[1] and record["key"] and isinstance(record["outputs"], dict):
+                yield provenance, record
+        except (UserError, KeyError, TypeError):  # damaged: its stage is about to run again
+            continue

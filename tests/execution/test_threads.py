@@ -1,0 +1,35 @@
+"""How many threads compute is the stage's word: no machine, no --cores and no environment changes it."""
+
+import os
+
+import pytest
+import torch
+
+from dagrpo.distributed import process_group
+from dagrpo.execution.threads import READ_BY_LIBRARIES, fix_threads, threads_of
+from dagrpo.params.runtime import Runtime
+from dagrpo.stages import all_stages
+
+
+@pytest.mark.parametrize("stage", ["sft", "train"])
+@pytest.mark.parametrize(("processes", "threads"), [(1, 2), (2, 1), (4, 1)])
+def test_each_process_has_its_share_of_what_its_stage_declares(stage: str, processes: int, threads: int) -> None:
+    section = {"sft": "sft", "train": "training"}[stage]
+    runtime = Runtime.model_validate({section: {"processes": processes}})
+    assert threads_of(all_stages()[stage], runtime) == threads
+
+
+def test_what_the_environment_says_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in READ_BY_LIBRARIES:
+        monkeypatch.setenv(name, "64")
+    fix_threads(2)
+    assert {os.environ[name] for name in READ_BY_LIBRARIES} == {"2"}
+
+
+def test_threads_of_a_process_group_are_those_it_is_given() -> None:
+    before = torch.get_num_threads()
+    try:
+        with process_group(3):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
