@@ -81,19 +81,24 @@ def artifact_location(uri: str, root: Path) -> str | None:
     return str((database.parent if database else root.resolve()) / ARTIFACTS)
 
 
-def require_usable(uri: str) -> None:
-    """Refuse, before any work, to record where that can never succeed. UserError says what to do; takes milliseconds.
+def require_recording(uri: str) -> None:
+    """Refuse, before any work, to record where that can never succeed. UserError says what to do.
 
-    A server need not answer yet: what is meant for it waits, as when it goes away during the work.
+    A server or a database need not answer yet: what is meant for it waits, as when it goes away during the work.
     """
-    database = database_path(uri)
-    if database is not None:
-        _require_database(database)
-    elif not is_server(uri) and urlsplit(uri).scheme in {"", "file"}:
+    if database_path(uri) is None and not is_server(uri) and urlsplit(uri).scheme in {"", "file"}:
         raise UserError(
             f"MLFLOW_TRACKING_URI={uri} names a folder, and MLflow records in a database or on a server: "
             f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
         )
+
+
+def require_usable(uri: str) -> None:
+    """As `require_recording`, also of a database that does not answer. For whoever reads what is recorded."""
+    require_recording(uri)
+    database = database_path(uri)
+    if database is not None:
+        _require_database(database)
 
 
 def require_answer(uri: str) -> None:
@@ -114,8 +119,9 @@ def require_answer(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
-    # Instead of 7, which take minutes: the next delivery tries again.
+    # Instead of 7, and of two minutes for each, which take long: the next delivery tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     from mlflow.tracking import MlflowClient
 
     with _alone(uri):
