@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
+from dagrpo.full_disk import full_disk_naming
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a full disk, a quota, a limit for files
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 
 
@@ -85,11 +85,12 @@ def atomic_file(path: Path) -> Iterator[Path]:
     os.close(descriptor)
     temporary = Path(name)
     try:
-        yield temporary
-        temporary.chmod(0o644)
-        fsync_file(temporary)
-        temporary.replace(path)
-        fsync_folder(path.parent)
+        with full_disk_naming(path):
+            yield temporary
+            temporary.chmod(0o644)
+            fsync_file(temporary)
+            temporary.replace(path)
+            fsync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -102,20 +103,22 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     with _refusals_naming(path):
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     try:
-        yield temporary
-        temporary.chmod(0o755)
-        for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
-            fsync_file(file)
-        replace_folder(temporary, path)
+        with full_disk_naming(path):
+            yield temporary
+            temporary.chmod(0o755)
+            for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
+                fsync_file(file)
+            replace_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
 def _refusals_naming(path: Path) -> Iterator[None]:
-    """A PermissionError of a temporary name as one of the name that the user knows."""
+    """A PermissionError of a temporary name, or a full disk's, as one of the name that the user knows."""
     try:
-        yield
+        with full_disk_naming(path):
+            yield
     except PermissionError as error:
         raise PermissionError(error.errno, error.strerror, str(path)) from None
 

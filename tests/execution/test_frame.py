@@ -118,7 +118,7 @@ FORBIDDEN = PermissionError(errno.EACCES, "Permission denied", "data/x")
     ("error", "code", "sentence"),
     [
         (UserError("train.parquet row 3: no answer."), MISTAKE, "train.parquet row 3: no answer."),
-        (FULL_DISK, MISTAKE, "models/m: No space left on device: make room, then run again."),
+        (FULL_DISK, MISTAKE, "models/m: No space left on device: it takes more than the "),
         (FULL_SOMEWHERE, MISTAKE, "a disk: No space left on device: make room, then run again."),
         (FORBIDDEN, MISTAKE, "data/x: Permission denied: correct its permissions, then run again."),
         (torch.OutOfMemoryError("CUDA out of memory"), MISTAKE, "lower runtime.training.micro_batch_size"),

@@ -287,14 +287,13 @@ def test_passes_that_fail_become_rarer(project: Path, monkeypatch: pytest.Monkey
         if len(pauses) > 20:
             raise Crash
 
-    def fail(root: Path) -> bool:
+    def fail(root: Path, timeout_s: float) -> None:
         passes.append(len(pauses))
         write_text(root / FOLDER / TROUBLE_FILE, "the server does not answer")
-        return False
 
     with stage_run(stage_record()), monkeypatch.context() as patched, pytest.raises(Crash):
         patched.setattr(time, "sleep", pause)
-        patched.setattr(delivery, "settle", fail)
+        patched.setattr(delivery, "_pass", fail)
         follow(journals(project)[0])
     assert passes == [0, 2, 6, 14]
 

@@ -15,13 +15,16 @@ from dagrpo.tracking.journal import (
     identity,
     journals,
     read_events,
+    set_aside_damaged,
     start_of,
 )
+
+START = {"record": stage_record(), "uri": "sqlite:///mlflow.db", "artifacts": None, "tags": {}}
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    return Journal.begin(tmp_path, "train", {"record": stage_record(), "uri": "sqlite:///mlflow.db"})
+    return Journal.begin(tmp_path, "train", START)
 
 
 def test_a_journal_starts_with_the_record_and_its_process(tmp_path: Path, journal: Journal) -> None:
@@ -33,13 +36,15 @@ def test_a_journal_starts_with_the_record_and_its_process(tmp_path: Path, journa
 
 
 @pytest.mark.parametrize("beginning", ["", "{}\n", '{"event": "sta'])
-def test_a_journal_whose_beginning_is_damaged_is_set_aside_and_the_others_are_delivered(
-    tmp_path: Path, journal: Journal, beginning: str
+def test_a_journal_whose_beginning_is_damaged_is_set_aside_with_a_warning_that_names_it(
+    tmp_path: Path, journal: Journal, beginning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged = Journal.begin(tmp_path, "score", {"record": stage_record(), "uri": "sqlite:///mlflow.db"})
+    damaged = Journal.begin(tmp_path, "score", START)
     (damaged.folder / EVENTS).write_text(beginning)
     assert journals(tmp_path) == [journal.folder]
+    set_aside_damaged(tmp_path)
     assert (damaged.folder / DAMAGED).read_text() == beginning
+    assert str(damaged.folder / EVENTS) in caplog.text
 
 
 def test_reading_goes_on_where_it_stopped(journal: Journal) -> None:

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.tracking.store import artifact_location, is_initialised, require_answer, require_usable, tracking_uri
+from dagrpo.tracking.store import (
+    artifact_location,
+    complete,
+    hide_password,
+    is_initialised,
+    require_answer,
+    require_recording,
+    require_usable,
+    tracking_uri,
+    without_password,
+)
 
 
 def test_the_default_is_a_database_in_the_project_with_artifacts_beside_it(fresh: Path) -> None:
@@ -57,3 +67,39 @@ def test_a_database_in_place_of_a_folder_is_refused_in_a_sentence(fresh: Path) -
     (fresh / "file").write_text("")
     with pytest.raises(ValueError, match=r"file is not a folder to write all\.db in"):
         require_usable(f"sqlite:///{fresh}/file/all.db")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://alice:s3cret@lab:5000/x", "http://alice@lab:5000/x"),
+        ("https://s3cret@lab", "https://lab"),
+        ("postgresql://alice:s3cret@lab/runs", "postgresql://alice@lab/runs"),
+        ("postgresql://alice@lab/runs", "postgresql://alice@lab/runs"),
+        (
+            "postgresql://lab/runs?user=alice&password=s3cret&sslmode=on",
+            "postgresql://lab/runs?user=alice&password=***&sslmode=on",
+        ),
+        ("http://lab?access_token=s3cret", "http://lab?access_token=***"),
+        ("sqlite:////runs/all.db", "sqlite:////runs/all.db"),
+    ],
+)
+def test_an_address_is_written_down_without_what_opens_it_and_completed_again(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, uri: str, shown: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert without_password(uri) == shown
+    assert complete(shown, fresh) == uri
+
+
+def test_what_libraries_quote_is_hidden_in_every_form(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://alice:s3cr%40t@lab/runs?sslpassword=0ther")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "th1rd")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "f0urth")
+    quoted = "s3cr%40t s3cr@t 0ther th1rd f0urth postgresql://alice:s3cr%40t@lab/runs"
+    assert hide_password(quoted, fresh) == "*** *** *** *** *** postgresql://alice:***@lab/runs"
+
+
+def test_a_refused_address_is_named_without_its_password() -> None:
+    with pytest.raises(ValueError, match=r"MLFLOW_TRACKING_URI=file://alice@lab/x names a folder"):
+        require_recording("file://alice:s3cret@lab/x")

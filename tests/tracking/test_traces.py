@@ -18,7 +18,7 @@ from dagrpo.tracking.delivery import settle
 from dagrpo.tracking.journal import FOLDER
 from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.store import open_client, tracking_uri
-from dagrpo.tracking.traces import log_traces
+from dagrpo.tracking.traces import log_traces, made_of
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4), made.hostile(5))
 REWARDS = (1.0, 0.9, 0.3, 0.1, 0.0, -0.1)
@@ -123,9 +123,8 @@ def test_a_delivery_that_dies_after_any_call_is_completed_by_the_next(project: P
 
     def deliver(calls: float) -> None:
         tracing: Any = CrashingClient(TracingClient(tracking_uri(project)), calls)
-        log_traces(
-            tracing, traces_of(TABLE, 2), experiment=experiment, run_id=run_id, name="n", time_ms=1_700_000_000_000
-        )
+        about = {"experiment": experiment, "run_id": run_id, "name": "n", "time_ms": 1_700_000_000_000}
+        log_traces(tracing, made_of(traces_of(TABLE, 2), **about), experiment)
 
     with pytest.raises(Crash):
         deliver(calls)

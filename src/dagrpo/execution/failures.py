@@ -4,7 +4,7 @@ import errno
 import sys
 
 from dagrpo.errors import TransientError, UserError
-from dagrpo.files import NO_ROOM
+from dagrpo.full_disk import NO_ROOM, about_room
 
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
@@ -41,8 +41,8 @@ def words_of(error: BaseException) -> str:
 
 
 def _about_a_file(error: OSError) -> str | None:
-    if error.errno in NO_ROOM:  # an error of writing names no file
-        return f"{error.filename or 'a disk'}: {error.strerror}: make room, then run again."
+    if error.errno in NO_ROOM:
+        return about_room(error)
     if error.errno in NO_PERMISSION and error.filename is not None:
         return f"{error.filename}: {error.strerror}: correct its permissions, then run again."
     return None

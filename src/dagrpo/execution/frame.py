@@ -9,7 +9,9 @@ import argparse
 import logging
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +26,7 @@ from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.execution.threads import threads_of
 from dagrpo.files import digest_of, sha256_of, write_json
+from dagrpo.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
 
@@ -137,14 +140,28 @@ def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str,
 def _log_to(path: Path, *, append: bool) -> None:
     """One log per job; an attempt after a crash goes on below the one before it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with full_disk_naming(path):
+        handler = _LogFile(path, "a" if append else "w")
     logging.basicConfig(
-        filename=path,
-        filemode="a" if append else "w",
+        handlers=[handler],
         level=logging.INFO,
         force=True,  # whatever a library has set up on import
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
+
+
+class _LogFile(logging.FileHandler):
+    """A log that says nothing of a full disk: whatever else is to be written there fails too, and that is told."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):  # what is still to be written
+            super().close()
 
 
 def _listen_to_signals() -> None:

@@ -36,16 +36,13 @@ def past_executions(root: Path) -> list[Execution]:
 
 
 def _client(uri: str) -> "MlflowClient":
-    from mlflow.exceptions import MlflowException
-
     try:
         return open_client(uri)
-    except MlflowException as error:
-        from dagrpo.tracking.trouble import trouble_with_server
+    except Exception as error:  # the border to a server or a database, which may answer anything
+        from dagrpo.tracking.trouble import trouble_of_store
 
-        if trouble := trouble_with_server(error, uri):
-            raise UserError(f"the runs on record cannot be read: {hide_password(trouble, Path.cwd())}.") from error
-        raise
+        trouble = hide_password(trouble_of_store(error, uri), Path.cwd())
+        raise UserError(f"the runs on record cannot be read: {trouble}.") from error
 
 
 def _tags_of_runs(client: "MlflowClient") -> Iterator[Mapping[str, str]]:

@@ -12,13 +12,16 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from dagrpo.errors import UserError
 from dagrpo.files import digest_of, read_json, write_json
 from dagrpo.tracking.environment import Process
+from dagrpo.tracking.events import LONGEST_LINE, Event, event_of
 
 FOLDER = Path(".state/tracking")
 EVENTS = "events.jsonl"
@@ -26,7 +29,6 @@ DAMAGED = "events.damaged"
 LONGEST_END = 200  # bytes of an end event, generously
 FILES = "files"  # snapshots of artifacts and tables
 PROGRESS = "progress.json"  # how much of the journal is in MLflow, and in which run
-Event = Mapping[str, Any]  # {"event": kind, "time": milliseconds since 1970, ...}
 logger = logging.getLogger(__name__)
 
 
@@ -76,7 +78,7 @@ class Journal:
 
 def has_end(folder: Path) -> bool:
     """True when the stage has said how it ended."""
-    with (folder / EVENTS).open("rb") as file:
+    with _opened(folder) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_END))
         return file.read().rstrip().rpartition(b"\n")[2].startswith(b'{"event":"end"')
 
@@ -92,12 +94,16 @@ def size_of(folder: Path) -> int:
 
 
 def progress_of(folder: Path) -> tuple[int, str]:
-    """How many bytes of the journal are in MLflow, and the id of its run; 0 and nothing before the first delivery."""
-    path = folder / PROGRESS
-    if not path.exists():
+    """How many bytes of the journal are in MLflow, and the id of its run; 0 and nothing before the first delivery.
+
+    Nothing, too, where that cannot be read: what is delivered twice changes nothing.
+    """
+    try:
+        progress = read_json(folder / PROGRESS)
+        offset, run_id = int(progress["offset"]), str(progress["run_id"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return 0, ""
-    progress = read_json(path)
-    return int(progress["offset"]), str(progress["run_id"])
+    return (offset, run_id) if 0 <= offset <= size_of(folder) else (0, "")
 
 
 def delivered_bytes(folder: Path) -> int:
@@ -112,44 +118,86 @@ def remember_progress(folder: Path, offset: int, run_id: str) -> None:
 
 def forget_progress(folder: Path) -> None:
     """Let the next delivery begin with the first event."""
-    (folder / PROGRESS).unlink(missing_ok=True)
+    with suppress(OSError):  # what cannot be removed is read as nothing, or is delivered from where it says
+        (folder / PROGRESS).unlink()
 
 
 def journals(root: Path) -> list[Path]:
-    """The folders of all journals that are not yet in MLflow as a whole, oldest first."""
-    return [
-        folder for folder in sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}")) if _begins(folder)
-    ]
+    """The folders of all journals that can be read and are not yet in MLflow as a whole, oldest first."""
+    return [folder for folder in _folders(root) if _damage_of(folder) is None]
 
 
-def _begins(folder: Path) -> bool:
-    """Whether a journal can be read. One whose beginning is damaged is set aside: the others are delivered without it."""
+def set_aside_damaged(root: Path) -> None:
+    """Rename what cannot be read, with a warning that names it: the others are delivered without it."""
+    for folder in _folders(root):
+        damage = _damage_of(folder)
+        if damage is None:
+            continue
+        with suppress(FileNotFoundError):  # set aside by another process meanwhile
+            try:
+                (folder / EVENTS).rename(folder / DAMAGED)
+                where = f"it is kept as {folder / DAMAGED}"
+            except PermissionError as error:
+                where = f"it stays where it is ({error.strerror})"
+            logger.warning("%s cannot be read (%s), so its run is not in MLflow: %s", folder / EVENTS, damage, where)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path.parent for path in (root / FOLDER).glob(f"[!.]*/{EVENTS}"))
+
+
+def _damage_of(folder: Path) -> str | None:
+    """Why a journal cannot be read; None: it can, or is gone, since another process has delivered it."""
     try:
-        start = start_of(folder)
-    except FileNotFoundError:  # delivered by another process meanwhile
-        return False
-    except ValueError:
-        start = {}
-    if isinstance(start, dict) and {"record", "process", "uri", "time"} <= start.keys():
-        return True
-    logger.warning("%s cannot be read, so its run is not recorded: it is kept as %s", folder, DAMAGED)
-    (folder / EVENTS).rename(folder / DAMAGED)
-    return False
+        start_of(folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[BinaryIO]:
+    """The events of a journal. UserError for what is no file: opening a pipe would wait for ever."""
+    path = folder / EVENTS
+    if path.exists() and not path.is_file():
+        raise UserError("it is no file")
+    with path.open("rb") as file:
+        yield file
 
 
 def read_events(folder: Path, offset: int = 0) -> tuple[list[Event], int]:
     """The events from byte `offset` on, and where to read on. A line that is not whole yet is left for later."""
-    with (folder / EVENTS).open("rb") as file:
+    events: list[Event] = []
+    with _opened(folder) as file:
         file.seek(offset)
-        whole, newline, _ = file.read().rpartition(b"\n")
-    events = [event for line in whole.splitlines() if (event := _parse(line)) is not None]
-    return events, offset + len(whole) + len(newline)
+        while (line := _whole_line(file)) is not None:
+            offset = file.tell()
+            if (event := _parse(folder, line)) is not None:
+                events.append(event)
+    return events, offset
+
+
+def _whole_line(file: BinaryIO) -> bytes | None:
+    """The next line, or the beginning of one that is far too long; None where there is none yet."""
+    line = rest = file.readline(LONGEST_LINE + 1)
+    while rest and not rest.endswith(b"\n"):
+        rest = file.readline(LONGEST_LINE)
+    return line if rest else None
 
 
 def start_of(folder: Path) -> Event:
-    """The first event: the record of the execution, its process, and where it is to be recorded."""
-    with (folder / EVENTS).open("rb") as file:
-        start: Event = json.loads(file.readline())
+    """The first event: the record of the execution, its process, and where it is to be recorded.
+
+    UserError says why it cannot be read.
+    """
+    with _opened(folder) as file:
+        start = event_of(file.readline(LONGEST_LINE + 1))
+    if start["event"] != "start":
+        raise UserError(f"it begins with {start['event']}")
     return start
 
 
@@ -168,10 +216,9 @@ def discard(folder: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _parse(line: bytes) -> Event | None:
+def _parse(folder: Path, line: bytes) -> Event | None:
     try:
-        event: Event = json.loads(line)
-    except json.JSONDecodeError:  # cut off by a full disk; what follows it is good again
-        logger.warning("an unreadable line of %d bytes is left out of the record", len(line))
+        return event_of(line)
+    except UserError as error:  # cut off by a full disk, say; what follows it is good again
+        logger.warning("a line of %s is left out of the record: %s", folder / EVENTS, error)
         return None
-    return event

@@ -1,22 +1,23 @@
 """Brings one journal into MLflow. Importing this module imports MLflow, which takes seconds: only a delivery does."""
 
 import json
+import logging
 import math
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
-from sqlalchemy.exc import SQLAlchemyError
 
+from dagrpo.errors import UserError
 from dagrpo.files import read_json
 from dagrpo.tracking.environment import Process
+from dagrpo.tracking.events import Event
 from dagrpo.tracking.experiments import (
     PARENT,
     close_dead_runs,
@@ -30,7 +31,6 @@ from dagrpo.tracking.experiments import (
     variation_tags,
 )
 from dagrpo.tracking.journal import (
-    Event,
     identity,
     last_sign_of_life,
     progress_of,
@@ -39,15 +39,15 @@ from dagrpo.tracking.journal import (
     start_of,
 )
 from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
-from dagrpo.tracking.traces import log_traces
+from dagrpo.tracking.traces import log_traces, made_of
 from dagrpo.tracking.variations import experiment_name
+from dagrpo.visible import one_line
 
-# What a database, a server, the network or a damaged journal may raise.
-TROUBLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ValueError, KeyError, TypeError)
 METRICS_PER_BATCH = 1000  # MLflow's limit
 ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
 MAX_DATASET_DIGEST = 36
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
+logger = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -122,29 +122,52 @@ class Recorder:
         }
         for event in events:
             if event["event"] in handlers:
-                handlers[event["event"]](event)
+                try:
+                    handlers[event["event"]](event)
+                except UserError as error:
+                    logger.warning("%s: %s is left out of the record: %s", self._folder, event["event"], error)
+
+    @contextmanager
+    def _file(self, event: Event) -> Iterator[Path]:
+        """The file that an event refers to. Whatever it cannot be used for is a UserError: only this event is left out."""
+        path = self._folder / event["file"]
+        try:
+            if not (path.is_file() and path.resolve().is_relative_to(self._folder.resolve())):
+                raise UserError("it is no file of the journal")
+            yield path
+        except Exception as error:  # the border to a file that may be damaged
+            raise UserError(f"{path}: {type(error).__name__}: {one_line(str(error), 200)}") from error
 
     def _artifact(self, event: Event) -> None:
-        self._client.log_artifact(self._run_id, str(self._folder / event["file"]), event["folder"] or None)
+        with self._file(event) as path:
+            folder = PurePosixPath(event["folder"])
+            if folder.is_absolute() or ".." in folder.parts:
+                raise UserError(f"{folder} is no folder of a run")
+        self._client.log_artifact(self._run_id, str(path), event["folder"] or None)
 
     def _table(self, event: Event) -> None:
         """The file that MlflowClient.log_table would write first, and its mark on the run."""
         file = f"{event['name']}.json"
-        table = pd.DataFrame(pq.read_table(self._folder / event["file"]).to_pydict())
-        self._client.log_text(self._run_id, table.to_json(orient="split", index=False, date_format="iso"), file)
+        with self._file(event) as path:
+            table = pd.DataFrame(pq.read_table(path).to_pydict())
+            text = table.to_json(orient="split", index=False, date_format="iso")
+        self._client.log_text(self._run_id, text, file)
         marks = json.loads(self._client.get_run(self._run_id).data.tags.get(LOGGED_ARTIFACTS, "[]"))
         if (mark := {"path": file, "type": "table"}) not in marks:
             self._client.set_tag(self._run_id, LOGGED_ARTIFACTS, json.dumps([*marks, mark]))
 
     def _traces(self, event: Event) -> None:
-        log_traces(
-            TracingClient(self._client.tracking_uri),
-            read_json(self._folder / event["file"])["traces"],
-            experiment=self._client.get_run(self._run_id).info.experiment_id,
-            run_id=self._run_id,
-            name=f"{self._folder.name}/{event['file']}",
-            time_ms=event["time"],
-        )
+        experiment = self._client.get_run(self._run_id).info.experiment_id
+        name = f"{self._folder.name}/{event['file']}"
+        with self._file(event) as path:
+            traces = made_of(
+                read_json(path)["traces"],
+                experiment=experiment,
+                run_id=self._run_id,
+                name=name,
+                time_ms=event["time"],
+            )
+        log_traces(TracingClient(self._client.tracking_uri), traces, experiment)
 
     def _dataset(self, event: Event) -> None:
         columns = [{"name": name, "type": kind, "required": True} for name, kind in event.get("columns", {}).items()]

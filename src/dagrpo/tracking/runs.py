@@ -30,7 +30,7 @@ from dagrpo.tracking.attempts import traces_of
 from dagrpo.tracking.delivery import last_trouble, start_following
 from dagrpo.tracking.environment import environment_tags
 from dagrpo.tracking.journal import Journal
-from dagrpo.tracking.store import artifact_location, require_usable, tracking_uri, without_password
+from dagrpo.tracking.store import artifact_location, require_recording, tracking_uri, without_password
 from dagrpo.tracking.system import SystemMeter
 from dagrpo.tracking.variations import recording_root, variation_name
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class StageRun:
-    """The record of one execution of a stage. Nothing here raises OSError: a full disk costs the record, not the stage.
+    """The record of one execution of a stage. Nothing here raises: a full disk, say, costs the record, not the stage.
 
     Without a journal it records nothing.
     """
@@ -107,16 +107,15 @@ class StageRun:
     def end(self, status: str) -> None:
         """Close the record; `status` is one of MLflow's: FINISHED, FAILED, KILLED."""
         self._record(lambda journal: journal.write("end", status=status))
-        if self._journal is not None:
-            self._journal.close()
+        self._record(Journal.close)
 
     def _record(self, action: Callable[[Journal], None]) -> None:
         if self._journal is None:
             return
         try:
             action(self._journal)
-        except OSError as error:
-            logger.warning("the record of this run is incomplete: %s", error)
+        except Exception as error:  # noqa: BLE001  the border between a stage's work and its record
+            logger.warning("the record of this run is incomplete: %s: %s", type(error).__name__, error)
 
     def _warn_of_infinities(self, values: Mapping[str, float], step: int) -> None:
         infinite = {name for name, value in values.items() if math.isinf(value)} - self._warned
@@ -130,7 +129,7 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
     """Record one execution of a stage and how it ends: FINISHED, FAILED on an exception, KILLED when told to stop.
 
     `record` has stage, experiment, seed, params, code, key, inputs {path: sha256} and outputs [path]; the working
-    directory is the project's root. UserError, before any work, when runs cannot be recorded.
+    directory is the project's root. UserError, before any work, when the settings say nowhere that runs can be recorded.
     """
     mode = _mode()
     if mode == "off":
@@ -139,7 +138,7 @@ def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
     journal = _begin(recording_root(Path.cwd()), record)
     run = StageRun(journal)
     try:
-        with _attended(run, journal.folder if mode == "on" else None):
+        with _attended(run, journal.folder if journal and mode == "on" else None):
             yield run
     except BaseException as error:
         killed = _was_told_to_stop(error)
@@ -158,9 +157,18 @@ def _mode() -> str:
     return mode
 
 
-def _begin(root: Path, record: Mapping[str, Any]) -> Journal:
+def _begin(root: Path, record: Mapping[str, Any]) -> Journal | None:
+    """None, and a warning, where the journal cannot be written: the work goes on without a record."""
     uri = tracking_uri(root)
-    require_usable(uri)
+    require_recording(uri)
+    try:
+        return _journal(root, uri, record)
+    except OSError as error:
+        logger.warning("this run is not recorded: %s", error)
+        return None
+
+
+def _journal(root: Path, uri: str, record: Mapping[str, Any]) -> Journal:
     trouble = last_trouble(root)
     if trouble:
         logger.warning("earlier runs are not in MLflow yet: %s", trouble)

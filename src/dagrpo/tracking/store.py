@@ -4,6 +4,7 @@ Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so 
 """
 
 import os
+import re
 import sqlite3
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
@@ -24,6 +25,8 @@ SQLITE = "sqlite:///"
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
 ANSWER_SECONDS = 10
+CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+_SECRET_QUERY = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|token|secret|key)[^=&]*=)([^&#]+)", re.IGNORECASE)
 _REMEDY = "or set DAGRPO_TRACKING=off to run without a record"
 
 
@@ -40,13 +43,15 @@ def database_path(uri: str) -> Path | None:
 
 
 def without_password(uri: str) -> str:
-    """The address as it may be written down and shown; the user's name stays."""
-    return _with_user(uri, urlsplit(uri).username or "") if urlsplit(uri).password is not None else uri
+    """The address as it may be written down and shown; the user's name stays, unless it may be a token."""
+    parts = urlsplit(uri)
+    user = "" if parts.password is None and is_server(uri) else parts.username or ""
+    return _with_user(uri, user)
 
 
 def without_user(uri: str) -> str:
     """The address as a browser or urllib takes it."""
-    return _with_user(uri, "") if urlsplit(uri).username is not None else uri
+    return _with_user(uri, "")
 
 
 def complete(uri: str, root: Path) -> str:
@@ -58,14 +63,28 @@ def complete(uri: str, root: Path) -> str:
 def hide_password(text: str, root: Path) -> str:
     """A message that may quote the address, without the password in it."""
     uri = tracking_uri(root)
-    password = urlsplit(uri).password
-    return text.replace(uri, without_password(uri)).replace(password, "***") if password else text
+    text = text.replace(uri, without_password(uri))
+    for secret in sorted(_secrets(uri), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _secrets(uri: str) -> set[str]:
+    """What opens the server or database: as it is written, and as a library that has decoded it may quote it."""
+    parts = urlsplit(uri)
+    user = parts.username if parts.password is None and is_server(uri) else None
+    named = [parts.password, user, *(os.environ.get(name) for name in CREDENTIALS)]
+    written = {secret for secret in (*named, *(found[2] for found in _SECRET_QUERY.finditer(uri))) if secret}
+    return written | {unquote(secret) for secret in written}
 
 
 def _with_user(uri: str, user: str) -> str:
+    """Less the password, also one among the parameters."""
     parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
+    if parts.username is not None:
+        host = parts.netloc.rpartition("@")[2]
+        uri = parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
+    return _SECRET_QUERY.sub(r"\1***", uri)
 
 
 def is_server(uri: str) -> bool:
@@ -81,19 +100,24 @@ def artifact_location(uri: str, root: Path) -> str | None:
     return str((database.parent if database else root.resolve()) / ARTIFACTS)
 
 
-def require_usable(uri: str) -> None:
-    """Refuse, before any work, to record where that can never succeed. UserError says what to do; takes milliseconds.
+def require_recording(uri: str) -> None:
+    """Refuse, before any work, to record where that can never succeed. UserError says what to do.
 
-    A server need not answer yet: what is meant for it waits, as when it goes away during the work.
+    A server or a database need not answer yet: what is meant for it waits, as when it goes away during the work.
     """
+    if database_path(uri) is None and not is_server(uri) and urlsplit(uri).scheme in {"", "file"}:
+        raise UserError(
+            f"MLFLOW_TRACKING_URI={without_password(uri)} names a folder, and MLflow records in a database or on a server: "
+            f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
+        )
+
+
+def require_usable(uri: str) -> None:
+    """As `require_recording`, also of a database that does not answer. For whoever reads what is recorded."""
+    require_recording(uri)
     database = database_path(uri)
     if database is not None:
         _require_database(database)
-    elif not is_server(uri) and urlsplit(uri).scheme in {"", "file"}:
-        raise UserError(
-            f"MLFLOW_TRACKING_URI={uri} names a folder, and MLflow records in a database or on a server: "
-            f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
-        )
 
 
 def require_answer(uri: str) -> None:
@@ -114,8 +138,9 @@ def require_answer(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
-    # Instead of 7, which take minutes: the next delivery tries again.
+    # Instead of 7, and of two minutes for each, which take long: the next delivery tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     from mlflow.tracking import MlflowClient
 
     with _alone(uri):

@@ -35,22 +35,32 @@ Trace = Mapping[str, Any]  # as attempts.py makes it
 logger = logging.getLogger(__name__)
 
 
-def log_traces(
-    client: TracingClient, traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int
-) -> None:
-    """Bring traces into an experiment, tied to a run. `name`: the same at every delivery, and another for other traces.
+def made_of(
+    traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int
+) -> list[tuple[TraceInfo, list[Span]]]:
+    """MLflow's objects for the traces of a run. `name`: the same at every delivery, and another for other traces.
+
+    Raises whatever a trace of another shape leads to.
+    """
+    made = []
+    for number, trace in enumerate(traces):
+        trace_id = f"tr-{digest_of([name, number])[:32]}"
+        # MLflow lists the latest first: so the first of these stands at the top
+        info = _info(trace, trace_id, experiment, run_id, time_ms - number)
+        made.append((info, list(_spans(trace, trace_id, time_ms * NANOSECONDS))))
+    return made
+
+
+def log_traces(client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str) -> None:
+    """Bring traces into an experiment.
 
     A server too old for traces goes without them. MlflowException and others: something is wrong with the server.
     """
-    spans: list[Span] = []
     try:
-        for number, trace in enumerate(traces):
-            trace_id = f"tr-{digest_of([name, number])[:32]}"
-            if not _is_there(client, trace_id):
-                # MLflow lists the latest first: so the first of these stands at the top
-                client.start_trace(_info(trace, trace_id, experiment, run_id, time_ms - number))
-            spans += _spans(trace, trace_id, time_ms * NANOSECONDS)
-        client.log_spans(experiment, spans)
+        for info, _ in traces:
+            if not _is_there(client, info.trace_id):
+                client.start_trace(info)
+        client.log_spans(experiment, [span for _, spans in traces for span in spans])
     except NotImplementedError as error:
         logger.warning("the traces of a run are left out: %s", error)
 

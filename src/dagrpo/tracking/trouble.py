@@ -1,34 +1,70 @@
-"""Why something could not be brought into MLflow, as a sentence. Imports MLflow: only a delivery does."""
+"""Why something could not be brought into MLflow, as a sentence. Imports MLflow: only a delivery does.
 
+It may quote an address: the caller hides a password in it.
+"""
+
+import sqlite3
 from collections.abc import Iterator
 
 from mlflow.exceptions import MlflowException
 from requests.exceptions import RequestException
+from sqlalchemy.exc import SQLAlchemyError
 
-from dagrpo.tracking.store import is_server, without_user
+from dagrpo.tracking.store import database_path, is_server, without_user
+from dagrpo.visible import one_line
 
 REFUSALS = (401, 403)
+LONGEST = 200  # characters of what others say
+DATABASE_REMEDIES = {  # what SQLite says, and what helps
+    "locked": "end the program that holds it",
+    "full": "make room on its disk",
+    "readonly": "correct its permissions",
+    "unable to open": "correct its permissions",
+}
 
 
-def trouble_with(error: Exception, uri: str) -> str:
-    """What is wrong, and for a server what to set. It may quote the address: the caller hides a password in it."""
-    return trouble_with_server(error, uri) or f"{type(error).__name__}: {_first_line(error)}"
+def trouble_with(error: Exception) -> str:
+    """What is wrong with one record."""
+    return f"{type(error).__name__}: {_words(error)}"
 
 
-def trouble_with_server(error: Exception, uri: str) -> str:
-    """What keeps everything from this server, not only what the error is about; empty where nothing does."""
-    if not is_server(uri) or not isinstance(error, MlflowException):
-        return ""
-    server, status = f"the server at {without_user(uri)}", error.get_http_status_code()
-    if status in REFUSALS:
+def is_of_store(error: Exception, uri: str) -> bool:
+    """Whether it keeps everything from this server or database, not only what the error is about."""
+    chain = list(_chain(error))
+    if is_server(uri):
+        return _status(error) in REFUSALS or any(isinstance(cause, RequestException) for cause in chain)
+    return any(type(cause) in {sqlite3.OperationalError, sqlite3.DatabaseError} for cause in chain)
+
+
+def trouble_of_store(error: Exception, uri: str) -> str:
+    """What is wrong with a server or a database, and what to do."""
+    return _of_server(error, uri) if is_server(uri) else _of_database(error, uri)
+
+
+def _of_server(error: Exception, uri: str) -> str:
+    server, causes = f"the server at {without_user(uri)}", list(_chain(error))
+    if _status(error) in REFUSALS:
         return (
-            f"{server} refuses the credentials ({status}): set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
-            "MLFLOW_TRACKING_TOKEN"
+            f"{server} refuses the credentials ({_status(error)}): set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
-    causes = list(_chain(error))
     if any(isinstance(cause, RequestException) for cause in causes):
-        return f"{server} does not answer ({_first_line(causes[-1])}): start it, or correct MLFLOW_TRACKING_URI"
-    return ""
+        return f"{server} does not answer ({_words(causes[-1])}): start it, or correct MLFLOW_TRACKING_URI"
+    return f"{server} does not answer as MLflow does ({_words(error)}): correct MLFLOW_TRACKING_URI"
+
+
+def _of_database(error: Exception, uri: str) -> str:
+    said = next((cause for cause in _chain(error) if isinstance(cause, sqlite3.Error | SQLAlchemyError)), error)
+    words = _words(getattr(said, "orig", None) or said)
+    remedies = [remedy for sign, remedy in DATABASE_REMEDIES.items() if sign in words]
+    remedy = remedies[0] if remedies else "move it away"
+    return (
+        f"{database_path(uri) or 'the database'} cannot record runs ({words}): {remedy}, or correct MLFLOW_TRACKING_URI"
+    )
+
+
+def _status(error: Exception) -> int | None:
+    return error.get_http_status_code() if isinstance(error, MlflowException) else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -37,5 +73,5 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+def _words(error: BaseException) -> str:
+    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0], LONGEST)

@@ -40,6 +40,13 @@ def settle_tracking() -> None:
 
     Under DVC every stage is a workflow of its own: there the last stage delivers, and one a minute on the way to it.
     """
+    try:
+        _settle_tracking()
+    except Exception as error:  # noqa: BLE001  the border between the results, which are there, and their record
+        print(f"MLflow does not hold everything yet: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _settle_tracking() -> None:
     from dagrpo.tracking.delivery import last_trouble, seconds_waiting, settle
     from dagrpo.tracking.variations import recording_root
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.answers import ABOUT_AN_ANSWER, completions_of, largest_answer, message_of
 from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion
 
@@ -34,14 +35,14 @@ class ServerClient:
     """One server. Every method raises ServerError when it dies, refuses, or does not answer in time."""
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
-        """`timeout` in seconds for one HTTP request."""
+        """`timeout` in seconds for one HTTP request, from its first byte to the answer's last."""
         self.address = endpoint.address.rstrip("/")
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
         authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
         self._http = httpx.AsyncClient(
-            headers={"Content-Type": "application/json"} | authorization,
-            timeout=httpx.Timeout(connect=CONNECT_SECONDS, read=timeout, write=timeout, pool=None),
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
             trust_env=False,  # a proxy is not asked for what is on this machine or beside it
         )
@@ -61,9 +62,8 @@ class ServerClient:
             "return_logprob": True,
             "logprob_start_len": -1,  # none for the prompt
         }
-        replies = json.loads(await self._post("/generate", body))
-        assert len(replies) == len(requests), f"{len(replies)} replies to {len(requests)} requests"
-        return [completion_of(reply, self.address, version) for reply in replies]
+        answer = await self._post("/generate", body, largest_answer(requests))
+        return completions_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
         """Have the server load a folder's safetensors, with an empty cache afterwards."""
@@ -78,28 +78,43 @@ class ServerClient:
         """Fill the cache with prompts that several samples share: SGLang would compute each of them anew."""
         await self._post("/generate", {"input_ids": prompts, "sampling_params": {"max_new_tokens": 0}})
 
-    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
+    async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:
         try:
-            response = await self._sent(self.address + path, json.dumps(body).encode())
-        except httpx.ReadTimeout:
+            status, answer = await self._sent(self.address + path, json.dumps(body).encode(), largest)
+        except TimeoutError:
             raise ServerError(
                 f"{self.address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): "
                 "raise it, or ask for less at a time."
             ) from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             if (death := await self._diagnosis()) is not None:
                 raise ServerLost(death) from None
             raise ServerUnreachable(f"{self.address} cannot be reached: {_cause(error)}") from None
-        if response.status_code != 200:
-            raise ServerError(f"{self.address} refused {path.partition('?')[0]}: {_message(response.content)}")
-        return response.content
+        if status != 200:
+            raise ServerError(f"{self.address} refused {path.partition('?')[0]} ({status}): {message_of(answer)}")
+        return answer
 
-    async def _sent(self, url: str, content: bytes) -> httpx.Response:
+    async def _sent(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
         """Once more on a fresh connection, when a server has closed an idle one just as it was to be used again."""
         try:
-            return await self._http.post(url, content=content)
+            return await self._answered(url, content, largest)
         except (httpx.WriteError, httpx.RemoteProtocolError):
-            return await self._http.post(url, content=content)
+            return await self._answered(url, content, largest)
+
+    async def _answered(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
+        """Status and body. TimeoutError also for an answer that comes byte by byte; ServerError for one without end."""
+        answer = bytearray()
+        async with asyncio.timeout(self._timeout), self._http.stream("POST", url, content=content) as response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise ServerError(f"{self.address} compresses its answer, which nobody asked for: switch that off.")
+            async for part in response.aiter_raw():
+                answer += part
+                if len(answer) > largest:
+                    raise ServerError(
+                        f"{self.address} answered with more than the {largest:,} bytes that what was asked for can take: "
+                        "it is no SGLang server, or of a version that is not known here."
+                    )
+        return response.status_code, bytes(answer)
 
     async def _diagnosis(self) -> str | None:
         if self._diagnose is None:
@@ -121,43 +136,8 @@ def sampling_params(request: SamplingRequest) -> dict[str, float | int]:
     }
 
 
-def completion_of(reply: dict[str, Any], address: str, version: WeightVersion) -> Completion:
-    """One reply, checked. ServerError when it was aborted, has no logprobs, or comes from other weights."""
-    about = reply["meta_info"]
-    reason = about["finish_reason"]
-    if reason["type"] not in ("stop", "length"):
-        raise ServerError(f"{address} gave up a request: {reason.get('message', reason['type'])}")
-    versions = {about["weight_version"], *(span["version"] for span in about.get("weight_versions") or ())}
-    if versions != {version.sent}:
-        raise ServerError(
-            f"{address} answered with weights {sorted(versions)} instead of {version.sent!r}: "
-            "somebody else updates this server; give each run a server of its own."
-        )
-    pairs = about["output_token_logprobs"]  # [logprob, token, text] each
-    if any(logprob is None for logprob, *_ in pairs):
-        raise ServerError(f"{address} computed logprobs that are no numbers: the weights are not finite.")
-    return Completion(
-        token_ids=tuple(token for _, token, *_ in pairs),
-        logprobs=tuple(logprob for logprob, *_ in pairs),
-        finish_reason=reason["type"],
-        weight_version=version.name,
-        cached_tokens=about.get("cached_tokens", 0),
-    )
-
-
 def _cause(error: BaseException) -> str:
     """httpx wraps what the system said, such as "Connection refused", several times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return str(error) or type(error).__name__
-
-
-def _message(data: bytes) -> str:
-    """What a refusal says: {"message": ...}, {"error": {"message": ...}}, or plain text."""
-    try:
-        answer = json.loads(data)
-    except ValueError:
-        return data.decode(errors="replace").strip()
-    while isinstance(answer, dict):
-        answer = answer.get("message") or answer.get("error") or json.dumps(answer)
-    return str(answer)

@@ -1,9 +1,11 @@
 """What went wrong with a rollout server, in one sentence."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from dagrpo.errors import TransientError, UserError
+from dagrpo.full_disk import NEARLY_FULL, disk_of, free_on
 
 TAIL_BYTES = 1 << 16
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
@@ -35,6 +37,13 @@ def reason_in(log: Path, start: int = 0) -> str | None:
     """
     lines = _last_lines(log, start)
     return next((line for line in reversed(lines) if _REASON.search(line)), None)
+
+
+def full_disk_among(written: Iterable[Path]) -> str | None:
+    """A disk without room among those that a server writes to: it cannot even write down that it died of that."""
+    disks = {disk_of(path): path for path in written}
+    full = [f"{disk}, which holds {path}" for disk, path in disks.items() if free_on(disk) < NEARLY_FULL]
+    return f"no room is left on {full[0]}: make room, then run again" if full else None
 
 
 def names_a_taken_port(log: Path) -> bool:

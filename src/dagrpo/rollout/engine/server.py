@@ -24,7 +24,7 @@ from dagrpo.console import waiting
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
-from dagrpo.rollout.engine.errors import ServerError, last_line_of, names_a_taken_port, reason_in
+from dagrpo.rollout.engine.errors import ServerError, full_disk_among, last_line_of, names_a_taken_port, reason_in
 from dagrpo.rollout.engine.held_folder import held_folder
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
@@ -33,6 +33,7 @@ from dagrpo.rollout.engine.shared_memory import note
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
+MEMORY = Path("/dev/shm")  # where its processes share theirs
 
 
 class SGLangServer:
@@ -133,7 +134,8 @@ class SGLangServer:
             return None
         what = "The SGLang server died" if self._ready_at else "The SGLang server died while it was starting"
         how = self._dead_worker or (f"exit code {code}" if code >= 0 else f"killed by signal {-code}")
-        reason = reason_in(self._log, self._ready_at) or (last_line_of(self._log) if code >= 0 else "no reason given")
+        reason = reason_in(self._log, self._ready_at) or full_disk_among((self._log, self.process.scratch, MEMORY))
+        reason = reason or (last_line_of(self._log) if code >= 0 else "no reason given")
         return f"{what} ({how}): {reason} (log: {self._log})"
 
     def _launch(self, port: int) -> WatchedProcess:

@@ -1,0 +1,72 @@
+"""A disk without room, told as which file, which disk, and how much is free there.
+
+Writers say it in many ways: Arrow names no file, safetensors raises an error of its own, torch only that a position is not
+the expected one. Here all become an OSError that names the file that was to be written.
+"""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a full disk, a quota, a limit for files
+NEARLY_FULL = 1 << 20  # bytes free, below which a writer's riddle is read as a full disk
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as Rust's libraries say it
+_OF_TORCH = "inline_container.cc"  # its writer, whatever went wrong with it
+
+
+@contextmanager
+def full_disk_naming(path: Path) -> Iterator[None]:
+    """Whatever a writer raises for want of room as an OSError that names `path`; all else as it is."""
+    try:
+        yield
+    except Exception as error:
+        number = _number_of(error, path)
+        if number is None:
+            raise
+        said = (isinstance(error, OSError) and error.strerror) or ""
+        raise OSError(number, said if "needed" in said else os.strerror(number), str(path)) from error
+
+
+def about_room(error: OSError) -> str:
+    """The sentence about such an error. An error that names no file is one of a disk that is not known."""
+    if error.filename is None:
+        return f"a disk: {error.strerror}: make room, then run again."
+    if error.errno == errno.EFBIG:
+        return f"{error.filename}: {error.strerror}: raise the limit for the size of files (ulimit -f), then run again."
+    disk = disk_of(Path(str(error.filename)))
+    if error.errno == errno.EDQUOT:
+        return f"{error.filename}: {error.strerror}: make room for your files on {disk}, or have the quota raised, then run again."
+    if error.strerror != os.strerror(errno.ENOSPC):  # it was foreseen, and says how much is needed
+        return f"{error.filename}: {error.strerror}: make room on {disk}, then run again."
+    return (
+        f"{error.filename}: {error.strerror}: it takes more than the {free_on(disk):,} bytes that are free on {disk}: "
+        "make room, then run again."
+    )
+
+
+def disk_of(path: Path) -> Path:
+    """The place where the disk that holds a path, or would hold it, is mounted."""
+    place = path.absolute()
+    while not os.path.ismount(place):
+        place = place.parent
+    return place
+
+
+def free_on(path: Path) -> int:
+    """Bytes that an ordinary user may still write there."""
+    return shutil.disk_usage(path).free
+
+
+def _number_of(error: Exception, path: Path) -> int | None:
+    """The system's number for the want of room that an error stands for; None: it stands for something else."""
+    if isinstance(error, OSError):
+        return error.errno if error.errno in NO_ROOM else None
+    said = _OS_ERROR.search(str(error))
+    if said is not None and int(said[1]) in NO_ROOM:
+        return int(said[1])
+    is_riddle = _OF_TORCH in str(error) and free_on(disk_of(path)) < NEARLY_FULL
+    return errno.ENOSPC if is_riddle else None

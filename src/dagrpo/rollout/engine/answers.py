@@ -1,0 +1,127 @@
+"""What an SGLang server answers, checked: nothing of it is used before it is known to be what was asked for.
+
+A server may run elsewhere, be of another version, or be no SGLang server at all.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.visible import one_line
+
+ABOUT_A_TOKEN = 256  # bytes of an answer, generously: its logprob, its number, its text
+ABOUT_A_REQUEST = 1 << 16
+ABOUT_AN_ANSWER = 1 << 20
+LONGEST_MESSAGE = 300  # characters of what a server says
+ROUNDING = 1e-3  # by which a logprob may exceed 0
+
+
+def largest_answer(requests: Sequence[SamplingRequest] = ()) -> int:
+    """How many bytes an answer may have."""
+    tokens = sum(request.max_new_tokens for request in requests)
+    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN
+
+
+def completions_of(
+    data: bytes, requests: Sequence[SamplingRequest], address: str, version: WeightVersion
+) -> list[Completion]:
+    """One completion per request, in order. ServerError: they are not what was asked for."""
+    try:
+        replies = json.loads(data)
+    except (ValueError, RecursionError):
+        replies = None
+    if not isinstance(replies, list) or len(replies) != len(requests):
+        raise ServerError(
+            f"{address} did not answer /generate with one completion for each of {len(requests)} requests "
+            f"({one_line(_text(data[:LONGEST_MESSAGE]), 80)}): it is no SGLang server, or of a version that is not known here."
+        )
+    pairs = zip(replies, requests, strict=True)
+    return [_completion(reply, request, address, version) for reply, request in pairs]
+
+
+def _completion(reply: Any, request: SamplingRequest, address: str, version: WeightVersion) -> Completion:
+    """ServerError when it was aborted, has no logprobs, or comes from other weights."""
+    try:
+        about = reply["meta_info"]
+        reason = about["finish_reason"]
+        _require_finished(reason, address)
+        _require_version(about, address, version)
+        tokens, logprobs = _tokens(about["output_token_logprobs"], request.max_new_tokens, address)
+        cached = _whole(about.get("cached_tokens", 0))
+    except (KeyError, TypeError, AttributeError, IndexError, _OfAnotherShape) as error:
+        raise ServerError(
+            f"{address} answered /generate in another form than SGLang does ({type(error).__name__}: "
+            f"{one_line(str(error), 100)}): it is of a version that is not known here."
+        ) from None
+    return Completion(
+        token_ids=tokens,
+        logprobs=logprobs,
+        finish_reason=reason["type"],
+        weight_version=version.name,
+        cached_tokens=cached,
+    )
+
+
+class _OfAnotherShape(Exception):
+    """A value that is not of the kind that is read."""
+
+
+def _require_finished(reason: Mapping[str, Any], address: str) -> None:
+    if reason["type"] not in ("stop", "length"):
+        said = str(reason.get("message", reason["type"]))
+        raise ServerError(f"{address} gave up a request: {one_line(said, LONGEST_MESSAGE)}")
+
+
+def _require_version(about: Mapping[str, Any], address: str, version: WeightVersion) -> None:
+    versions = {str(about["weight_version"]), *(str(span["version"]) for span in about.get("weight_versions") or ())}
+    if versions != {version.sent}:
+        raise ServerError(
+            f"{address} answered with weights {one_line(str(sorted(versions)), LONGEST_MESSAGE)} instead of "
+            f"{version.sent!r}: somebody else updates this server; give each run a server of its own."
+        )
+
+
+def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Token ids and their logprobs, of entries [logprob, token, text]."""
+    if not isinstance(entries, list) or not 1 <= len(entries) <= most:
+        raise _OfAnotherShape(f"between 1 and {most} tokens were asked for")
+    logprobs = [entry[0] for entry in entries]
+    if not all(_is_finite(logprob) for logprob in logprobs):
+        raise ServerError(f"{address} computed logprobs that are no numbers: the weights are not finite.")
+    if max(logprobs) > ROUNDING:
+        raise _OfAnotherShape(f"{max(logprobs)} is no logprob")
+    return tuple(_whole(entry[1]) for entry in entries), tuple(float(logprob) for logprob in logprobs)
+
+
+def _is_finite(logprob: Any) -> bool:
+    """None stands for NaN, which JSON does not have."""
+    if logprob is None:
+        return False
+    if isinstance(logprob, bool) or not isinstance(logprob, int | float):
+        raise _OfAnotherShape(f"{logprob!r} is no logprob")
+    return isinstance(logprob, int) or math.isfinite(logprob)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise _OfAnotherShape(f"{value!r} is no number of a token, nor of tokens")
+    return value
+
+
+def message_of(data: bytes) -> str:
+    """What a refusal says, on one line: {"message": ...}, {"error": {"message": ...}}, or plain text."""
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        answer = _text(data)
+    while isinstance(answer, dict):
+        answer = answer.get("message") or answer.get("error") or json.dumps(answer)
+    return one_line(str(answer), LONGEST_MESSAGE) or "it does not say why"
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace").strip()

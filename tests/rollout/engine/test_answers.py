@@ -1,0 +1,190 @@
+"""A server that answers anything: each answer is a ServerError in a sentence, within the time and the bytes allowed."""
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.loopback import Handler, answering, hang, listening
+from tests.rollout.engine.scripted import reply
+
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.answers import completions_of, largest_answer, message_of
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.version import WeightVersion
+
+VERSION = WeightVersion(name="default", sent="default")
+REQUEST = SamplingRequest(input_ids=(1,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=2)
+ADDRESS = "http://127.0.0.1:9"
+COMPRESSED = gzip.compress(b" " * (1 << 20))
+
+
+def read(answer: Any) -> list[Completion]:
+    data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    return completions_of(data, [REQUEST], ADDRESS, VERSION)
+
+
+def changed(**about: Any) -> list[dict[str, Any]]:
+    return [{"meta_info": reply(1)["meta_info"] | about}]
+
+
+def without(name: str) -> list[dict[str, Any]]:
+    return [{"meta_info": {key: value for key, value in reply(1)["meta_info"].items() if key != name}}]
+
+
+def of_tokens(*entries: Any) -> list[dict[str, Any]]:
+    return changed(output_token_logprobs=list(entries))
+
+
+def test_a_whole_answer_is_read() -> None:
+    (completion,) = read(of_tokens([-0.5, 7, None], [0, 8, "x"]))
+    assert (completion.token_ids, completion.logprobs) == ((7, 8), (-0.5, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "did not answer /generate with one completion for each of 1 requests"),
+        (b"<html>", "did not answer /generate with one completion for each of 1 requests (<html>)"),
+        (b"\xff\x00", "did not answer /generate with"),
+        (b"[" * 100_000, "did not answer /generate with"),
+        ({"text": "one"}, "did not answer /generate with"),
+        ([], "did not answer /generate with"),
+        ([reply(1), reply(1)], "did not answer /generate with"),
+        ([3], "in another form than SGLang does"),
+        ([{}], "in another form than SGLang does (KeyError: 'meta_info')"),
+        ([{"meta_info": [1]}], "in another form than SGLang does"),
+        (without("finish_reason"), "in another form than SGLang does"),
+        (without("weight_version"), "in another form than SGLang does"),
+        (without("output_token_logprobs"), "in another form than SGLang does"),
+        (changed(finish_reason="stop"), "in another form than SGLang does"),
+        (changed(finish_reason={"type": ["stop"]}), "gave up a request"),
+        (changed(weight_versions=3), "in another form than SGLang does"),
+        (changed(cached_tokens="all"), "in another form than SGLang does"),
+        (changed(output_token_logprobs={}), "between 1 and 2 tokens were asked for"),
+        (of_tokens(), "between 1 and 2 tokens were asked for"),
+        (of_tokens(*[[-0.1, 1, None]] * 3), "between 1 and 2 tokens were asked for"),
+        (of_tokens([]), "in another form than SGLang does"),
+        (of_tokens([-0.1]), "in another form than SGLang does"),
+        (of_tokens(["-0.1", 1]), "'-0.1' is no logprob"),
+        (of_tokens([True, 1]), "True is no logprob"),
+        (of_tokens([5.0, 1]), "5.0 is no logprob"),
+        (of_tokens([-0.1, 1.5]), "1.5 is no number of a token"),
+        (of_tokens([-0.1, -1]), "-1 is no number of a token"),
+        (of_tokens([-0.1, 10**30]), "is no number of a token"),
+        (of_tokens([float("nan"), 1]), "the weights are not finite"),
+        (of_tokens([float("-inf"), 1]), "the weights are not finite"),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_of_sglangs_is_one_sentence(answer: Any, words: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        read(answer)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from([*reply(1)["meta_info"], "cached_tokens"])
+
+
+@given(
+    answer=st.binary(max_size=50)
+    | JSON
+    | st.dictionaries(FIELDS, JSON, min_size=1).map(lambda fields: changed(**fields))
+)
+def test_any_answer_is_completions_or_one_sentence(answer: Any) -> None:
+    try:
+        completions = read(answer)
+    except ServerError as refusal:
+        sentence = str(refusal)
+    else:
+        (completion,) = completions
+        assert 1 <= len(completion.token_ids) == len(completion.logprobs) <= REQUEST.max_new_tokens
+        return
+    assert len(sentence) < 500
+
+
+@given(data=st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_refusal_is_told_on_one_line(data: bytes) -> None:
+    assert 0 < len(message_of(data)) <= 300
+    assert message_of(data).isprintable()
+
+
+def asked(handler: Handler, timeout: float = 5.0) -> list[Completion]:
+    """What a client makes of a server that answers like this."""
+
+    async def ask() -> list[Completion]:
+        async with listening(answering("/generate", handler)) as address:
+            client = ServerClient(Endpoint(address=address), timeout)
+            try:
+                return await asyncio.wait_for(client.generate([REQUEST], VERSION), 20)
+            finally:
+                await client.close()
+
+    return asyncio.run(ask())
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(b" " * (1 << 20))
+
+
+async def drip(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    for _ in range(600):
+        await answer.write(b" ")
+        await asyncio.sleep(0.05)
+    return answer
+
+
+async def compressed(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=COMPRESSED, headers={"Content-Encoding": "gzip"})
+
+
+async def redirecting(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound(request.path)
+
+
+async def refusing_at_length(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"message": "\x1b[31m" + "no " * 100_000}, status=500)
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (endless, f"answered with more than the {largest_answer([REQUEST]):,} bytes"),
+        (drip, "did not answer within 0.5 s"),
+        (hang, "did not answer within 0.5 s"),
+        (compressed, "compresses its answer"),
+        (redirecting, "refused /generate (302)"),
+        (refusing_at_length, r"refused /generate (500): \u001b[31mno no no"),
+    ],
+    ids=["endless", "drip", "hang", "compressed", "redirecting", "refusing_at_length"],
+)
+def test_a_hostile_server_costs_neither_time_nor_memory(handler: Handler, words: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        asked(handler, timeout=0.5 if handler in (drip, hang) else 10.0)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "ftp://127.0.0.1", "http://"])
+def test_an_address_that_is_none_is_one_sentence(address: str) -> None:
+    async def ask() -> None:
+        client = ServerClient(Endpoint(address=address), 0.5)
+        await client.empty_cache()
+
+    with pytest.raises(ServerError, match="cannot be reached"):
+        asyncio.run(ask())
