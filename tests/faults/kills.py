@@ -15,6 +15,7 @@ from tests.faults.tally import Fault, Tally
 from tests.workflow import clones
 
 SECONDS_BETWEEN_LOOKS = 0.1
+SPARED_WHILE_PLANNING = 0.9  # else most kills would come before any stage has been started
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class Road:
 
     def _kill(self, process: "subprocess.Popen[str]", draw: random.Random) -> None:
         alive = kinds.running(self.folder)
+        if alive.keys() <= {kinds.Kind.SNAKEMAKE} and draw.random() < SPARED_WHILE_PLANNING:
+            return
         kind = kinds.choose(draw, alive, self._killed)
         try:
             what = kinds.kill(kind, process.pid, alive, draw)
