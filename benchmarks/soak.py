@@ -4,7 +4,8 @@
     PYTHONPATH=. python benchmarks/soak.py --starts 5 --rounds 200 --deliveries 20
 
 A line is fitted to each count over the repetitions. Growth is flat where the line, over all repetitions, rises by less than
-its tolerance; the first tenth is warming up and left out. Files in /dev/shm are those of the whole machine, unless this command gives it one of its own:
+its tolerance; the first tenth is warming up and left out. Files in /dev/shm are those of the whole machine, unless this
+command gives it one of its own:
 
     unshare --user --map-root-user --mount sh -c 'mount -t tmpfs none /dev/shm && python benchmarks/soak.py'
 """

@@ -20,7 +20,7 @@ SPARED_WHILE_PLANNING = 0.9  # else most kills would come before any stage has b
 
 @dataclass(slots=True, kw_only=True)
 class Road:
-    """One experiment's way to its end, with kills on it. What differs at its end is the fault of the last kill's line."""
+    """One experiment's way to its end, with kills on it. What differs afterwards is added to the tally with the last kill."""
 
     folder: Path
     command: tuple[str, ...]
@@ -30,7 +30,8 @@ class Road:
     pause: float  # mean seconds between two kills
     tally: Tally
     seconds: float = 3600.0
-    _killed: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+    _killed: Counter[str] = field(default_factory=Counter)  # how many of each kind
     _last: Fault | None = None
 
     def walk(self) -> int:
@@ -80,6 +81,7 @@ class Road:
     def _differs(self, *differences: str) -> None:
         if differences:
             what = "no kill" if self._last is None else f"last kill: {self._last.what}"
+            self.differences.extend(differences)
             self.tally.add(Fault(kind="end of a killed run", what=f"seed {self.seed}, {what}", differences=differences))
 
     def _output(self) -> str:

@@ -39,6 +39,6 @@ class Tally:
         total = f"{'all':42} {caused.total():7d} {differed.total():12d}"
         return [f"{'fault':42} {'caused':>7} {'differences':>12}", *rows, total]
 
-    def differences(self) -> list[str]:
-        """The line of every fault that made a difference."""
-        return [fault.line() for fault in self.faults if fault.differences]
+    def differences(self, kind: str = "") -> list[str]:
+        """The line of every fault that made a difference, of the kinds that begin with `kind`."""
+        return [fault.line() for fault in self.faults if fault.differences and fault.kind.startswith(kind)]

@@ -23,7 +23,7 @@ def test_a_disk_is_full_after_any_number_of_bytes(
         tally.add(
             disks.cause(clone, draw.randrange(ALL_THAT_IS_WRITTEN), ("snakemake", "--cores", "all", "target"), expected)
         )
-    assert tally.differences() == []
+    assert tally.differences("full disk") == []
 
 
 def test_a_disk_is_full_while_a_score_is_written(
@@ -36,4 +36,4 @@ def test_a_disk_is_full_while_a_score_is_written(
         (clone / SCORES).with_name(name).unlink()
     for free in (0, 4096, 8192, 16384, 32768, 65536):
         tally.add(disks.cause(clone, free, ("snakemake", "--cores", "all", SCORES), expected))
-    assert tally.differences() == []
+    assert tally.differences("full disk") == []
