@@ -34,11 +34,17 @@ def sentence_in(folder: Path, output: str) -> str:
 def faults_of(sentence: str, output: str) -> list[str]:
     """What a refusal should not be."""
     return [
-        *(["a traceback is shown"] if "Traceback" in output else []),
+        *([f"a traceback is shown: {_last_of_traceback(output)}"] if "Traceback" in output else []),
         *([f"a bug is shown: {sentence[:300]}"] if "a bug, not a mistake of yours" in sentence else []),
         *([f"the sentence has {len(sentence)} characters"] if len(sentence) > LONGEST_SENTENCE else []),
         *(["nothing is said"] if not sentence else []),
     ]
+
+
+def _last_of_traceback(output: str) -> str:
+    """The exception that the first traceback in an output ends with."""
+    _, _, rest = output.partition("Traceback (most recent call last):")
+    return next((line for line in rest.splitlines() if line and not line.startswith(" ")), "")[:200]
 
 
 def follow(folder: Path, sentence: str) -> None:

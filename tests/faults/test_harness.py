@@ -98,8 +98,8 @@ def test_what_a_sentence_advises_is_done(tmp_path: Path) -> None:
 
 def test_a_traceback_and_a_long_sentence_are_told() -> None:
     assert said.faults_of("mended by x", "panel") == []
-    assert said.faults_of("x" * 501, "Traceback (most recent call last)") == [
-        "a traceback is shown",
+    assert said.faults_of("x" * 501, "Traceback (most recent call last):\n  File\nOSError: full\n") == [
+        "a traceback is shown: OSError: full",
         "the sentence has 501 characters",
     ]
 
