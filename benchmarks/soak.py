@@ -73,7 +73,7 @@ class Samples:
         values = np.array([row[name] for row in self.rows[int(len(self.rows) * WARMING_UP) :]])
         slope = np.polyfit(np.arange(len(values)), values, 1)[0] if len(values) > 1 else 0.0
         rise = slope * (len(values) - 1)
-        verdict = "flat" if abs(rise) <= tolerance else f"not flat: {slope:+.3f} each"
+        verdict = "flat" if rise <= tolerance else f"not flat: {slope:+.3f} each"
         return (
             f"{self.label:16} {len(self.rows):6d} {name:13} {values[0]:9.1f} {values[-1]:9.1f} {rise:+9.1f}  {verdict}"
         )
