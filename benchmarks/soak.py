@@ -39,6 +39,7 @@ TOLERANCES = {
     "threads": 2.0,
     "children": 1.0,
     "MB of memory": 64.0,
+    "MB of children": 64.0,
     "in /dev/shm": 2.0,
     "in /tmp": 2.0,
 }
@@ -54,12 +55,14 @@ class Samples:
     def take(self) -> None:
         """What this process, and the children that are still there, hold now."""
         process = psutil.Process()
+        children = process.children(recursive=True)
         self.rows.append(
             {
                 "open files": process.num_fds(),
                 "threads": threading.active_count(),
-                "children": len(process.children(recursive=True)),
+                "children": len(children),
                 "MB of memory": process.memory_info().rss / 1e6,
+                "MB of children": sum(_resident_bytes(child) for child in children) / 1e6,
                 "in /dev/shm": len(os.listdir("/dev/shm")),
                 "in /tmp": len([name for name in os.listdir(tempfile.gettempdir()) if name.startswith("dagrpo-")]),
             }
@@ -75,7 +78,7 @@ class Samples:
         rise = slope * (len(values) - 1)
         verdict = "flat" if rise <= tolerance else f"not flat: {slope:+.3f} each"
         return (
-            f"{self.label:16} {len(self.rows):6d} {name:13} {values[0]:9.1f} {values[-1]:9.1f} {rise:+9.1f}  {verdict}"
+            f"{self.label:16} {len(self.rows):6d} {name:14} {values[0]:9.1f} {values[-1]:9.1f} {rise:+9.1f}  {verdict}"
         )
 
 
@@ -85,7 +88,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--deliveries", type=int, default=200)
     options = parser.parse_args()
-    print(f"{'work':16} {'times':>6} {'count':13} {'first':>9} {'last':>9} {'rise':>9}")
+    print(f"{'work':16} {'times':>6} {'count':14} {'first':>9} {'last':>9} {'rise':>9}")
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         os.chdir(scratch)
         model = Path(scratch) / "tiny"
@@ -123,6 +126,13 @@ def _requests() -> list[SamplingRequest]:
         )
         for number in range(16)
     ]
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:  # it has just ended
+        return 0
 
 
 def _deliver() -> None:
