@@ -9,7 +9,7 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle verifiers setup gpu ui lint params locks clean
+.PHONY: help run test check faults oracle verifiers setup gpu ui lint params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z ]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,11 @@ CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/pro
 
 check: lint ## the fast part of `make test`: under three minutes
 	pytest $(CHECKED)
+
+faults: export DAGRPO_FAULTS := whole
+
+faults: setup ## kill, damage, fill disks, run twice at once: hours; DAGRPO_FAULTS_KILLS and others say how much
+	pytest -s -v --durations=10 tests/faults
 
 lint: setup ## formats, style and types
 	ruff check . && ruff format --check .

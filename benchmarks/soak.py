@@ -1,0 +1,160 @@
+"""What piles up: server starts, generate rounds and deliveries to MLflow, with this process and the machine sampled.
+
+    PYTHONPATH=. python benchmarks/soak.py --starts 500 --rounds 2000 --deliveries 200
+    PYTHONPATH=. python benchmarks/soak.py --starts 5 --rounds 200 --deliveries 20
+
+A line is fitted to each count over the repetitions. Growth is flat where the line, over all repetitions, rises by less than
+its tolerance; the first tenth is warming up and left out. Files in /dev/shm are those of the whole machine, unless this
+command gives it one of its own:
+
+    unshare --user --map-root-user --mount sh -c 'mount -t tmpfs none /dev/shm && python benchmarks/soak.py'
+"""
+
+import argparse
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.model import Fresh
+from dagrpo.params.runtime import Engine
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.tracking.delivery import settle
+from dagrpo.tracking.runs import stage_run
+
+ENGINE = Engine(max_total_tokens=8192, max_running_requests=64)
+WARMING_UP = 0.1
+# How much each count may rise over all repetitions; of what every repetition could leave one, less than one in ten.
+TOLERANCES = {
+    "open files": 2.0,
+    "threads": 2.0,
+    "children": 1.0,
+    "MB of memory": 64.0,
+    "MB of children": 64.0,
+    "in /dev/shm": 2.0,
+    "in /tmp": 2.0,
+}
+
+
+@dataclass(slots=True)
+class Samples:
+    """Counts after each repetition of one kind of work."""
+
+    label: str
+    rows: list[Mapping[str, float]] = field(default_factory=list)
+
+    def take(self) -> None:
+        """What this process, and the children that are still there, hold now."""
+        process = psutil.Process()
+        children = process.children(recursive=True)
+        self.rows.append(
+            {
+                "open files": process.num_fds(),
+                "threads": threading.active_count(),
+                "children": len(children),
+                "MB of memory": process.memory_info().rss / 1e6,
+                "MB of children": sum(_resident_bytes(child) for child in children) / 1e6,
+                "in /dev/shm": len(os.listdir("/dev/shm")),
+                "in /tmp": len([name for name in os.listdir(tempfile.gettempdir()) if name.startswith("dagrpo-")]),
+            }
+        )
+
+    def table(self) -> list[str]:
+        """A line per count: first, last, how much the fitted line rises, and whether that is flat."""
+        return [self._line(name, tolerance) for name, tolerance in TOLERANCES.items()]
+
+    def _line(self, name: str, tolerance: float) -> str:
+        values = np.array([row[name] for row in self.rows[int(len(self.rows) * WARMING_UP) :]])
+        slope = np.polyfit(np.arange(len(values)), values, 1)[0] if len(values) > 1 else 0.0
+        rise = slope * (len(values) - 1)
+        verdict = "flat" if rise <= tolerance else f"not flat: {slope:+.3f} each"
+        return (
+            f"{self.label:16} {len(self.rows):6d} {name:14} {values[0]:9.1f} {values[-1]:9.1f} {rise:+9.1f}  {verdict}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starts", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--deliveries", type=int, default=200)
+    options = parser.parse_args()
+    print(f"{'work':16} {'times':>6} {'count':14} {'first':>9} {'last':>9} {'rise':>9}")
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        os.chdir(scratch)
+        model = Path(scratch) / "tiny"
+        make_fresh(model, Fresh(), torch.float32)
+        _report("server starts", options.starts, lambda: _start(model))
+        with open_engine(model, ENGINE, Path("server.log"), dtype="float32", deterministic=True) as engine:
+            _report("generate rounds", options.rounds, lambda: engine.generate(_requests(), lockstep=True))
+        _report("deliveries", options.deliveries, _deliver)
+
+
+def _report(label: str, times: int, work: Callable[[], object]) -> None:
+    """Do it so many times, sampled after each, and print what came of it."""
+    samples = Samples(label)
+    for _ in range(times):
+        work()
+        samples.take()
+    for line in samples.table() if times else ():
+        print(line, flush=True)
+
+
+def _start(model: Path) -> None:
+    with open_engine(model, ENGINE, Path("server.log"), dtype="float32", deterministic=True) as engine:
+        engine.generate(_requests()[:1], lockstep=True)
+
+
+def _requests() -> list[SamplingRequest]:
+    return [
+        SamplingRequest(
+            input_ids=tuple(range(20, 32)),
+            seed=sampling_seed(0, number),
+            temperature=1.0,
+            top_p=1.0,
+            top_k=-1,
+            max_new_tokens=8,
+        )
+        for number in range(16)
+    ]
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:  # it has just ended
+        return 0
+
+
+def _deliver() -> None:
+    """One stage, recorded as a stage does it, and brought into the embedded MLflow."""
+    record = {
+        "stage": "score",
+        "experiment": "soak",
+        "overrides": {},
+        "seed": 0,
+        "params": {"steps": 3},
+        "code": "c" * 64,
+        "key": "e" * 64,
+        "inputs": {"data/soak/train.parquet": "1" * 64},
+        "outputs": ["results/soak/runs/seed_0/scores.json"],
+    }
+    os.environ["DAGRPO_TRACKING"] = "later"
+    with stage_run(record) as run:
+        for step in range(20):
+            run.log_metrics({"loss": 1.0 / (step + 1)}, step=step)
+        run.log_outputs({"results/soak/runs/seed_0/scores.json": "2" * 64})
+    assert settle(Path.cwd()), "not delivered"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What may not be left when a run has been broken, started again, and has ended."""
+
+import re
+import sqlite3
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+from tests.workflow import clones
+
+SECONDS_TO_END = 60.0
+MEMORY = Path("/dev/shm")
+OURS = re.compile(rf"(?:{MEMORY}|{re.escape(tempfile.gettempdir())}/dagrpo-sglang-)[^\s/]*(?:/[^\s/]+)?")
+TOPS = ("data", "models", "results")
+
+
+class Witness:
+    """Looks at a run while it works: which files outside the clone it uses, and which executions it records."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._outside: set[Path] = set()
+        self._executions: set[str] = set()
+
+    def look(self) -> None:
+        """Once a moment."""
+        self._executions |= {path.name for path in (self._folder / ".state/tracking").glob("[0-9]*-*")}
+        for process in clones.processes(self._folder):
+            try:
+                used = [*process.cmdline(), *(each.path for each in process.memory_maps())]
+            except psutil.Error:  # it has just ended
+                continue
+            self._outside |= {_top_of(found) for word in used for found in OURS.findall(word)}
+
+    def left_outside(self) -> list[str]:
+        """What the run has used in memory or in the folder for temporary files, and not removed."""
+        return [f"{path} is left" for path in sorted(self._outside) if path.exists()]
+
+    def lost(self) -> list[str]:
+        """Executions that MLflow does not hold, or holds as running."""
+        database = self._folder / "mlflow.db"
+        if not self._executions or not database.is_file():
+            return [f"MLflow has no database, and {len(self._executions)} executions"] if self._executions else []
+        with closing(sqlite3.connect(database)) as connection:
+            held = {name for (name,) in connection.execute("select value from tags where key = 'execution'")}
+            running = connection.execute("select name from runs where status = 'RUNNING'").fetchall()
+        waiting = [path.parent.name for path in (self._folder / ".state/tracking").glob("[!.]*/events.*")]
+        return [
+            *(f"MLflow has lost {name}" for name in sorted(self._executions - held)),
+            *(f"MLflow shows {name} as RUNNING" for (name,) in running),
+            *(f"{name} is not delivered to MLflow" for name in waiting),
+        ]
+
+
+def _top_of(path: str) -> Path:
+    """The file or folder right below /dev/shm or the folder for temporary files."""
+    found = Path(path)
+    top = MEMORY if found.is_relative_to(MEMORY) else Path(tempfile.gettempdir())
+    return top / found.relative_to(top).parts[0] if found != top else Path("/nonexistent")
+
+
+def orphans(folder: Path, seconds: float = SECONDS_TO_END) -> list[str]:
+    """Processes that are alive so many seconds after the run in a clone has ended. They are killed."""
+    deadline = time.monotonic() + seconds
+    while (left := clones.processes(folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    lines = []
+    for process in left:
+        try:
+            lines.append(f"still alive: {' '.join(process.cmdline())[:200]}")
+            process.kill()
+        except psutil.Error:  # it has just ended
+            continue
+    return lines
+
+
+def other_bytes(expected: Mapping[str, str], folder: Path) -> list[str]:
+    """Outputs that differ from those of an undisturbed run, or are missing; files of work that has ended."""
+    made = clones.outputs(folder)
+    parts = [path for top in TOPS for path in (folder / top).rglob(".*") if path.suffix in {".part", ".old", ".kept"}]
+    return [
+        *(f"{name} is missing" for name in expected if name not in made),
+        *(f"{name} has other bytes" for name, digest in expected.items() if made.get(name, digest) != digest),
+        *(f"{path.relative_to(folder)} is left" for path in parts),
+    ]

@@ -1,0 +1,65 @@
+"""The undisturbed run that all faults are compared with, and the table of the faults at the end."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.faults.tally import Tally
+from tests.faults.whole import WHOLE, seed
+from tests.workflow import clones
+from tests.workflow.conftest import run_by_snakemake as run_by_snakemake
+
+TALLY = Tally()
+Copy = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(request: pytest.FixtureRequest) -> Path:
+    """A clone in which the tiny experiment has run to its end. DAGRPO_FAULTS_UNDISTURBED names one that is there already."""
+    given = os.environ.get("DAGRPO_FAULTS_UNDISTURBED")
+    return Path(given) if given else request.getfixturevalue("run_by_snakemake")
+
+
+@pytest.fixture(scope="session")
+def expected(undisturbed: Path) -> dict[str, str]:
+    """The digests of all its outputs."""
+    return clones.outputs(undisturbed)
+
+
+@pytest.fixture
+def copy(undisturbed: Path, tmp_path: Path) -> Copy:
+    """Makes copies of it to break, by name."""
+    return lambda name: shutil.copytree(undisturbed, tmp_path / name, symlinks=True)
+
+
+@pytest.fixture
+def emptied(copy: Copy) -> Copy:
+    """Makes copies of it in which nothing has been made yet."""
+
+    def make(name: str) -> Path:
+        folder = copy(name)
+        for command in (["clean", "-fdxq"], ["checkout", "-q", "."]):
+            clones.run(folder, "git", *command)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tally() -> Tally:
+    return TALLY
+
+
+@pytest.fixture(scope="session")
+def faults_seed() -> int:
+    chosen = seed()
+    print(f"DAGRPO_FAULTS_SEED={chosen} makes the same random choices again.", flush=True)
+    return chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if WHOLE and TALLY.faults:
+        for line in ["", *TALLY.table(), *TALLY.differences()]:
+            terminalreporter.write_line(line)
