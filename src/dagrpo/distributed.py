@@ -117,14 +117,14 @@ def process_group(threads: int = 1) -> Iterator[World]:
     dist.destroy_process_group()  # not after an error: the others may never come, and the launcher ends them
 
 
-def _rendezvous(size: int) -> dist.Store:
+def _rendezvous(size: int) -> Any:  # a store of torch.distributed
     file = os.environ.get(RENDEZVOUS)
     if file is None:
         raise UserError(
             f"WORLD_SIZE is {size}, but dagrpo has not started this process: unset WORLD_SIZE, and say how many "
             "processes train in runtime.training.processes."
         )
-    store = dist.FileStore(file, size)
+    store = dist.FileStore(file, size)  # type: ignore[attr-defined]  # torch has no stub for it
     store.set_timeout(LONGEST_COLLECTIVE)
     return store
 

@@ -31,6 +31,11 @@ def full_disk_naming(path: Path) -> Iterator[None]:
         raise OSError(number, said if "needed" in said else os.strerror(number), str(path)) from error
 
 
+def no_room(error: BaseException) -> bool:
+    """Whether a full disk, a quota or a limit for files is what stopped a write."""
+    return isinstance(error, OSError) and error.errno in NO_ROOM
+
+
 def about_room(error: OSError) -> str:
     """The sentence about such an error. An error that names no file is one of a disk that is not known."""
     if error.filename is None:

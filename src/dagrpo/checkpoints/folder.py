@@ -17,7 +17,8 @@ from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Manifest, read_manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.errors import UserError
-from dagrpo.files import NO_ROOM, atomic_folder, read_json, require_space, write_text
+from dagrpo.files import atomic_folder, read_json, require_space, write_text
+from dagrpo.full_disk import full_disk_naming
 
 CONFIG = "config.json"
 ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint
@@ -31,26 +32,10 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
 
     Raises OSError with the destination's name when the disk is full, before writing where that can be foreseen.
     """
-    with naming_a_full_disk(destination):
+    with full_disk_naming(destination):
         require_space(destination.parent, needed_bytes)
         with atomic_folder(destination) as folder:
             yield folder
-
-
-@contextmanager
-def naming_a_full_disk(destination: Path) -> Iterator[None]:
-    """Say what did not fit, in place of the temporary file that the system names."""
-    try:
-        yield
-    except OSError as error:
-        if not no_room(error):
-            raise
-        raise OSError(error.errno, error.strerror, str(destination)) from error
-
-
-def no_room(error: BaseException) -> bool:
-    """Whether the disk, a quota or a limit for files is what stopped a write."""
-    return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:

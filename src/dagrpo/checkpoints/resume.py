@@ -21,12 +21,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from dagrpo.checkpoints.folder import naming_a_full_disk, no_room
 from dagrpo.checkpoints.manifest import FileEntry, entry_of
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.console import Advance
 from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, fsync_file, recover_folder, replace_folder, require_space, write_text
+from dagrpo.full_disk import full_disk_naming, no_room
 
 LOCK, JOURNAL, CHECKPOINT = "lock", "journal.jsonl", "checkpoint"
 _SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
@@ -55,7 +55,7 @@ def resumable_checkpoint(destination: Path, files: Sequence[PlannedFile], making
     a full disk nothing is. UserError: another process writes to `destination`.
     """
     work = work_folder(destination)
-    with naming_a_full_disk(destination), _alone(work, destination):
+    with full_disk_naming(destination), _alone(work, destination):
         recover_folder(destination, keep=work)
         try:
             with ThreadPoolExecutor(_THREADS) as flushing, ThreadPoolExecutor(_THREADS) as hashing:

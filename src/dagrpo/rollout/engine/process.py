@@ -57,11 +57,6 @@ class WatchedProcess:
             os.close(lifeline)
 
     @property
-    def scratch(self) -> Path:
-        """Its folder for temporary files."""
-        return self._scratch
-
-    @property
     def pid(self) -> int:
         """Of the process, and of its group."""
         return self._process.pid
