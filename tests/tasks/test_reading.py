@@ -190,3 +190,11 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(UserError, match=r"rows has two columns called `id`: rename one of them"):
         list(Reader(_source()).rows(tmp_path / "rows.parquet", "rows"))
+
+
+def test_a_damaged_name_of_a_column_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"identity": ["1"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"identity", b"\x80dentity"))
+    with pytest.raises(UserError, match="rows is not a Parquet file that can be read"):
+        list(Reader(_source()).rows(path, "rows"))

@@ -109,7 +109,7 @@ def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.R
                 batch.validate(full=True)  # texts that are not UTF-8, offsets that lead nowhere
                 yield start, batch
                 start += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         fault = f"{label} is not a Parquet file that can be read ({reason})"
         raise UserError(sentence(f"{fault}: replace it with a complete copy of {source.repository}.")) from None

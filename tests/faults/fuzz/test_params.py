@@ -35,7 +35,7 @@ def _places(values: dict[str, Any], above: Keys = ()) -> list[Keys]:
     return found
 
 
-def _damage(values: dict[str, Any], place: Keys, how: str, value: Any) -> None:
+def _damage(values: dict[Any, Any], place: Keys, how: str, value: Any) -> None:
     section = values
     for key in place[:-1]:
         section = section[key] if isinstance(section, dict) and isinstance(section.get(key), dict) else {}
