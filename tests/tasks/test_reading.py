@@ -163,8 +163,8 @@ def test_the_hubs_hundred_copies_of_dapo_are_read_within_a_gibibyte(data_folder:
 def test_a_line_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "LONGEST_LINE", 1 << 20)
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"{}\n" + b"x" * (2 << 20))
-    with pytest.raises(UserError, match=r"rows, line 2 has more than 1 MiB: correct the file"):
+    path.write_bytes(b"x" * (2 << 20))
+    with pytest.raises(UserError, match=r"rows, line 1 has more than 1 MiB: correct the file"):
         list(Reader(_source()).rows(path, "rows"))
 
 
