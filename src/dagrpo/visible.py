@@ -1,8 +1,16 @@
 """Text from a model or a data set, made fit for a page or a terminal: nothing in it can hide, reorder or control."""
 
 import unicodedata
+from collections.abc import Iterable
+from itertools import islice
+from reprlib import Repr
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph of their own
+LONGEST_SENTENCE = 480
+LONGEST_VALUE = 80
+LARGEST_WRITTEN_BITS = 64
+MOST_TOLD = 10  # mistakes at once
+GAP = " [...] "
 LEFT_OUT = " [... {:,} more characters]"
 
 
@@ -28,3 +36,40 @@ def _visible_character(character: str) -> str:
     if character in "\n\t" or unicodedata.category(character) not in HIDDEN:
         return character
     return f"\\u{ord(character):04x}"
+
+
+def sentence(text: str) -> str:
+    """On one line, under 500 characters. Of a longer one the middle is left out: the remedy stands at the end."""
+    if len(text) > 8 * LONGEST_SENTENCE:  # before every character is looked at
+        text = text[: 4 * LONGEST_SENTENCE] + text[-4 * LONGEST_SENTENCE :]
+    line = " ".join(visible(text).split())
+    if len(line) <= LONGEST_SENTENCE:
+        return line
+    half = (LONGEST_SENTENCE - len(GAP)) // 2
+    return line[:half] + GAP + line[-half:]
+
+
+def sentences(first: Iterable[str], count: int) -> str:
+    """The first of so many mistakes, one to a line, and how many more there are."""
+    told = [sentence(each) for each in islice(first, MOST_TOLD)]
+    return "\n".join(told if count <= MOST_TOLD else [*told, f"There are {count - MOST_TOLD:,} more mistakes."])
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, on one line and cut, whatever it is and however large."""
+    return one_line(_BRIEF.repr(value), LONGEST_VALUE)
+
+
+class _Brief(Repr):
+    """No more of lists, texts and numbers than fits a sentence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = LONGEST_VALUE
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write out integers of more than 4,300 digits."""
+        return repr(x) if x.bit_length() <= LARGEST_WRITTEN_BITS else f"an integer of {x.bit_length():,} bits"
+
+
+_BRIEF = _Brief()

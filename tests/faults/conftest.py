@@ -1,4 +1,4 @@
-"""The undisturbed run that all faults are compared with, and the table of the faults at the end."""
+"""Two sizes of every hunt for faults; the undisturbed run they are compared with; the table of the faults at the end."""
 
 import os
 import shutil
@@ -6,11 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 from tests.faults.tally import Tally
 from tests.faults.whole import WHOLE, seed
 from tests.workflow import clones
 from tests.workflow.conftest import run_by_snakemake as run_by_snakemake
 
+_COMMON = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate, Phase.shrink)
+)
+settings.register_profile("faults, bounded", _COMMON, max_examples=25, derandomize=True)
+settings.register_profile("faults, whole", _COMMON, max_examples=2000)
 TALLY = Tally()
 Copy = Callable[[str], Path]
 

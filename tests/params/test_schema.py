@@ -107,7 +107,7 @@ def test_two_mistakes_are_two_sentences() -> None:
     assert len(_refused({"training": {"steps": 0, "lr": 1.0}}).splitlines()) == 2
 
 
-@given(st.sampled_from(["1e-4", "2.5E-05", "1e3"]))
+@given(st.sampled_from(["1e-4", "2.5E-05", "1e0"]))
 def test_an_exponent_that_yaml_1_1_takes_for_text_is_a_number(text: str) -> None:
     assert parse({"training": {"learning_rate": text}}).training.learning_rate == float(text)
 

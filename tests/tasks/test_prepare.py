@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -313,3 +314,19 @@ def test_an_incomplete_copy_of_gsm8k_is_refused(model: Path, tmp_path: Path) -> 
 def test_an_evaluated_task_that_does_not_exist_is_an_error(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`gsm9k` is not a task: the nearest known one is `gsm8k`"):
         prepare("arithmetic", tmp_path / "a", SMALL, model=model, evaluate=["gsm9k"])
+
+
+@pytest.mark.parametrize(
+    ("train", "params", "words"),
+    [
+        (["2 + 2"], {}, "no train problem is left (1 question also in test)"),
+        (["a", "a"], {"max_prompt_tokens": 1}, "no train problem is left (1 repeated question, 1 prompt too long)"),
+    ],
+)
+def test_a_split_of_which_nothing_is_left_is_refused(
+    model: Path, tmp_path: Path, train: list[str], params: dict[str, int], words: str
+) -> None:
+    mirror = gsm8k_mirror(tmp_path / "mirror", train)
+    with pytest.raises(ValueError, match=re.escape(f"task gsm8k: {words}")):
+        prepare("gsm8k", tmp_path / "gsm8k", limited(mirror, **params), model=model, evaluate=["gsm8k"])
+    assert not (tmp_path / "gsm8k").exists()

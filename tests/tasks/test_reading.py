@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagrpo.errors import UserError
 from dagrpo.tasks import reading
 from dagrpo.tasks.reading import Reader
 from dagrpo.tasks.source import Source
@@ -157,3 +158,43 @@ def test_the_hubs_hundred_copies_of_dapo_are_read_within_a_gibibyte(data_folder:
     read, kept, kibibytes = (int(number) for number in done.stdout.split())
     assert (read, kept) == (1_791_700, 17_917)
     assert kibibytes < 1 << 20
+
+
+def test_a_line_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"x" * (2 << 20))
+    with pytest.raises(UserError, match=r"rows, line 1 has more than 1 MiB: correct the file"):
+        list(Reader(_source()).rows(path, "rows"))
+
+
+def test_a_line_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(UserError, match=r"rows, line 1 is not valid JSON \(it is nested too deeply\)"):
+        list(Reader(_source()).rows(path, "rows"))
+
+
+def test_a_parquet_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    offsets, content = pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")
+    table = pa.table(
+        {"prompt": [[{"content": "q"}]], "truth": pa.StringArray.from_buffers(1, offsets, content), "id": ["1"]}
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows is not a Parquet file that can be read \(.*UTF8"):
+        list(Reader(_source()).rows(tmp_path / "rows.parquet", "rows"))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["1"]), pa.array(["2"])], names=["id", "id"])
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows has two columns called `id`: rename one of them"):
+        list(Reader(_source()).rows(tmp_path / "rows.parquet", "rows"))
+
+
+def test_a_damaged_name_of_a_column_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"identity": ["1"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"identity", b"\x80dentity"))
+    with pytest.raises(UserError, match="rows is not a Parquet file that can be read"):
+        list(Reader(_source()).rows(path, "rows"))

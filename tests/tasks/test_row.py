@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dagrpo.tasks.row import Row, value_at
+from dagrpo.errors import UserError
+from dagrpo.tasks.row import Row, fault_in, value_at
 
 NESTED = {
     "prompt": [{"role": "user", "content": "Find x."}],
@@ -133,3 +134,26 @@ def test_a_picture_that_is_none_names_the_file_the_row_and_the_column(
 ) -> None:
     with pytest.raises(ValueError, match=rf"^sums\.jsonl, row 4, field `its\.column` {fault}: correct the file\.$"):
         _row(value, tmp_path).images("it")
+
+
+def test_a_text_or_list_without_an_end_is_refused() -> None:
+    with pytest.raises(UserError, match=r"field `a` has 1,000,001 characters, which is more than 1,000,000"):
+        Row(file="f", number=1, fields={"a": "x" * 1_000_001}).text("a")
+    with pytest.raises(UserError, match=r"field `a` holds 1,001 integers"):
+        Row(file="f", number=1, fields={"a": [1] * 1001}).integers("a")
+
+
+@pytest.mark.parametrize("value", [2**63, -(10**400), 1 << 20_000], ids=["64 bits", "401 digits", "6,000 digits"])
+def test_an_integer_beyond_64_bits_is_refused(value: int) -> None:
+    with pytest.raises(UserError, match=r"field `a` is int, not an integer of 64 bits"):
+        Row(file="f", number=1, fields={"a": value}).integer("a")
+    with pytest.raises(UserError, match=r"field `a` is \[.*\], not a list of integers"):
+        Row(file="f", number=1, fields={"a": [value]}).integers("a")
+
+
+def test_a_complaint_is_one_sentence_whatever_the_file_calls_its_columns() -> None:
+    told = str(fault_in("f" * 5000, 1, "\u202e\n" * 5000, "is missing"))
+    assert len(told) < 500
+    assert "\n" not in told
+    assert "\u202e" not in told
+    assert told.endswith("is missing: correct the file.")

@@ -25,6 +25,6 @@ class Algorithm(Section):
             "mean or sum; constant: that sum divided by rollout.max_new_tokens; default: what the loss was published with."
         ),
     )
-    kl_coefficient: Annotated[float, Field(ge=0)] = Field(
+    kl_coefficient: Annotated[float, Field(ge=0, le=1000)] = Field(
         0.0, description="Weight of the k3 KL divergence to the initial policy; at 0 no reference model is loaded."
     )

@@ -1,22 +1,47 @@
 """What every section of params.yaml is: closed, frozen, strict."""
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dagrpo.params.plain import LONGEST_TEXT
 
 Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
 EXTRACTION = (
     "strict: in the form the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
     "that looks like an answer; exact: as strict, but nothing else may stand beside it."
 )
+MOST_TOKENS = 1 << 22  # of a text: more than any model reads
+MOST_CHARACTERS = 10_000_000  # of a result
+MOST_STEPS = 10_000_000
+LARGEST_BATCH = 1_000_000
+MOST_PROCESSES = 4096
+
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0.01, le=604_800)]  # up to a week; less than a timer's grain would be no limit
+Factor = Annotated[float, Field(ge=-1000, le=1000)]  # of a reward
+Texts = Annotated[list[str], Field(max_length=1000)]
+# What only its reader can check. Its values are plain ones within limits, as all of params.yaml: see plain.py.
+Unchecked = Annotated[dict[str, Any], Field(max_length=1000)]
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 
 
 class Section(BaseModel):
-    """One section of params.yaml. An unknown key or a wrong type is an error; nothing changes after parsing."""
+    """One section of params.yaml. An unknown key or a wrong type is an error; nothing changes after parsing.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+    Every float is finite, every text bounded. The bounds of numbers and lists are for each field to say.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        str_max_length=LONGEST_TEXT,
+    )
 
     @model_validator(mode="before")
     @classmethod

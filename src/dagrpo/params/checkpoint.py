@@ -14,7 +14,7 @@ class Checkpoint(Section):
         description="dcp: torch.distributed.checkpoint; huggingface: nothing is converted; "
         "or one of an installed package, such as megatron.",
     )
-    max_shard_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+    max_shard_bytes: Annotated[int, Field(ge=1 << 20, le=10**13)] = Field(
         1_000_000_000,
         description="Most bytes of weights in one file that convert or export writes; a larger tensor has one of its own.",
     )

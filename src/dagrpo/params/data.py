@@ -1,69 +1,70 @@
 """Section `data`: where raw data comes from and how much of it is used. Read by the prepare stage."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import Section
+from dagrpo.params.base import MOST_TOKENS, Section, Seed, Share, Unchecked
 
 Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
+Problems = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class Arithmetic(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the problem generator.")
-    train: Annotated[int, Field(ge=1)] = Field(4000, description="Number of training problems, over all levels.")
-    test: Annotated[int, Field(ge=1)] = Field(500, description="Number of held-out problems; none of them is in train.")
-    levels: Annotated[list[Level], Field(min_length=1)] = Field(
+    seed: Seed = Field(0, description="Seed of the problem generator.")
+    train: Problems = Field(4000, description="Number of training problems, over all levels.")
+    test: Problems = Field(500, description="Number of held-out problems; none of them is in train.")
+    levels: Annotated[list[Level], Field(min_length=1, max_length=4)] = Field(
         ["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"],
         description="Kinds of problem, in equal parts as far as a kind has that many distinct problems.",
     )
 
 
 class ArithmeticTool(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the problem generator.")
+    seed: Seed = Field(0, description="Seed of the problem generator.")
     train: Annotated[int, Field(ge=1, le=400_000)] = Field(10_000, description="Number of training problems.")
     test: Annotated[int, Field(ge=1, le=100_000)] = Field(
         500, description="Number of held-out problems; none of them is in train."
     )
-    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+    demonstrated_calls: Share = Field(
         0.33, description="Share of the training problems whose demonstration calls the tool; the rest answer at once."
     )
 
 
 class Worlds(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of both worlds.")
+    seed: Seed = Field(0, description="Seed of both worlds.")
     train_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
         4000, description="People of the world that is trained on; there are as many firms and as many places."
     )
     test_people: Annotated[int, Field(ge=2, le=20_000)] = Field(
         100, description="People of the held-out world, no name of which is in the other."
     )
-    hops: Annotated[list[Literal[1, 2, 3]], Field(min_length=1)] = Field(
+    hops: Annotated[list[Literal[1, 2, 3]], Field(min_length=1, max_length=3)] = Field(
         [1, 2, 3],
         description="How many passages a question leads through; per person there are 3, 2 and 1 such questions.",
     )
-    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+    demonstrated_calls: Share = Field(
         0.5, description="Share of the training problems whose demonstration searches; the rest answer at once."
     )
 
 
 class PythonMath(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the problem generator.")
+    seed: Seed = Field(0, description="Seed of the problem generator.")
     train: Annotated[int, Field(ge=1, le=8000)] = Field(6000, description="Number of training problems.")
     test: Annotated[int, Field(ge=1, le=2000)] = Field(
         300, description="Number of held-out problems; none of them is in train."
     )
-    demonstrated_calls: Annotated[float, Field(ge=0, le=1)] = Field(
+    demonstrated_calls: Share = Field(
         0.5, description="Share of the training problems whose demonstration runs a program; the rest answer at once."
     )
 
 
 class VerifiersTaskset(Section):
     taskset: str = Field("", description="Module of the taskset, as rollout.agent.taskset names it.")
-    parameters: dict[str, Any] = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
-    train: Annotated[int, Field(ge=1)] = Field(64, description="Tasks to train on, after those that are held out.")
-    test: Annotated[int, Field(ge=1)] = Field(16, description="Tasks that are held out: the taskset's first.")
+    parameters: Unchecked = Field({}, description="Of the taskset, as in rollout.agent.parameters.")
+    train: Problems = Field(64, description="Tasks to train on, after those that are held out.")
+    test: Problems = Field(16, description="Tasks that are held out: the taskset's first.")
 
 
 class Data(Section):
@@ -71,14 +72,12 @@ class Data(Section):
         None,
         description="Folder with local copies of the hub's data sets (<mirror>/gsm8k/train.jsonl, ...); null: the hub.",
     )
-    max_train: Annotated[int, Field(ge=1)] | None = Field(
+    max_train: Problems | None = Field(
         None,
         description="Keep only the first rows of each train split; null: all. The card says how many were left out.",
     )
-    max_test: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Keep only the first rows of each test split; null: all."
-    )
-    held_out: Annotated[int, Field(ge=1)] = Field(
+    max_test: Problems | None = Field(None, description="Keep only the first rows of each test split; null: all.")
+    held_out: Problems = Field(
         512,
         description="Test problems to set apart where a data set has a train split only (dapo, ...), picked by a hash of the question.",
     )
@@ -90,20 +89,20 @@ class Data(Section):
         "report",
         description="A train problem that shares a run of words with a test problem of experiment.evaluate: count it, or drop it.",
     )
-    contamination_words: Annotated[int, Field(ge=5)] = Field(
+    contamination_words: Annotated[int, Field(ge=5, le=1000)] = Field(
         13, description="Length of such a run, in words of the normalised text."
     )
-    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = Field(
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
         None, description="Drop problems with a longer prompt, tools included; null: keep all."
     )
     pass_rates: str | None = Field(
         None,
         description="A difficulty.parquet of an earlier experiment, whose pass rates the problems get; null: none.",
     )
-    min_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+    min_pass_rate: Share = Field(
         0.0, description="Drop train problems with a known pass rate below this: too hard to learn from."
     )
-    max_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+    max_pass_rate: Share = Field(
         1.0, description="Drop train problems with a known pass rate above this: nothing left to learn."
     )
     arithmetic: Arithmetic = Field(Arithmetic(), description="The generated arithmetic problems.")

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
+from dagrpo.params.base import Section, Seed
 
 
 class Difficulty(Section):
-    samples: Annotated[int, Field(ge=0)] = Field(
+    samples: Annotated[int, Field(ge=0, le=65_536)] = Field(
         0, description="Completions per train problem, graded for its pass rate; 0: no problem is rated."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(2000, description="Seed of those completions.")
+    seed: Seed = Field(2000, description="Seed of those completions.")

@@ -5,23 +5,25 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import EXTRACTION, Extractor, Section
+from dagrpo.params.base import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed
+
+Temperature = Annotated[float, Field(ge=0.01, le=100)]  # below, an engine samples greedily
+TopP = Annotated[float, Field(ge=0.001, le=1)]
+TopK = Annotated[int, Field(ge=-1, le=1 << 24)]
 
 
 class Sampling(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(
-        1000, description="Seed of the sampled completions, joined with the run's seed."
-    )
-    samples: Annotated[int, Field(ge=0)] = Field(
+    seed: Seed = Field(1000, description="Seed of the sampled completions, joined with the run's seed.")
+    samples: Annotated[int, Field(ge=0, le=65_536)] = Field(
         4, description="Sampled completions per problem, besides the greedy one."
     )
-    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling.")
-    top_k: Annotated[int, Field(ge=-1)] = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
-    max_new_tokens: Annotated[int, Field(ge=1)] = Field(
+    temperature: Temperature = Field(1.0, description="Sampling temperature.")
+    top_p: TopP = Field(1.0, description="Nucleus sampling.")
+    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         20, description="Longest completion, in tokens; a longer one counts as truncated."
     )
-    max_problems: Annotated[int, Field(ge=1)] | None = Field(
+    max_problems: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="Evaluate only the first problems of each task; null: all."
     )
 
@@ -36,14 +38,12 @@ class Scoring(Section):
     extractor: Extractor = Field(
         "strict", description=f"How the answer is read; changing it rescores, and samples nothing again. {EXTRACTION}"
     )
-    verify_seconds: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="Longest time math-verify may take for one answer."
-    )
+    verify_seconds: Seconds = Field(2.0, description="Longest time math-verify may take for one answer.")
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Level of the intervals.")
-    bootstrap_draws: Annotated[int, Field(ge=100)] = Field(
+    bootstrap_draws: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
         2000, description="Resamples over problems behind each bootstrap interval."
     )
-    bootstrap_seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of those resamples.")
+    bootstrap_seed: Seed = Field(0, description="Seed of those resamples.")
 
 
 class Evaluation(Section):

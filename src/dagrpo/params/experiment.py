@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import Section
+from dagrpo.params.base import Section, Seed
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 
@@ -15,14 +15,14 @@ class Experiment(Section):
         "arithmetic_tiny",
         description="Names the folders data/<name>, models/<name>, results/<name> and the MLflow experiment.",
     )
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = Field(
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)] = Field(
         [0], description="One independent training run per seed; the report draws intervals over them."
     )
     train: Name = Field("arithmetic", description="The task whose train split the policy learns from.")
-    evaluate: Annotated[list[Name], Field(min_length=1)] = Field(
+    evaluate: Annotated[list[Name], Field(min_length=1, max_length=100)] = Field(
         ["arithmetic"], description="The tasks on whose test split the base and the trained policy are scored."
     )
-    tasks: Annotated[list[Name], Field(min_length=1)] = Field(
+    tasks: Annotated[list[Name], Field(min_length=1, max_length=100)] = Field(
         ["arithmetic"],
         description="Every task to prepare: `train` and all of `evaluate`, each once (DVC needs the list).",
     )

@@ -5,24 +5,26 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import Section
+from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts
 from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
 
 class Fresh(Section):
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the initial weights.")
-    hidden_size: Annotated[int, Field(ge=8)] = Field(128, description="Width; a multiple of num_attention_heads.")
-    num_hidden_layers: Annotated[int, Field(ge=1)] = Field(4, description="Number of transformer layers.")
-    num_attention_heads: Annotated[int, Field(ge=1)] = Field(4, description="Query heads.")
-    num_key_value_heads: Annotated[int, Field(ge=1)] = Field(
+    seed: Seed = Field(0, description="Seed of the initial weights.")
+    hidden_size: Annotated[int, Field(ge=8, le=65_536)] = Field(
+        128, description="Width; a multiple of num_attention_heads."
+    )
+    num_hidden_layers: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="Number of transformer layers.")
+    num_attention_heads: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="Query heads.")
+    num_key_value_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
         2, description="Key and value heads; divides num_attention_heads."
     )
-    intermediate_size: Annotated[int, Field(ge=8)] = Field(384, description="Width of the MLP.")
-    max_position_embeddings: Annotated[int, Field(ge=32)] = Field(
+    intermediate_size: Annotated[int, Field(ge=8, le=1_000_000)] = Field(384, description="Width of the MLP.")
+    max_position_embeddings: Annotated[int, Field(ge=32, le=MOST_TOKENS)] = Field(
         256, description="Longest prompt plus completion, in tokens."
     )
-    tools: list[str] = Field(
+    tools: Texts = Field(
         [], description="Tools whose calls the tokenizer writes with two tokens beside the argument's own."
     )
 

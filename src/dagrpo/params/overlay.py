@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from dagrpo.errors import UserError
 from dagrpo.params.base import Section
-from dagrpo.params.documents import yaml_value
+from dagrpo.params.documents import yaml_value as written
+from dagrpo.params.plain import require_plain
 from dagrpo.params.plugged import Chosen
 from dagrpo.params.schema import Params, parse
+from dagrpo.params.yaml_text import yaml_value
+from dagrpo.visible import one_line, shown
 
 OVERRIDE = "__"
+LONGEST_SHOWN = 400  # characters of a value
 
 
 def _chosen(section: type[Section], prefix: str = "") -> Iterator[str]:
@@ -44,15 +46,16 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], prefix: str = ""
     return result
 
 
-def with_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Snakemake's config with `--config training__steps=3` laid over its section.
+def with_overrides(config: Mapping[str, Any], source: str = "params.yaml with --config") -> dict[str, Any]:
+    """Snakemake's config with `--config training__steps=3` laid over its section. UserError: a value is none that YAML knows.
 
     Two underscores stand for the dot, which Snakemake refuses in a key.
     """
+    require_plain(config, source)
     overrides: dict[str, Any] = {}
     for key, value in config.items():
         if OVERRIDE in key:
-            overrides = merged(overrides, _nested(key.split(OVERRIDE), _typed(value)))
+            overrides = merged(overrides, _nested(key.split(OVERRIDE), _typed(key, value, source)))
     return merged({key: value for key, value in config.items() if OVERRIDE not in key}, overrides)
 
 
@@ -61,11 +64,14 @@ def _nested(keys: list[str], value: Any) -> dict[str, Any]:
     return {first: _nested(rest, value) if rest else value}
 
 
-def _typed(value: Any) -> Any:
+def _typed(key: str, value: Any, source: str) -> Any:
     """Snakemake reads lists and null on the command line as texts."""
     if isinstance(value, list):
-        return [_typed(item) for item in value]
-    return yaml.safe_load(value) if isinstance(value, str) else value
+        return [_typed(key, item, source) for item in value]
+    if not isinstance(value, str):
+        return value
+    dotted = key.replace(OVERRIDE, ".")
+    return yaml_value(value, source, f"{source}: `{dotted}` is {shown(value)}, which is not valid YAML", "correct it")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -111,6 +117,6 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
     if key not in values:
         return "(none)"
     try:
-        return yaml_value(values[key])
-    except TypeError:  # a value that YAML knows, such as a date, and no parameter has
-        return str(values[key])
+        return one_line(written(values[key]), LONGEST_SHOWN)
+    except TypeError:  # a value that no parameter has
+        return shown(values[key])

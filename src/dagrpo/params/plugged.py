@@ -5,7 +5,7 @@ Two forms. `Chosen`: one plug-in, `{name: gspo, clip_low: 0.0003}`. `Several`: a
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
@@ -13,12 +13,17 @@ from pydantic_core import CoreSchema, core_schema
 from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 from dagrpo.plugins import Plugins
+from dagrpo.visible import shown
+
+LONGEST_NAME = 200
+MOST_PARTS = 100
+PluginName = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 
 class Choice(Section):
     """Parameters of one plug-in, and its name. The Config of a plug-in adds keys of its own."""
 
-    name: str = Field(description="Which one.")
+    name: PluginName = Field(description="Which one.")
 
 
 class Configured(Protocol):
@@ -52,7 +57,7 @@ class Chosen:
         if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
             section = self.plugins.key.rpartition(".")[0]
             names = ", ".join(self.plugins.own_names())
-            raise UserError(f"{section} is {values!r}: write {section}: {{name: ...}} with one of {names}")
+            raise UserError(f"{section} is {shown(values)}: write {section}: {{name: ...}} with one of {names}")
         return _checked(self.plugins, values["name"], values)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -61,7 +66,12 @@ class Chosen:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         own = self.plugins.own_names()
         variants = [self.variant(name) for name in own]
-        name_of_another = {"type": "string", "not": {"enum": own}, "description": "installed, or an import path"}
+        name_of_another = {
+            "type": "string",
+            "maxLength": LONGEST_NAME,
+            "not": {"enum": own},
+            "description": "installed, or an import path",
+        }
         other = {"type": "object", "properties": {"name": name_of_another}, "required": ["name"]}
         return {"oneOf": [*variants, other]}
 
@@ -80,7 +90,7 @@ class Several:
     def check(self, values: Any) -> dict[str, Section]:
         """Each plug-in's Config, in the order of the names: the order of the file changes no sum."""
         if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-            raise UserError(f"{self.plugins.key} is {values!r}: write a mapping from names to parameters")
+            raise UserError(f"{self.plugins.key} is {shown(values)}: write a mapping from names to parameters")
         checked: dict[str, Section] = {}
         errors: list[Mapping[str, Any]] = []
         known: list[str] = []
@@ -100,7 +110,12 @@ class Several:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         variants = {name: self.variant(name) for name in self.plugins.own_names()}
-        return {"type": "object", "properties": variants, "additionalProperties": {"type": "object"}}
+        return {
+            "type": "object",
+            "properties": variants,
+            "additionalProperties": {"type": "object"},
+            "maxProperties": MOST_PARTS,
+        }
 
     def variant(self, name: str) -> dict[str, Any]:
         """The JSON schema of one plug-in's parameters."""
@@ -117,7 +132,7 @@ class NameOf:
     def check(self, name: Any) -> str:
         """UserError when there is no such plug-in."""
         if not isinstance(name, str):
-            raise UserError(f"{self.plugins.key} is {name!r}: write the name of a {self.plugins.what}")
+            raise UserError(f"{self.plugins.key} is {shown(name)}: write the name of a {self.plugins.what}")
         if name not in self.also:
             self.plugins.get(name)
         return name
@@ -126,7 +141,9 @@ class NameOf:
         return core_schema.no_info_plain_validator_function(self.check)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"enum": [*self.also, *self.plugins.own_names()]}, {"type": "string"}]}
+        return {
+            "anyOf": [{"enum": [*self.also, *self.plugins.own_names()]}, {"type": "string", "maxLength": LONGEST_NAME}]
+        }
 
 
 def config_of(plugins: Plugins[Any], name: str) -> type[Section]:

@@ -12,7 +12,9 @@ from typing import Any
 from dagrpo.errors import UserError
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import merged
-from dagrpo.params.schema import Params, parse, read_yaml
+from dagrpo.params.schema import Params, parse
+from dagrpo.params.yaml_text import read_yaml
+from dagrpo.visible import shown
 
 FOLDER = Path("presets")
 KINDS = ("experiments", "models", "tasks", "algorithms", "hardware")
@@ -38,7 +40,7 @@ def composed(names: Sequence[str], folder: Path = FOLDER) -> Params:
 
 def _short(name: str, folder: Path) -> str:
     """What a part adds to the name of an experiment: its own name, or that of the experiment in a file."""
-    own = read_yaml(Path(name)).get("experiment", {}) if Path(name).suffix == ".yaml" else {}
+    own = _preset(Path(name)).get("experiment", {}) if Path(name).suffix == ".yaml" else {}
     return str(own.get("name", Path(name).stem))
 
 
@@ -61,11 +63,24 @@ def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]
     """A preset with the parts that it uses below its own keys."""
     if name in above:
         raise UserError(f"the presets {' -> '.join([*above, name])} use each other: remove one `{USE}`.")
-    own = read_yaml(_path(name, folder))
+    own = _preset(_path(name, folder))
     values: dict[str, Any] = {}
     for part in own.pop(USE, []):
         values = merged(values, _without_a_name(_resolved(part, folder, (*above, name))))
     return merged(values, own)
+
+
+def _preset(path: Path) -> dict[str, Any]:
+    """What a file of presets says. UserError when its sections or its `use` have another form than those of a preset."""
+    values = read_yaml(path)
+    parts = values.get(USE, [])
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise UserError(f"{path}: `{USE}` is {shown(parts)}: write a list of presets.")
+    if not isinstance(values.get("experiment", {}), dict):
+        raise UserError(
+            f"{path}: `experiment` is {shown(values['experiment'])}: write a section, with keys of its own."
+        )
+    return values
 
 
 def _without_a_name(values: Mapping[str, Any]) -> dict[str, Any]:

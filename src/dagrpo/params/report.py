@@ -8,9 +8,9 @@ from dagrpo.params.base import Section
 
 
 class Report(Section):
-    completions: Annotated[int, Field(ge=0)] = Field(
+    completions: Annotated[int, Field(ge=0, le=1000)] = Field(
         5, description="How many of the best and of the worst completions to show."
     )
-    smoothing: Annotated[int, Field(ge=1)] = Field(
+    smoothing: Annotated[int, Field(ge=1, le=100_000)] = Field(
         10, description="Steps in the moving average drawn over each learning curve."
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import EXTRACTION, Extractor, Section
+from dagrpo.params.base import EXTRACTION, Extractor, Seconds, Section
 from dagrpo.params.plugged import NameOf, Several
 from dagrpo.rewards.components import COMPONENTS, Weighted
 from dagrpo.rewards.verifiers import VERIFIERS
@@ -21,9 +21,7 @@ class Reward(Section):
     components: Annotated[dict[str, Weighted], Several(COMPONENTS)] = Field(
         _ACCURACY, description="The reward is the sum of these components, each times its weight."
     )
-    verify_seconds: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="Longest time math-verify may take for one answer."
-    )
+    verify_seconds: Seconds = Field(2.0, description="Longest time math-verify may take for one answer.")
     permuted: bool = Field(
         False,
         description="Control experiment: shuffle the rewards within each step, so that they say nothing; learning must stop.",

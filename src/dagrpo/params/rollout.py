@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import Section
+from dagrpo.params.base import MOST_TOKENS, Section
+from dagrpo.params.evaluation import Temperature, TopK, TopP
 from dagrpo.params.plugged import Choice, Chosen, Several
 from dagrpo.rollout.agents import AGENTS, Limits
 from dagrpo.rollout.chat import CHATS
@@ -32,14 +33,12 @@ class Conversation(Section):
 
 
 class Rollout(Conversation):
-    temperature: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Sampling temperature; logprobs are of the scaled softmax."
+    temperature: Temperature = Field(1.0, description="Sampling temperature; logprobs are of the scaled softmax.")
+    top_p: TopP = Field(1.0, description="Nucleus sampling; below 1 biases the importance ratio.")
+    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
+        20, description="Longest turn of the policy, in tokens."
     )
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Nucleus sampling; below 1 biases the importance ratio."
-    )
-    top_k: Annotated[int, Field(ge=-1)] = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
-    max_new_tokens: Annotated[int, Field(ge=1)] = Field(20, description="Longest turn of the policy, in tokens.")
     deterministic: bool = Field(
         True,
         description="Submit each batch in lockstep, so that the same seed gives the same bytes; off is faster and nearly repeatable.",

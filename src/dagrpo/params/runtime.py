@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
+from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
 
 
 class Engine(Section):
-    servers: list[str] = Field(
+    servers: Texts = Field(
         [], description="Addresses of SGLang servers that run elsewhere; empty: the stage starts its own."
     )
     weights_folder: str | None = Field(
@@ -20,39 +20,41 @@ class Engine(Section):
         description="Folder for weights on their way to the engine, under the same path for servers that run elsewhere, which "
         "need one; null: memory (/dev/shm) where it has room.",
     )
-    max_total_tokens: Annotated[int, Field(ge=1024)] = Field(
+    max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         65_536, description="Size of the key-value cache, in tokens."
     )
-    max_running_requests: Annotated[int, Field(ge=1)] = Field(256, description="Requests decoded at the same time.")
-    start_timeout: Annotated[int, Field(ge=1)] = Field(
+    max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        256, description="Requests decoded at the same time."
+    )
+    start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300, description="Seconds until a server that is not ready is an error."
     )
-    request_timeout: Annotated[int, Field(ge=1)] = Field(
+    request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."
     )
 
 
 class SftRuntime(Section):
-    micro_batch_size: Annotated[int, Field(ge=1)] = Field(
+    micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         256, description="Examples per forward pass of a process: lower it when the memory of the device runs out."
     )
-    processes: Annotated[int, Field(ge=1)] = Field(
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1, description="Processes that share the model (FSDP), one per GPU; divides sft.batch_size."
     )
-    save_every: Annotated[int, Field(ge=1)] = Field(500, description="Steps between resumable states.")
+    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
 
 
 class TrainingRuntime(Section):
-    micro_batch_size: Annotated[int, Field(ge=1)] = Field(
+    micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         256,
         description="Token sequences per forward pass of a process: lower it when the memory of the device runs out.",
     )
-    processes: Annotated[int, Field(ge=1)] = Field(
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1,
         description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
     )
-    save_every: Annotated[int, Field(ge=1)] = Field(20, description="Steps between resumable states.")
-    keep_states: Annotated[int, Field(ge=0)] = Field(
+    save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
+    keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
         1,
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
     )
@@ -63,7 +65,7 @@ class Runtime(Section):
         True,
         description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
     )
-    traces: Annotated[int, Field(ge=0)] = Field(
+    traces: Annotated[int, Field(ge=0, le=10_000)] = Field(
         4,
         description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces; "
         "of single turns without calls at most 2.",

@@ -2,10 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from dagrpo.errors import UserError
@@ -17,6 +17,7 @@ from dagrpo.params.difficulty import Difficulty
 from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.model import Model
+from dagrpo.params.plain import require_plain
 from dagrpo.params.plugged import InvalidPart
 from dagrpo.params.report import Report
 from dagrpo.params.reward import Reward
@@ -24,7 +25,9 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Runtime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.rewards.components import COMPONENTS
+from dagrpo.visible import sentences, shown
 
 
 class Params(Section):
@@ -119,21 +122,37 @@ def all_keys() -> list[str]:
     return list(_keys(Params()))
 
 
-def _sentences(
-    errors: Iterable[Mapping[str, Any]], source: str, prefix: str = "", part: InvalidPart | None = None
-) -> Iterator[str]:
-    """One sentence per mistake. part: what the prefix leads to, where that has keys of its own."""
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    """What pydantic found, where, and whose keys stand there, where they are a plug-in's."""
+
+    error: Mapping[str, Any]
+    prefix: str
+    part: InvalidPart | None
+
+    def sentence(self, source: str) -> str:
+        """What to do about it."""
+        inside = ".".join(str(each) for each in self.error["loc"])
+        key = self.prefix + inside
+        if self.error["type"] == "extra_forbidden":
+            return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part)}."
+        if self.error["type"] == "value_error":
+            return f"{source}: {str(self.error['ctx']['error']).removesuffix('.')}."
+        message = self.error["msg"]
+        return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}."
+
+
+def _mistakes(
+    errors: Iterable[Mapping[str, Any]], prefix: str = "", part: InvalidPart | None = None
+) -> Iterator[_Mistake]:
+    """Every mistake, those inside plug-ins one by one. part: what the prefix leads to, where that has keys of its own."""
     for error in errors:
-        inside = ".".join(str(each) for each in error["loc"])
-        key, mistake = prefix + inside, error.get("ctx", {}).get("error")
-        if isinstance(mistake, InvalidPart):
-            yield from _sentences(mistake.errors, source, f"{key}.", mistake)
-        elif error["type"] == "extra_forbidden":
-            yield f"{source}: unknown key `{key}`: {_hint(inside, prefix, part)}."
-        elif error["type"] == "value_error":
-            yield f"{source}: {str(mistake).removesuffix('.')}."
+        inner = error.get("ctx", {}).get("error")
+        if isinstance(inner, InvalidPart):
+            key = prefix + ".".join(str(each) for each in error["loc"])
+            yield from _mistakes(inner.errors, f"{key}.", inner)
         else:
-            yield f"{source}: `{key}` is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+            yield _Mistake(error, prefix, part)
 
 
 def _hint(key: str, prefix: str, part: InvalidPart | None) -> str:
@@ -148,39 +167,13 @@ def _hint(key: str, prefix: str, part: InvalidPart | None) -> str:
 
 
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
-    """Check values against the schema; UserError holds one sentence per mistake."""
+    """Check values against the schema; UserError holds one sentence per mistake, or the first ones and their number."""
+    require_plain(values, source)
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise UserError("\n".join(_sentences(error.errors(), source))) from None
-
-
-class _OneOfEachKey(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the second one would win, and its neighbours be forgotten."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; UserError names the file when it is missing, not YAML, or not a mapping."""
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_OneOfEachKey)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
-    except (PermissionError, IsADirectoryError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}): correct its permissions, or move it away."
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist
-        line = " ".join(str(error).split())
-        raise UserError(f"{path} is not valid YAML ({line}): correct it, or write it anew with `dagrpo use`.") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} does not hold sections: `dagrpo use arithmetic_tiny` writes a new one.")
-    return values
+        mistakes = list(_mistakes(error.errors(include_url=False)))
+    raise UserError(sentences((mistake.sentence(source) for mistake in mistakes), len(mistakes)))
 
 
 def read_params(path: Path) -> Params:

@@ -5,35 +5,35 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import Section
+from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 
 
 class Training(Section):
-    steps: Annotated[int, Field(ge=1)] = Field(120, description="GRPO steps: sample, grade, update.")
-    prompts_per_step: Annotated[int, Field(ge=1)] = Field(32, description="Distinct prompts per step.")
-    samples_per_prompt: Annotated[int, Field(ge=2)] = Field(8, description="Completions per prompt: the group of GRPO.")
-    mini_batches: Annotated[int, Field(ge=1)] = Field(
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(120, description="GRPO steps: sample, grade, update.")
+    prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        32, description="Distinct prompts per step."
+    )
+    samples_per_prompt: Annotated[int, Field(ge=2, le=65_536)] = Field(
+        8, description="Completions per prompt: the group of GRPO."
+    )
+    mini_batches: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         1, description="Optimizer updates per step; divides prompts_per_step."
     )
-    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate of AdamW.")
-    learning_rate_warmup_steps: Annotated[int, Field(ge=0)] = Field(
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-4, description="Peak learning rate of AdamW.")
+    learning_rate_warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         10, description="Updates of linear warm-up; constant after that."
     )
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW weight decay.")
-    max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Gradients are clipped to this norm.")
-    max_prompt_tokens: Annotated[int, Field(ge=1)] = Field(
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="AdamW weight decay.")
+    max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         64, description="A longer prompt is an error that names the row."
     )
     order: Literal["shuffled", "easy_first"] = Field(
         "shuffled",
         description="Order of the problems in each epoch; easy_first: by falling pass rate, equal ones shuffled (a curriculum).",
     )
-    min_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="Leave out problems with a known pass rate below this."
-    )
-    max_pass_rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        1.0, description="Leave out problems with a known pass rate above this."
-    )
+    min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
+    max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, write_json, write_parquet
 from dagrpo.params.base import Section
 from dagrpo.params.data import Data
@@ -49,6 +50,7 @@ def prepare(
     others = [name for name in evaluate if name != task] if problems.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}
     card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
+    _require_some_left(problems, card)
     with atomic_folder(folder) as temporary:
         for split, examples in sieve.kept.items():
             write_parquet(temporary / f"{split}.parquet", to_table(examples))
@@ -56,6 +58,19 @@ def prepare(
         write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
     return card
+
+
+def _require_some_left(problems: Problems, card: Card) -> None:
+    """UserError where nothing is left of a split that had problems: no stage after this could work on it."""
+    for split in ("train", "test"):
+        had = bool(problems.splits.get(split)) or (split == "test" and problems.held_out)
+        if had and not card.counts[split]:
+            reasons = {key.partition(": ")[2]: count for key, count in card.dropped.items() if key.startswith(split)}
+            told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+            raise UserError(
+                f"task {card.task}: no {split} problem is left ({told}): change the parameters of `data` that drop them, "
+                "or the data."
+            )
 
 
 def sift(

@@ -7,7 +7,7 @@ any becomes a Python object.
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 from dagrpo.errors import UserError
 from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source, to_row
+from dagrpo.visible import sentence
 
 BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once
+LONGEST_LINE = 64 << 20  # bytes
 BUFFER_BYTES = 1 << 20  # of a column, which would otherwise be read whole
 
 Numbered = tuple[int, Mapping[str, Any]]  # row number from 1, column -> value
@@ -64,18 +66,29 @@ class Reader:
 
 def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
     with path.open("rb") as file:  # bytes: a text may hold other line separators
-        if not any(line.strip() for line in file):
+        if not any(line.strip() for line in _whole_lines(file, label)):
             raise UserError(f"{label} is empty: replace it with a complete copy of {source.repository}.")
         file.seek(0)
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(_whole_lines(file, label), start=1):
             yield number, _parse(label, number, line)
+
+
+def _whole_lines(file: BinaryIO, label: str) -> Iterator[bytes]:
+    """A line at a time. UserError where one is so long that it would fill the memory."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise UserError(f"{label}, line {number} has more than {LONGEST_LINE >> 20} MiB: correct the file.")
+        yield line
 
 
 def _parse(label: str, number: int, line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number of over 4,300 digits
-        raise UserError(f"{label}, line {number} is not valid JSON ({error}): correct the file.") from None
+        fault = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(sentence(f"{label}, line {number} is not valid JSON ({fault}): correct the file.")) from None
     if not isinstance(values, dict):
         raise UserError(
             f"{label}, line {number} is {type(values).__name__}, not an object with named fields: correct the file."
@@ -91,14 +104,21 @@ def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.R
     try:
         with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
             columns = [name for name in file.schema_arrow.names if name in wanted]
+            _require_once(columns, label)
             for batch in file.iter_batches(size, columns=columns):
+                batch.validate(full=True)  # texts that are not UTF-8, offsets that lead nowhere
                 yield start, batch
                 start += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"{label} is not a Parquet file that can be read ({reason}): replace it with a complete copy of {source.repository}."
-        ) from None
+        fault = f"{label} is not a Parquet file that can be read ({reason})"
+        raise UserError(sentence(f"{fault}: replace it with a complete copy of {source.repository}.")) from None
+
+
+def _require_once(columns: Sequence[str], label: str) -> None:
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{label} has two columns called `{twice}`: rename one of them.")
 
 
 def _numbered(source: Source, batch: pa.RecordBatch, start: int, seen: Set[Identity]) -> list[Numbered]:

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
+from dagrpo.visible import sentence, shown
+
+LONGEST_TEXT = 1_000_000  # characters: more than the longest prompt of any model
+MOST_INTEGERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Row:
         text = str(value)
         if not text.strip():
             raise self.error(field, "is empty")
+        if len(text) > LONGEST_TEXT:
+            raise self.error(field, f"has {len(text):,} characters, which is more than {LONGEST_TEXT:,}")
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -43,14 +49,16 @@ class Row:
         """A whole number, written as one."""
         value = self.fields[field]
         if not _is_integer(value):
-            raise self.error(field, f"is {type(value).__name__}, not an integer")
+            raise self.error(field, f"is {type(value).__name__}, not an integer of 64 bits")
         return int(value)
 
     def integers(self, field: str) -> tuple[int, ...]:
         """A list of whole numbers, at least one."""
         value = self.fields[field]
         if not isinstance(value, list) or not value or not all(_is_integer(item) for item in value):
-            raise self.error(field, f"is {str(value)[:40]!r}, not a list of integers")
+            raise self.error(field, f"is {shown(value)}, not a list of integers of 64 bits")
+        if len(value) > MOST_INTEGERS:
+            raise self.error(field, f"holds {len(value):,} integers, which is more than {MOST_INTEGERS}")
         return tuple(value)
 
     def share(self, field: str) -> float | None:
@@ -59,7 +67,7 @@ class Row:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self.error(field, f"is {str(value)[:40]!r}, not a number from 0 to 1")
+            raise self.error(field, f"is {shown(value)}, not a number from 0 to 1")
         return float(value)
 
     def images(self, field: str) -> tuple[bytes, ...]:
@@ -89,7 +97,7 @@ class Row:
 
 def fault_in(file: str, number: int, field: str, fault: str) -> UserError:
     """The one form of every complaint about raw data."""
-    return UserError(f"{file}, row {number}, field `{field}` {fault}: correct the file.")
+    return UserError(sentence(f"{file}, row {number}, field `{field}` {fault}: correct the file."))
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:
@@ -108,4 +116,4 @@ def value_at(values: Mapping[str, Any], path: str) -> Any:
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63

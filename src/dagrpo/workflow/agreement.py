@@ -22,7 +22,8 @@ from dagrpo.execution.record import provenances_of
 from dagrpo.execution.whole import is_whole
 from dagrpo.files import digest_of, read_json, sha256_of
 from dagrpo.params.overlay import OVERRIDE, flat, with_overrides
-from dagrpo.params.schema import Params, parse, read_yaml
+from dagrpo.params.schema import Params, parse
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, opened, planned

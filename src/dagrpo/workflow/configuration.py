@@ -9,7 +9,8 @@ from snakemake.exceptions import WorkflowError
 from dagrpo.errors import UserError
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.overlay import with_overrides
-from dagrpo.params.schema import Params, read_yaml
+from dagrpo.params.schema import Params
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.workflow.forms import parse_with_tasks, require_rollouts
 
 PARAMS = Path("params.yaml")

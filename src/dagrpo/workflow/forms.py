@@ -5,22 +5,26 @@ from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.params.evaluation import Evaluation
+from dagrpo.params.plain import require_plain
+from dagrpo.params.plugged import LONGEST_NAME
 from dagrpo.params.schema import Params, parse
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.tasks.registry import TASKS, get_task
+from dagrpo.visible import MOST_TOLD, sentence, sentences
 
 
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Parameters whose tasks are known and fit. UserError holds every mistake that can be told at once, a sentence each."""
+    require_plain(values, source)
     unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
-    told = [f"{source}: {sentence}" for sentence in unknown.values()]
+    told = [f"{source}: {mistake}" for mistake in unknown.values()]
     try:
         params = parse(_as_meant(values, unknown), source)
     except UserError as error:
-        raise UserError("\n".join([*told, str(error)])) from None
+        raise UserError("\n".join([*map(sentence, told), str(error)])) from None
     if told:
-        raise UserError("\n".join(told))
+        raise UserError(sentences(told, len(told)))
     require_fitting_tasks(params)
     return params
 
@@ -33,7 +37,7 @@ def require_fitting_tasks(params: Params) -> None:
         *_tasksets(params),
     ]
     if mistakes:
-        raise UserError("\n".join(mistakes))
+        raise UserError(sentences(mistakes, len(mistakes)))
 
 
 def _unknown(params: Params) -> Iterator[str]:
@@ -84,7 +88,7 @@ def _mistake(task: str) -> UserError | None:
 
 
 def _names(values: Mapping[str, Any]) -> list[str]:
-    """The tasks that unchecked values name, each once; what is not a name is the schema's to refuse."""
+    """The first tasks that unchecked values name, each once; what is not a name is the schema's to refuse."""
     experiment = values.get("experiment")
     if not isinstance(experiment, Mapping):
         return []
@@ -92,7 +96,8 @@ def _names(values: Mapping[str, Any]) -> list[str]:
     for key in ("evaluate", "tasks"):
         several = experiment.get(key)
         named += several if isinstance(several, list) else []
-    return list(dict.fromkeys(name for name in named if isinstance(name, str)))
+    texts = (name for name in named if isinstance(name, str) and len(name) <= LONGEST_NAME)
+    return list(dict.fromkeys(texts))[:MOST_TOLD]
 
 
 def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from dagrpo.files import atomic_file, write_text
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import Change, changes
 from dagrpo.params.presets import composed, experiments, preset_text
-from dagrpo.params.schema import Params, read_yaml
+from dagrpo.params.schema import Params
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.workflow.dvc_file import keep_current
 from dagrpo.workflow.forms import require_fitting_tasks
 
 PARAMS = Path("params.yaml")
+MOST_SHOWN = 200  # changes
 WRITTEN = STATES / "params.sha256"  # of the params.yaml that this command wrote last
 
 
@@ -63,8 +65,11 @@ def _show_what_changes(new: Params) -> None:
     except UserError as error:
         _say(f"What changes cannot be shown: {error}")
         return
-    for change in changes(old, new):
+    found = changes(old, new)
+    for change in found[:MOST_SHOWN]:
         _console().print(_line(change))
+    if len(found) > MOST_SHOWN:
+        _say(f"... and {len(found) - MOST_SHOWN:,} more.")
 
 
 def _line(change: Change) -> Text:

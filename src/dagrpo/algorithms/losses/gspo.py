@@ -18,8 +18,12 @@ WIDEST = 0.1  # the ratio is a geometric mean over hundreds of tokens: nothing i
 class Config(Choice):
     """GSPO: the ratio of each sequence, the geometric mean of its tokens' ratios, is clipped."""
 
-    clip_low: Annotated[float, Field(gt=0)] = Field(3e-4, description="The ratio is clipped below at 1 - clip_low.")
-    clip_high: Annotated[float, Field(gt=0)] = Field(4e-4, description="The ratio is clipped above at 1 + clip_high.")
+    clip_low: Annotated[float, Field(gt=0, le=1000)] = Field(
+        3e-4, description="The ratio is clipped below at 1 - clip_low."
+    )
+    clip_high: Annotated[float, Field(gt=0, le=1000)] = Field(
+        4e-4, description="The ratio is clipped above at 1 + clip_high."
+    )
 
     @model_validator(mode="after")
     def _clip_is_for_a_sequence(self) -> Self:

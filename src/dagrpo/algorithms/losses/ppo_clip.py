@@ -20,7 +20,9 @@ class Config(Choice):
     clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="The ratio is clipped below at 1 - clip_low."
     )
-    clip_high: Annotated[float, Field(gt=0)] = Field(0.2, description="The ratio is clipped above at 1 + clip_high.")
+    clip_high: Annotated[float, Field(gt=0, le=1000)] = Field(
+        0.2, description="The ratio is clipped above at 1 + clip_high."
+    )
 
     @model_validator(mode="after")
     def _clip_is_ordered(self) -> Self:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
+from dagrpo.params.base import Factor, Section
 from dagrpo.plugins import Plugins
 from dagrpo.records import Attempt, Verdict
 
@@ -17,7 +17,7 @@ from dagrpo.records import Attempt, Verdict
 class Weighted(Section):
     """Parameters of one component. Its Config adds keys of its own."""
 
-    weight: float = Field(1.0, description="Factor of the component in the reward; at 0 it is not computed.")
+    weight: Factor = Field(1.0, description="Factor of the component in the reward; at 0 it is not computed.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

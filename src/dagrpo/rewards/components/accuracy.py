@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from dagrpo.params.base import Factor
 from dagrpo.records import Verdict
 from dagrpo.rewards.components import Component, Judged, Weighted
 
@@ -11,10 +12,10 @@ from dagrpo.rewards.components import Component, Judged, Weighted
 class Config(Weighted):
     """The answer: the price of its verdict."""
 
-    correct: float = Field(1.0, description="Price of a right answer.")
-    wrong: float = Field(0.0, description="Price of a wrong answer.")
-    missing: float = Field(0.0, description="Price when there is no answer to read.")
-    unverifiable: float = Field(
+    correct: Factor = Field(1.0, description="Price of a right answer.")
+    wrong: Factor = Field(0.0, description="Price of a wrong answer.")
+    missing: Factor = Field(0.0, description="Price when there is no answer to read.")
+    unverifiable: Factor = Field(
         0.0, description="Price of an answer that could not be compared within reward.verify_seconds."
     )
 

@@ -5,13 +5,14 @@ from typing import Annotated
 from pydantic import Field
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import MOST_TOKENS
 from dagrpo.rewards.components import Component, Judged, Weighted
 
 
 class Config(Weighted):
     """0 to -1 over the last tokens of a turn before rollout.max_new_tokens (DAPO)."""
 
-    buffer: Annotated[int, Field(ge=1)] = Field(
+    buffer: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         4, description="Tokens before rollout.max_new_tokens over which the penalty grows from 0 to 1."
     )
 

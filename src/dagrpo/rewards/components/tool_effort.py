@@ -10,8 +10,8 @@ from dagrpo.rewards.components import Component, Judged, Weighted
 class Config(Weighted):
     """A credit for every tool turn and the answer after it, unless the answer is right (ReTool)."""
 
-    per_turn: Annotated[float, Field(gt=0)] = Field(0.1, description="Credit for each such turn.")
-    most: Annotated[float, Field(gt=0)] = Field(0.4, description="Most credit for an attempt.")
+    per_turn: Annotated[float, Field(gt=0, le=1000)] = Field(0.1, description="Credit for each such turn.")
+    most: Annotated[float, Field(gt=0, le=1000)] = Field(0.4, description="Most credit for an attempt.")
 
 
 def tool_effort(judged: Judged, config: Config) -> float:

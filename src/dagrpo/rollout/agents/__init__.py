@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import Field
 
-from dagrpo.params.base import Section
+from dagrpo.params.base import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
@@ -30,26 +30,26 @@ OWN_LOOP = "tool_agent"  # whose attempts have one turn where a problem has neit
 class Limits(Choice):
     """What an attempt may take at most: the keys of every agent. Its Config adds keys of its own."""
 
-    max_turns: Annotated[int, Field(ge=1)] = Field(8, description="Turns of the policy.")
-    max_tokens: Annotated[int, Field(ge=1)] | None = Field(
+    max_turns: Annotated[int, Field(ge=1, le=10_000)] = Field(8, description="Turns of the policy.")
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
         None,
         description="Tokens of a trajectory, its prompt and all results included; null: as many as the model takes.",
     )
-    max_result_characters: Annotated[int, Field(ge=16)] = Field(
+    max_result_characters: Annotated[int, Field(ge=16, le=MOST_CHARACTERS)] = Field(
         2000, description="Characters of a tool's result; what is longer is cut."
     )
     keep_of_result: Literal["head", "tail", "both"] = Field("both", description="What of a long result is kept.")
-    parallel_calls: Annotated[int, Field(ge=1)] = Field(
+    parallel_calls: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         4, description="Calls of one turn that run at the same time; all are answered, in their order."
     )
-    call_seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds for one call.")
-    seconds: Annotated[float, Field(gt=0)] = Field(
+    call_seconds: Seconds = Field(30.0, description="Seconds for one call.")
+    seconds: Seconds = Field(
         1800.0, description="Seconds for one trajectory, without those that it waits for the engine."
     )
-    call_retries: Annotated[int, Field(ge=0)] = Field(
+    call_retries: Annotated[int, Field(ge=0, le=100)] = Field(
         2, description="How often a call is made again that failed through no fault of the policy."
     )
-    max_excluded: Annotated[float, Field(ge=0, le=1)] = Field(
+    max_excluded: Share = Field(
         0.1, description="Share of a step's trajectories that may be excluded for such failures; more stop the run."
     )
     require_calls: bool = Field(

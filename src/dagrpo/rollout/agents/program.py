@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import Texts
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ TAIL = 1 << 16  # of which the last line is looked for here
 class Config(Limits):
     """A program of your own that asks the policy through OpenAI's protocol."""
 
-    command: Annotated[list[str], Field(min_length=1)] = Field(
+    command: Annotated[list[str], Field(min_length=1, max_length=1000)] = Field(
         ["python", "agent.py"], description="The program and its arguments, started where dagrpo was."
     )
     serve: bool = Field(
         False,
         description="One program for all attempts, a JSON line each way per attempt; else one process per attempt.",
     )
-    keep_variables: list[str] = Field(
+    keep_variables: Texts = Field(
         [], description="Environment variables that the program gets although they look like secrets."
     )
 

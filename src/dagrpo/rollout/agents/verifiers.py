@@ -12,10 +12,11 @@ import sysconfig
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dagrpo.params.base import Unchecked
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Config(Limits):
     """A taskset of the package `verifiers` (0.4)."""
 
     taskset: str = Field("", description="Module of the taskset, on PYTHONPATH or installed in the environment.")
-    parameters: dict[str, Any] = Field({}, description="Of the taskset.")
+    parameters: Unchecked = Field({}, description="Of the taskset.")
     harness: str = Field("null", description="Which of the package's agents asks the policy.")
     lock: str = Field("requirements/verifiers.lock", description="Packages of the environment.")
     environment: str = Field(".venv-verifiers", description="Folder of the environment; made when first needed.")

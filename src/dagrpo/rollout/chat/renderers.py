@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -43,13 +43,16 @@ Family = Literal[
     "qwen3.8",
 ]
 
+_Whole = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+_Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+
 
 class Config(Choice):
     """A family of models that the library `renderers` writes and reads."""
 
     name: Literal["renderers"] = Field("renderers", description="A family's renderer of the library `renderers`.")
     family: Family = Field(description="Which family. It is never guessed from the model's name.")
-    options: dict[str, str | int | float | bool] = Field(
+    options: Annotated[dict[str, str | bool | _Whole | _Number], Field(max_length=100)] = Field(
         default_factory=dict, description="Options of the family's renderer, such as {enable_thinking: false}."
     )
 

@@ -6,10 +6,11 @@ verl offers the same under the names calc_gsm8k_reward and calc_geo3k_reward.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
+from dagrpo.params.base import Seconds
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rollout.tools import (
@@ -32,9 +33,7 @@ FUNCTION = function_of_text("answer_check", DESCRIPTION, "answer", "The final an
 class Config(ToolSection):
     """Tells whether an answer is right."""
 
-    verify_seconds: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="Seconds math-verify may take for an answer."
-    )
+    verify_seconds: Seconds = Field(2.0, description="Seconds math-verify may take for an answer.")
 
 
 class AnswerCheck(StatelessTool):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import MOST_CHARACTERS, MOST_PROCESSES, Seconds
 from dagrpo.rollout.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
 
 FUNCTION = function_of_text(
@@ -25,13 +26,15 @@ class Config(ToolSection):
         "per_call",
         description="per_call: a program begins with nothing; session: it knows the trajectory's earlier ones.",
     )
-    seconds: Annotated[float, Field(gt=0)] = Field(10.0, description="Seconds for one program.")
-    memory_mb: Annotated[int, Field(ge=64)] = Field(512, description="MiB for all processes of a program.")
-    max_output_characters: Annotated[int, Field(ge=16)] = Field(
+    seconds: Seconds = Field(10.0, description="Seconds for one program.")
+    memory_mb: Annotated[int, Field(ge=64, le=1 << 24)] = Field(512, description="MiB for all processes of a program.")
+    max_output_characters: Annotated[int, Field(ge=16, le=MOST_CHARACTERS)] = Field(
         16384, description="Characters that a program may print; one that prints more is stopped."
     )
-    processes: Annotated[int, Field(ge=1)] = Field(16, description="Processes and threads of a program.")
-    parallel: Annotated[int, Field(ge=1)] | None = Field(
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
+        16, description="Processes and threads of a program."
+    )
+    parallel: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] | None = Field(
         None, description="Programs that run at the same time; null: as many as there are CPU cores."
     )
     sandbox_fusion: str | None = Field(

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import Seconds, Texts
 from dagrpo.rollout.toolbox.mcp_connection import Address, Connection, offered
 from dagrpo.rollout.tools import (
     CallContext,
@@ -22,15 +23,13 @@ from dagrpo.rollout.tools import (
 class Config(ToolSection):
     """The tools of an MCP server."""
 
-    command: list[str] = Field(
-        [], description="The program and its arguments; it is started once, and speaks over stdio."
-    )
-    environment: list[str] = Field(
+    command: Texts = Field([], description="The program and its arguments; it is started once, and speaks over stdio.")
+    environment: Texts = Field(
         [], description="Names of variables that the program is given beside PATH, HOME and the like."
     )
     url: str | None = Field(None, description="Of a server that runs already, in the place of a command.")
-    functions: list[str] = Field([], description="Names of the tools to offer; []: all.")
-    seconds: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds to start and to say what it offers.")
+    functions: Texts = Field([], description="Names of the tools to offer; []: all.")
+    seconds: Seconds = Field(30.0, description="Seconds to start and to say what it offers.")
 
 
 class McpTool(StatelessTool):

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field, validate_call
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import Texts
 from dagrpo.rollout.toolbox.described import described
 from dagrpo.rollout.toolbox.own_code import answer_of, imported
 from dagrpo.rollout.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
@@ -21,7 +22,7 @@ KEY = "rollout.tools.python_functions.functions"
 class Config(ToolSection):
     """Plain Python functions."""
 
-    functions: list[str] = Field([], description="Import paths, such as my_lab.tools:add.")
+    functions: Texts = Field([], description="Import paths, such as my_lab.tools:add.")
     repeatable: bool = Field(False, description="The same arguments give the same result; false: results are recorded.")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import Seconds
 from dagrpo.rollout.tools import OpenTool, Tool, ToolPlace, ToolSection, function_of_text
 from dagrpo.search import MOST_RESULTS
 from dagrpo.search.client import Limits, SearchClient
@@ -31,9 +32,13 @@ class Config(ToolSection):
         "documents",
         description="documents: `Doc 1 (Title: ...)` before each text, as verl writes it; plain: the texts alone.",
     )
-    seconds: Annotated[float, Field(gt=0)] = Field(8.0, description="Seconds for one request to the server.")
-    retries: Annotated[int, Field(ge=0)] = Field(2, description="How often a request that failed is sent again.")
-    cached: Annotated[int, Field(ge=1)] = Field(10_000, description="Queries to the server whose results are kept.")
+    seconds: Seconds = Field(8.0, description="Seconds for one request to the server.")
+    retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        2, description="How often a request that failed is sent again."
+    )
+    cached: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
+        10_000, description="Queries to the server whose results are kept."
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

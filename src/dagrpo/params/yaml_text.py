@@ -1,0 +1,122 @@
+"""YAML that Snakemake (YAML 1.1), DVC (YAML 1.2) and we read alike, within limits: a mapping, or one sentence.
+
+Refused are also what the two versions read differently, aliases, and a key that stands twice. Not here: what the keys
+are called, and what they may hold.
+"""
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from dagrpo.errors import UserError
+from dagrpo.params.plain import DEEPEST, MOST_VALUES, require_plain
+from dagrpo.visible import one_line, shown
+
+LARGEST_FILE = 100_000  # bytes: a params.yaml with all its comments has 15,000
+TEMPLATE = "__use_yte__"  # Snakemake takes a file with this key for a program, and runs it
+_SAME_IN_BOTH = {  # what YAML 1.1 takes for this, and 1.2 as well
+    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    "int": re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"),
+    "float": re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+    "null": re.compile(r"~|null|Null|NULL|"),
+    "str": re.compile(r"(?!0o[0-7]+$).*", re.DOTALL),  # 1e-4, a number in 1.2 alone: a section reads it as one
+}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; UserError names the file when it is missing, not YAML, not a mapping, or beyond the limits."""
+    values = yaml_value(
+        _text(path), str(path), f"{path} is not valid YAML", "correct it, or write it anew with `dagrpo use`"
+    )
+    if not isinstance(values, dict):
+        raise UserError(f"{path} does not hold sections: `dagrpo use arithmetic_tiny` writes a new one.")
+    if TEMPLATE in values:
+        raise UserError(f"{path}: `{TEMPLATE}` would have Snakemake run the file as a program: remove that key.")
+    return values
+
+
+def yaml_value(text: str, source: str, complaint: str, remedy: str) -> Any:
+    """What a YAML text says. UserError, made of the complaint and the remedy, when it is none within the limits."""
+    try:
+        value = yaml.load(text, Loader=_Careful)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what a tag says of a value is not true
+        raise UserError(f"{complaint} ({_reason(error)}): {remedy}.") from None
+    require_plain(value, source)
+    return value
+
+
+def _reason(error: Exception) -> str:
+    """In which line, and what; without the lines that PyYAML quotes."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {one_line(error.problem or str(error.context), 200)}"
+    return one_line(str(error), 200)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} cannot be read (it is a folder or a device): move it away.")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: `dagrpo use arithmetic_tiny` writes one.") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be read ({reason}): correct its permissions, or move it away.") from None
+    if len(content) > LARGEST_FILE:
+        raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes: write it anew with `dagrpo use`.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not valid YAML (it is not UTF-8): save it as UTF-8.") from None
+
+
+class _Careful(yaml.SafeLoader):
+    """Of plain YAML alone: no aliases, nothing that YAML 1.1 and 1.2 read differently, few levels, each key once."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._level = 0
+        self._nodes = 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise self._refusal("it refers to another place: write the value out")
+        if self._level > DEEPEST:
+            raise self._refusal(f"it has more than {DEEPEST} levels")
+        if self._nodes > MOST_VALUES:
+            raise self._refusal(f"it has more than {MOST_VALUES:,} keys and values")
+        self._level, self._nodes = self._level + 1, self._nodes + 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
+
+    def _refusal(self, problem: str) -> ConstructorError:
+        return ConstructorError(None, None, problem, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+
+    def compose_scalar_node(self, anchor: dict[Any, Node]) -> ScalarNode:
+        is_plain = self.peek_event().implicit[0]  # type: ignore[no-untyped-call]
+        node = super().compose_scalar_node(anchor)
+        kind = node.tag.rpartition(":")[2]
+        same = _SAME_IN_BOTH.get(kind)
+        if is_plain and kind != "merge" and (same is None or not same.fullmatch(node.value)):
+            advice = "YAML 1.1 and 1.2 read it differently: put it in quotes, or write a decimal number, true or false"
+            raise ConstructorError(None, None, f"{shown(node.value)}: {advice}", node.start_mark)
+        return node
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """The second of two equal keys would win, and its neighbours be forgotten."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, ScalarNode):
+                if key.value in seen:
+                    raise ConstructorError(
+                        None, None, f"the key {one_line(key.value, 80)} stands twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,120 @@
+"""What is no plain YAML within limits is refused in a sentence, and what is accepted every reader takes for the same."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from dagrpo.errors import UserError
+from dagrpo.params.yaml_text import LARGEST_FILE, read_yaml
+
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+
+
+def _refused(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        read_yaml(path)
+    sentence = str(caught.value)
+    assert str(path) in sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 500
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("training: {steps: 1_000}", "line 1: '1_000': YAML 1.1 and 1.2 read it differently"),
+        ("training:\n  steps: 010", "line 2: '010'"),
+        ("training: {steps: 0o10}", "'0o10'"),
+        ("training: {steps: 1:30}", "'1:30'"),
+        ("reward: {permuted: yes}", "'yes'"),
+        ("on: 1", "'on'"),
+        ("experiment: {name: 2024-01-01}", "'2024-01-01'"),
+        ("training: {steps: =}", "'='"),
+        (LAUGHS, "line 2: it refers to another place: write the value out"),
+        ("a: &a [*a]", "it refers to another place"),
+        ("a: " + "[" * 90_000, "it has more than 16 levels"),
+        ("a: " + "{a: " * 20_000, "it has more than 16 levels"),
+        ("training: {steps: 1, steps: 2}", "line 1: the key steps stands twice"),
+        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor for the tag"),
+        ("a: !!python/name:os.system", "could not determine a constructor for the tag"),
+        ("a: !!binary aGFsbG8=", "`a` is b'hallo': write a number, a text"),
+        ("a: !!set {b}", "`a` is {'b'}: write a number, a text"),
+        ("a: !!int 'x'", "invalid literal"),
+        ("a: " + "9" * 5000, "Exceeds the limit"),
+        ("a: 0x" + "f" * 5000, "`a` is an integer of 20,000 bits: give a number of at most 64 bits"),
+        ("a: .nan", "`a` is nan: input should be a finite number"),
+        ("a: -.inf", "`a` is -inf"),
+        ("a: 1.0e+999", "`a` is inf"),
+        ("a: " + "x" * 5000, "`a` has 5,000 characters: give at most 4,096"),
+        ('a: "\\0"', "`a` is '\\u0000', with characters that nobody sees"),
+        ("a: \u202etxt", "`a` is '\\u202etxt', with characters that nobody sees"),
+        ('a: "\\ud800"', "`a` is '\\ud800', with characters that nobody sees"),
+        ("1: 2", "a section is called 1"),
+        ("training: {null: 2}", "a key of `training` is called None"),
+        ("training: {? [a] : 2}", "unhashable key"),
+        ("a" * 5000 + ": 1", "line 1: "),
+        ('"' + "a" * 500 + '": 1', "a section is called 'aaa"),
+        ("a: b\0c", "special characters are not allowed"),
+        ("a:\n\tb: 1", "line 2: found character '\\t'"),
+        ("a: 1\n---\nb: 2", "line 2: but found another document"),
+        ("", "does not hold sections"),
+        ("just text", "does not hold sections"),
+        ("__use_yte__: true\na: 1", "would have Snakemake run the file as a program"),
+        ("{" + ", ".join(f"k{i}: 1" for i in range(9000)) + "}", "it has more than 5,000 keys and values"),
+    ],
+)
+def test_what_is_not_plain_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert words in _refused(path)
+
+
+@pytest.mark.parametrize("content", ["a: é".encode("latin-1"), "a: 1".encode("utf-16"), b"a: \xed\xa0\x80"])
+def test_what_is_not_utf_8_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    assert "(it is not UTF-8): save it as UTF-8" in _refused(path)
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1\n")
+    assert read_yaml(path) == {"a": 1}
+
+
+def test_a_file_of_100_megabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    assert f"more than {LARGEST_FILE:,} bytes" in _refused(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "params.yaml")
+    assert "a folder or a device" in _refused(tmp_path / "params.yaml")
+
+
+_PLAIN = st.text(st.sampled_from("0123456789abcdefoxyestrunlfn._-+:~=<TFNYO"), min_size=1, max_size=7)
+
+
+@settings(max_examples=60)
+@given(_PLAIN)
+def test_what_is_accepted_means_the_same_in_both_versions_of_yaml(
+    tmp_path_factory: pytest.TempPathFactory, scalar: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "scalar.yaml"
+    path.write_text(f"a: {scalar}\n")
+    try:
+        values = read_yaml(path)
+    except UserError:
+        return
+    as_1_1, as_1_2 = yaml.safe_load(path.read_text()), YAML(typ="safe", pure=True).load(path.read_text())
+    assert values == as_1_1
+    if as_1_1 != as_1_2:  # an exponent without a point or a sign, which a section reads as a number
+        assert float(as_1_1["a"]) == as_1_2["a"]
