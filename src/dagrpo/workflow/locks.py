@@ -124,11 +124,10 @@ def _driver() -> Owner:
     """The DVC above this process."""
     for parent in psutil.Process().parents():
         try:
-            words = parent.cmdline()
-        except psutil.Error:  # gone, or somebody else's
+            words, process = parent.cmdline(), Process.running(parent.pid)
+        except (psutil.Error, ProcessLookupError):  # gone, or somebody else's
             continue
         if any(Path(word).name == "dvc" for word in words[:2]):
-            process = Process(pid=parent.pid, started=parent.create_time(), host=Process.current().host)
             return Owner(process=process, command=_command(words[1:] if "python" in words[0] else words))
     return Owner(process=Process.current(), command=_command(sys.argv))
 
