@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
@@ -28,11 +27,11 @@ from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
+from dagrpo.sole import alone_with
 from dagrpo.trainer.whole import require_whole
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
 KEPT_WHILE_RUNNING = 2
-SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER = 60
 _DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_(\d{5,})")
 _SET_ASIDE = "damaged_"
@@ -57,14 +56,8 @@ class SavedState:
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Hold the state for one trainer; UserError when another process has it for longer than a minute."""
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(root / "lock", timeout=SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER):
-            yield
-    except Timeout:
-        raise UserError(
-            f"{root} is in use by another trainer of the same configuration: wait for it, or stop it."
-        ) from None
+    with alone_with(root, root / "lock"):
+        yield
 
 
 def at(root: Path, step: int) -> SavedState:
