@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,12 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 PROGRAM = """
 import os, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
+from dagrpo import sole
 from dagrpo.errors import TransientError, UserError
 from dagrpo.execution import supervisor
 from dagrpo.execution.declaration import Stage
@@ -43,6 +47,11 @@ stage = replace(stage, processes=lambda runtime: int(os.environ.get("TEST_PROCES
 supervisor.all_stages = lambda: {"probe": stage}
 supervisor.main(sys.argv[1:])
 """
+
+# Hears of no signal, as a process that waits in native code.
+DEAF = "import signal; from dagrpo.execution import ancestors; ancestors.SECONDS_TO_END = 0.5; " + (
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+)
 
 
 @pytest.fixture
@@ -155,6 +164,83 @@ def test_a_stage_whose_starter_is_gone_before_it_looks_ends_at_once(command: lis
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
     assert not (tmp_path / "attempts").exists()
+
+
+def test_a_second_stage_with_the_same_outputs_is_told_who_writes_them_and_touches_nothing(
+    command: list[str], tmp_path: Path
+) -> None:
+    first = _run(command, tmp_path, "slow")
+    _wait_until_it_works(tmp_path)
+    shutil.rmtree(tmp_path / ".state")
+    log = (tmp_path / "x.log").read_text()
+    second = _impatient(command, tmp_path)
+    output, _ = second.communicate(timeout=120)
+    assert second.returncode == 1
+    assert re.search(
+        r"(provenance.json|result.txt) is being written by `.*` \(process \d+\): wait for it to end", output
+    )
+    assert (tmp_path / "attempts").read_text() == "x"
+    assert (tmp_path / "x.log").read_text() == log
+    first.terminate()
+    first.communicate(timeout=60)
+
+
+def test_what_a_killed_supervisor_leaves_keeps_its_outputs_until_it_has_ended(
+    command: list[str], tmp_path: Path
+) -> None:
+    first = _run(command, tmp_path, "slow")
+    _wait_until_it_works(tmp_path)
+    (attempt,) = psutil.Process(first.pid).children()
+    attempt.suspend()  # so that it cannot hear that its supervisor has gone
+    first.kill()
+    first.wait()
+    output, _ = _impatient(command, tmp_path).communicate(timeout=120)
+    assert f"(process {attempt.pid}): wait for it to end" in output
+    assert (tmp_path / "attempts").read_text() == "x"
+    attempt.resume()
+    attempt.wait(60)
+
+
+def _impatient(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A second execution that hardly waits for the first."""
+    (folder / "impatient.py").write_text(
+        PROGRAM.replace("supervisor.main", "sole.SECONDS_TO_WAIT = 0.5\nsupervisor.main")
+    )
+    return _run([sys.executable, "impatient.py", *command[2:], "--log", "second.log"], folder, "slow")
+
+
+STARTER = """
+import os, subprocess, sys
+from pathlib import Path
+from dagrpo.execution.ancestors import STARTED_BY, name_as_starter
+os.environ[STARTED_BY] = name_as_starter()
+process = subprocess.Popen([sys.executable, "first_line.py"])
+print(process.pid, flush=True)
+process.wait()
+"""
+FIRST_LINE = """
+import time
+from dagrpo.execution.ancestors import stop_with_the_workflow
+stop_with_the_workflow()
+from pathlib import Path
+Path("started").touch()
+{work}
+"""
+
+
+@pytest.mark.parametrize("work", ["time.sleep(60)", DEAF])
+def test_a_stage_that_still_imports_ends_with_its_starter_whatever_that_is_called(work: str, tmp_path: Path) -> None:
+    (tmp_path / "first_line.py").write_text(FIRST_LINE.format(work=work))
+    starter = subprocess.Popen([sys.executable, "-c", STARTER], cwd=tmp_path, stdout=-1, text=True)
+    assert starter.stdout is not None
+    stage = psutil.Process(int(starter.stdout.readline()))
+    _wait_until_it_works(tmp_path)
+    starter.kill()
+    starter.communicate()
+    deadline = time.monotonic() + 60
+    while stage.is_running() and stage.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_job_file_that_is_gone_is_a_sentence(command: list[str], tmp_path: Path) -> None:

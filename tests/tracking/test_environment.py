@@ -1,12 +1,15 @@
 """What a stage runs in, as tags; and whether its process still runs."""
 
 import hashlib
+import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dagrpo.tracking.environment import Process, environment_tags
@@ -55,8 +58,34 @@ def test_a_process_is_gone_when_it_has_ended_or_its_number_is_used_again() -> No
     me = Process.current()
     assert not me.is_gone
     assert replace(me, started=me.started - 60).is_gone
+    assert replace(me, boot="another boot").is_gone
     assert replace(me, pid=2**22 + 1).is_gone
 
 
 def test_a_process_of_another_machine_may_be_alive() -> None:
     assert not replace(Process.current(), pid=2**22 + 1, host="elsewhere").is_gone
+
+
+def test_a_process_lives_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Process.current()
+    seconds = psutil.boot_time() + 3600  # what a clock set forward by an hour does to it
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: seconds)
+    monkeypatch.setattr("psutil._pslinux.BOOT_TIME", seconds, raising=False)
+    assert psutil.Process().create_time() > time.time()
+    assert not before.is_gone
+
+
+def test_a_process_whose_boot_is_not_known_is_gone_only_with_its_number() -> None:
+    old = Process(pid=Process.current().pid, started=1.7e9, host=Process.current().host)
+    assert not old.is_gone
+    assert replace(old, pid=2**22 + 1).is_gone
+
+
+def test_a_process_that_has_ended_and_is_not_waited_for_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.running(child.pid)
+    before = process.is_gone
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
+    assert (before, process.is_gone) == (False, True)
+    child.communicate()

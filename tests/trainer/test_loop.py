@@ -1,6 +1,7 @@
 """Whole runs with a scripted engine: the order of work, and that an interrupted run leaves the bytes of a whole one."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,41 @@ def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     assert asked == ["load step_2", "generate", "load step_3", "generate"]
     assert runs.bytes_of(run) == runs.bytes_of(whole)
     assert [step for step, _ in reported] == [1, 2, 3, 4]
+
+
+def _flip_a_byte_of_the_weights(state: Path) -> None:
+    (path,) = state.glob("step_00002/*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (_flip_a_byte_of_the_weights, "safetensors is not what was written"),
+        (lambda state: (state / "metrics/step_00001.json").unlink(), "step_00001.json is missing"),
+        (lambda state: (state / "metrics/step_00002.json").write_text("{}"), "step_00002.json is damaged"),
+        (lambda state: (state / "rollouts/step_00001.parquet").write_bytes(b"PAR1"), "parquet has 4 bytes, and"),
+    ],
+)
+def test_what_was_damaged_before_a_run_goes_on_is_made_again_and_told(
+    damage: Callable[[Path], object],
+    fault: str,
+    inputs: Inputs,
+    whole: TrainingRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    runs.execute(run, stop=lambda step: step == 3)
+    damage(run.state)
+    asked, _ = runs.execute(run)
+    assert asked[0] == "load step_0"
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("The state of step 2 cannot")]
+    assert fault in told
+    assert (run.state / "damaged_step_00002_1").is_dir()
 
 
 def test_the_steps_before_an_interruption_are_reported_again_with_their_own_figures(

@@ -1,9 +1,13 @@
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from dagrpo.distributed import single_process
+from dagrpo.sealed import Damaged
 from dagrpo.trainer import state
 from dagrpo.trainer.optimizer import adamw, apply_gradients
 
@@ -79,3 +83,111 @@ def test_notes_are_kept_with_the_state(tmp_path: Path) -> None:
     model, optimizer = _fresh()
     state.save(tmp_path, 1, model, optimizer, single_process(), notes=[{"loss": 0.5}])
     assert state.at(tmp_path, 1).notes == [{"loss": 0.5}]
+
+
+def _saved(root: Path, *steps: int) -> None:
+    model, optimizer = _fresh()
+    for step in steps:
+        _trained(1, model, optimizer)
+        state.save(root, step, model, optimizer, single_process())
+
+
+def _weights(folder: Path) -> Path:
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def _flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def _edit(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"notes": "others"}))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "is not what was written (another sha256)": lambda folder: _flip_a_byte(_weights(folder)),
+    "bytes, and": lambda folder: _weights(folder).write_bytes(_weights(folder).read_bytes()[:-1]),
+    "safetensors is missing": lambda folder: _weights(folder).unlink(),
+    "does not belong there": lambda folder: (folder / "shard-00009.safetensors").write_bytes(b""),
+    "state.json is missing": lambda folder: (folder / "state.json").unlink(),
+    "state.json is damaged": _edit,
+    "state.json is of step": lambda folder: (folder / "state.json").write_bytes(
+        (folder.with_name("step_00002") / "state.json").read_bytes()
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGES)
+def test_a_damaged_state_is_set_aside_and_the_one_before_is_taken(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    _saved(tmp_path, 2, 4)
+    DAMAGES[fault](tmp_path / "step_00004")
+    model, optimizer = _fresh()
+    assert state.resume(tmp_path, 9, model, optimizer, single_process()) == 2
+    told = capsys.readouterr().err.splitlines()[0]
+    assert told in caplog.text
+    assert fault in told
+    assert told.startswith("The state of step 4 cannot be used, as ")
+    assert told.endswith(f"it is kept as {tmp_path / 'damaged_step_00004_1'}, and the run goes on from step 2.")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged_step_00004_1", "step_00002"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"sha256": null}'])
+def test_a_description_of_any_bytes_is_a_damaged_one(content: bytes, tmp_path: Path) -> None:
+    _saved(tmp_path, 1)
+    (tmp_path / "step_00001/state.json").write_bytes(content)
+    assert state.latest(tmp_path, 9) is None
+
+
+def test_with_no_whole_state_a_run_starts_from_its_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):  # what was set aside before stays
+        _saved(tmp_path, 1, 2)
+        for name in ("step_00001", "step_00002"):
+            _flip_a_byte(_weights(tmp_path / name))
+        assert state.resume(tmp_path, 9, *_fresh(), single_process()) == 0
+    assert capsys.readouterr().err.count("and the run starts from its first step.") == 4
+    assert len(list(tmp_path.glob("damaged_step_0000?_?"))) == 4
+
+
+def test_what_was_set_aside_does_not_count_as_a_kept_state(tmp_path: Path) -> None:
+    _saved(tmp_path, 1, 2)
+    _flip_a_byte(_weights(tmp_path / "step_00002"))
+    assert state.latest(tmp_path, 9) == state.at(tmp_path, 1)
+    _saved(tmp_path, 3, 4)
+    assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_00003", "step_00004"]
+
+
+def test_a_state_whose_steps_are_not_on_record_is_not_gone_on_from(tmp_path: Path) -> None:
+    def recorded(step: int) -> None:
+        if step > 2:
+            raise Damaged(Path("metrics/step_00003.json"), "is missing")
+
+    _saved(tmp_path, 2, 4)
+    assert state.latest(tmp_path, 9, recorded) == state.at(tmp_path, 2)
+
+
+def test_a_state_that_was_being_removed_when_the_run_was_killed_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _saved(tmp_path, 1, 2)
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda folder: (folder / "state.json").unlink())
+        state.prune(tmp_path, 2, keep=0)
+    assert state.latest(tmp_path, 9) is None
+    assert capsys.readouterr().err == ""
+    state.prune(tmp_path, 2, keep=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_with_other_names_are_no_states(tmp_path: Path) -> None:
+    for name in ("step_x", "step_00003.old", "step_3"):
+        (tmp_path / name).mkdir(parents=True)
+    assert state.latest(tmp_path, 9) is None
+    assert len(list(tmp_path.iterdir())) == 3

@@ -43,8 +43,10 @@ params = checked(config)
 experiment = params.experiment
 a_try = try_of(params, read_params(PARAMS))
 FOLDER = a_try.folder
-if workflow.is_main_process and is_command():
+if is_command():
+    # Also the Snakemake that runs one job on another machine: there it is the one above the stage.
     os.environ[STARTED_BY] = name_as_starter()
+if workflow.is_main_process and is_command():
     told_by_snakemake(lambda: require_current(params))
     if not wants_data_alone():
         told_by_snakemake(lambda: require_trainable(experiment))

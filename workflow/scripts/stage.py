@@ -10,6 +10,9 @@ if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import: the stage's frame listens to Ctrl-C
     use_code_of(Path(__file__).resolve().parents[2])
+    from dagrpo.execution.ancestors import stop_with_the_workflow
+
+    stop_with_the_workflow()  # before the imports, which take seconds
     from dagrpo.execution.supervisor import main
 
     main(sys.argv[1:])

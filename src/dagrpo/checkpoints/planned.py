@@ -3,11 +3,13 @@
 A plan costs no memory and no reading of weights, so what cannot be converted is refused before anything is written.
 """
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,31 @@ def write_planned(folder: Path, file: PlannedFile) -> Path:
     if file.executable:
         path.chmod(0o755)
     return path
+
+
+def write_hashed(folder: Path, file: PlannedFile) -> str:
+    """`write_planned`, and the sha256 of what was written: not read again, but hashed while it is written."""
+    with ThreadPoolExecutor(1) as thread:
+        digest = hashlib.sha256()
+
+        def write(opened: BinaryIO) -> None:
+            file.write(cast(BinaryIO, _Hashed(opened, digest, thread)))
+
+        write_planned(folder, PlannedFile(name=file.name, bytes=file.bytes, write=write, executable=file.executable))
+    return digest.hexdigest()
+
+
+class _Hashed:
+    """A file whose content is hashed by a thread beside the writing."""
+
+    def __init__(self, file: BinaryIO, digest: Any, thread: ThreadPoolExecutor) -> None:
+        self._file, self._digest, self._thread = file, digest, thread
+
+    def write(self, content: bytes) -> int:
+        hashing = self._thread.submit(self._digest.update, content)
+        written = self._file.write(content)
+        hashing.result()
+        return written
 
 
 def write_all(folder: Path, files: Iterable[PlannedFile]) -> None:

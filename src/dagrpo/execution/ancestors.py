@@ -1,4 +1,9 @@
-"""A stage must not outlive the workflow that started it: two trainers would share one state."""
+"""A stage must not outlive the workflow that started it: two trainers would share one state.
+
+Looked after from the first line of a stage on, before its imports, so nothing but the standard library and psutil is
+imported here. Unlike prctl(PR_SET_PDEATHSIG) this sees through the shell in between, and does not mistake the end of one
+of Snakemake's threads for the end of Snakemake.
+"""
 
 import os
 import signal
@@ -10,8 +15,10 @@ from pathlib import Path
 import psutil
 
 SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_TO_END = 60.0  # for a stage that was told to: one that waits in native code does not hear of it
 STARTED_BY = "DAGRPO_STARTED_BY"  # host:pid, set by whoever starts a stage: it may be gone before the stage can look
 STARTERS = frozenset({"snakemake", "dagrpo.launch", "stage.py"})
+_watching = threading.Event()
 
 
 def name_as_starter() -> str:
@@ -20,19 +27,26 @@ def name_as_starter() -> str:
 
 
 def stop_with_the_workflow() -> None:
-    """Send this process SIGTERM when the Snakemake or the launcher above it is gone. Does nothing for a stage run by hand."""
+    """Send this process SIGTERM when the Snakemake or the launcher above it is gone, SIGKILL a minute later.
+
+    Does nothing for a stage run by hand, nor when it is called again.
+    """
+    if _watching.is_set():
+        return
+    _watching.set()
     parents = psutil.Process().parents()
-    if _is_orphan({parent.pid for parent in parents}):
+    named = _named_starter()
+    if named is not None and named not in {parent.pid for parent in parents}:
         os.kill(os.getpid(), signal.SIGTERM)
-    starters = [parent for parent in parents if _is_starter(parent)]
+    starters = [parent for parent in parents if parent.pid == named or _is_starter(parent)]
     if starters:
         threading.Thread(target=_watch, args=(starters,), daemon=True, name="workflow-watch").start()
 
 
-def _is_orphan(parents: set[int]) -> bool:
-    """Whether the starter that the environment names was on this machine and is above us no more."""
+def _named_starter() -> int | None:
+    """The process on this machine that the environment names."""
     host, _, pid = os.environ.get(STARTED_BY, "").partition(":")
-    return host == socket.gethostname() and int(pid) not in parents
+    return int(pid) if host == socket.gethostname() else None
 
 
 def _is_starter(process: psutil.Process) -> bool:
@@ -46,6 +60,8 @@ def _watch(starters: list[psutil.Process]) -> None:
     while all(_is_alive(starter) for starter in starters):
         time.sleep(SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(SECONDS_TO_END)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _is_alive(process: psutil.Process) -> bool:

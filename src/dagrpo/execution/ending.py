@@ -171,5 +171,7 @@ def _finished_steps(stage: Stage) -> int | None:
 
 def _saved_steps(state: Path | None) -> int:
     """The step of the newest whole state that the trainer has saved; 0: none."""
-    saved = [] if state is None else state.glob("step_*/state.json")
-    return max((int(path.parent.name.removeprefix("step_")) for path in saved), default=0)
+    saved = (
+        [] if state is None else [path.parent.name.removeprefix("step_") for path in state.glob("step_*/state.json")]
+    )
+    return max((int(step) for step in saved if step.isdecimal()), default=0)

@@ -21,8 +21,9 @@ from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
 from dagrpo.execution.ending import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
-from dagrpo.execution.record import declared, runtime_of
+from dagrpo.execution.record import declared, outputs_of, runtime_of
 from dagrpo.execution.reuse import taking_over
+from dagrpo.execution.sole_writer import sole_writer
 from dagrpo.execution.threads import fix_threads, threads_of
 from dagrpo.stages import all_stages
 
@@ -35,9 +36,10 @@ def main(arguments: Sequence[str]) -> None:
         stage = all_stages()[declared(options.job)["stage"]]
         fix_threads(threads_of(stage, runtime_of(options.runtime)))
         if options.attempt is not None:
-            frame.run(stage, options)
+            frame.run(stage, options)  # its supervisor holds the outputs, and it inherits that
         else:
-            _supervise(stage, options, arguments)
+            with sole_writer(outputs_of(options).values()) as held:
+                _supervise(stage, options, arguments, held)
     except SystemExit as end:
         own = options.attempt is None and end.code in {MISTAKE, TRANSIENT}
         raise SystemExit(1 if own else end.code) from None
@@ -61,7 +63,7 @@ def _ending_of(stage: Stage, options: argparse.Namespace) -> Ending:
     return Ending(stage, options.seed, options.log, options.attempt or 1, frame.rank())
 
 
-def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], held: Sequence[int]) -> None:
     runtime = runtime_of(options.runtime)
     _ending_of(stage, options).forget()
     taking = taking_over(stage, options)
@@ -76,12 +78,12 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
             return
         launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
-        raise SystemExit(_restarted(stage, command, options))
+        raise SystemExit(_restarted(stage, command, options, held))
 
 
-def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace) -> int:
+def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace, held: Sequence[int]) -> int:
     """The exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
-    attempts, before = Attempts(), ""
+    attempts, before = Attempts(held), ""
     for number in range(1, stage.restarts + 2):
         code = attempts.run((*command, "--attempt", str(number)))
         ending = Ending(stage, options.seed, options.log, number)
@@ -105,9 +107,13 @@ def _say_what_crashed(failure: Failure, how: str, *, goes_on: bool) -> None:
 
 
 class Attempts:
-    """Runs one process after the other, until a signal says to stop: that one is passed on, and no other is started."""
+    """Runs one process after the other, until a signal says to stop: that one is passed on, and no other is started.
 
-    def __init__(self) -> None:
+    Each inherits the descriptors `held`.
+    """
+
+    def __init__(self, held: Sequence[int] = ()) -> None:
+        self._held = held
         self.stopped_by: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         signal.signal(signal.SIGTERM, self._stop)
@@ -117,7 +123,8 @@ class Attempts:
         """The exit code; negative: the signal that ended it."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        self._process = subprocess.Popen(command, env=os.environ | {STARTED_BY: name_as_starter()})
+        environment = os.environ | {STARTED_BY: name_as_starter()}
+        self._process = subprocess.Popen(command, env=environment, pass_fds=self._held)
         if self._is_told_to_stop():  # while it was being started
             self._process.terminate()
         return self._process.wait()

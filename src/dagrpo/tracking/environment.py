@@ -10,27 +10,33 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
-
 from dagrpo.files import sha256_of
 
 PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 GIT_TIMEOUT_SECONDS = 10
-_START_TOLERANCE_SECONDS = 2.0  # start times are read from clocks of coarse resolution
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ZOMBIE = "Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process that cannot be mistaken for a later one with the same number."""
+    """A process that cannot be mistaken for a later one with the same number, nor for another one when the clock is set."""
 
     pid: int
-    started: float  # seconds since 1970
+    started: float  # clock ticks since the machine was booted
     host: str
+    boot: str = ""  # the kernel's id of that boot; "": not known
 
     @classmethod
     def current(cls) -> "Process":
-        return cls(pid=os.getpid(), started=psutil.Process().create_time(), host=socket.gethostname())
+        return cls.running(os.getpid())
+
+    @classmethod
+    def running(cls, pid: int) -> "Process":
+        """A process of this machine. ProcessLookupError: there is none of that number."""
+        _, started = _state_and_start(pid)
+        return cls(pid=pid, started=started, host=socket.gethostname(), boot=_boot())
 
     @property
     def is_here(self) -> bool:
@@ -42,13 +48,30 @@ class Process:
         """True when it certainly runs no more; a process of another machine is given the benefit of the doubt."""
         if not self.is_here:
             return False
-        try:
-            process = psutil.Process(self.pid)
-            started, status = float(process.create_time()), process.status()
-        except psutil.NoSuchProcess:
+        if self.boot and self.boot != _boot():
             return True
-        is_another = abs(started - self.started) > _START_TOLERANCE_SECONDS
-        return is_another or bool(status == psutil.STATUS_ZOMBIE)
+        try:
+            state, started = _state_and_start(self.pid)
+        except ProcessLookupError:
+            return True
+        return state == _ZOMBIE or bool(self.boot and started != self.started)
+
+
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:  # some containers do not show it
+        return "unknown"
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
+    """A process's state and start, in clock ticks since the boot: fields 3 and 22 of proc(5)."""
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(pid) from None
+    fields = stat.rpartition(")")[2].split()  # the name before it may have spaces and brackets
+    return fields[0], int(fields[19])
 
 
 def environment_tags(root: Path) -> dict[str, str]:

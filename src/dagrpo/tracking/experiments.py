@@ -109,9 +109,19 @@ def run_name(record: Mapping[str, Any]) -> str:
 
 def process_tags(process: Process) -> dict[str, str]:
     """The process as tags of its run."""
-    return {"process.pid": str(process.pid), "process.started": repr(process.started), "process.host": process.host}
+    return {
+        "process.pid": str(process.pid),
+        "process.started": repr(process.started),
+        "process.host": process.host,
+        "process.boot": process.boot,
+    }
 
 
 def _process_of(run: MlflowRun) -> Process:
     tags = run.data.tags
-    return Process(pid=int(tags["process.pid"]), started=float(tags["process.started"]), host=tags["process.host"])
+    return Process(
+        pid=int(tags["process.pid"]),
+        started=float(tags["process.started"]),
+        host=tags["process.host"],
+        boot=tags.get("process.boot", ""),
+    )

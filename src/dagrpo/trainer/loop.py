@@ -92,7 +92,8 @@ class Trainer:
     def train(self) -> None:
         """Every step that is not finished yet, then the outputs."""
         run, world, model = self._run, self._world, self._policy.model
-        finished = state.resume(run.state, run.training.steps, model, self._optimizer, world)
+        recorded = self._record.require_whole
+        finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded)
         if world.is_rank_zero:
             for step in range(1, finished + 1):
                 self._report(step, self._equal_rewards.counted(self._record.reported(step)))

@@ -3,22 +3,28 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from dagrpo.files import atomic_folder, link_or_copy, read_json, sha256_of, write_json, write_parquet
+from dagrpo.files import atomic_folder, link_or_copy, sha256_of, write_json, write_parquet
 from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
+from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.gates import logprob_differences
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
+from dagrpo.trainer.whole import require_whole_file
 
 
 class Record:
-    """The steps of a run that may be interrupted. Lives beside the run's state, and is complete up to it."""
+    """The steps of a run that may be interrupted. Lives beside the run's state, and is complete up to it.
+
+    Damaged: a step's files are not what was written. The run then goes on from a state before that step.
+    """
 
     def __init__(self, root: Path) -> None:
         self._rollouts = root / "rollouts"
@@ -27,7 +33,13 @@ class Record:
     def add(self, step: int, rollouts: pa.Table, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
         write_parquet(self._rollouts / _file(step), rollouts)
-        write_json(self._metrics / f"step_{step:05d}.json", {"metrics": dict(metrics), "seconds": dict(seconds)})
+        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": _entry(self._rollouts / _file(step))}
+        write_sealed(self._metrics / f"step_{step:05d}.json", content)
+
+    def require_whole(self, steps: int) -> None:
+        """Check the files of the first steps."""
+        for step in range(1, steps + 1):
+            require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
 
     def metrics(self, step: int) -> dict[str, float]:
         """The metrics of a finished step that belong to its result."""
@@ -45,16 +57,20 @@ class Record:
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:
         """The folder of rollouts, its manifest last: hard links where the disk allows, else copies."""
+        self.require_whole(steps)
         with atomic_folder(manifest.parent) as folder:
             files = {}
-            for name in map(_file, range(1, steps + 1)):
-                link_or_copy(self._rollouts / name, folder / name)
-                files[name] = {"sha256": sha256_of(folder / name), "bytes": (folder / name).stat().st_size}
+            for step in range(1, steps + 1):
+                link_or_copy(self._rollouts / _file(step), folder / _file(step))
+                files[_file(step)] = self._step(step)["rollouts"]
             write_json(folder / manifest.name, {"files": files})
 
-    def _step(self, step: int) -> dict[str, dict[str, float]]:
-        content: dict[str, dict[str, float]] = read_json(self._metrics / f"step_{step:05d}.json")
-        return content
+    def _step(self, step: int) -> dict[str, dict[str, Any]]:
+        return read_sealed(self._metrics / f"step_{step:05d}.json")
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"sha256": sha256_of(path), "bytes": path.stat().st_size}
 
 
 def _file(step: int) -> str:

@@ -3,29 +3,41 @@
 One folder per saved step, written under a temporary name and renamed, so that a killed run finds the last whole one. A
 state belongs to everything that changes a result; it does not depend on how many steps are asked for, on micro-batches
 or on the number of ranks: a run may go on with others of these.
+
+Every file is checked before a run goes on from it. A damaged state is set aside under another name, and the run goes on
+from the one before, or from the start.
 """
 
+import itertools
+import logging
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.console import say
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, read_json, write_json
+from dagrpo.files import atomic_folder
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
+from dagrpo.sole import alone_with
+from dagrpo.trainer.whole import require_whole
 
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
 KEPT_WHILE_RUNNING = 2
-SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER = 60
 _DESCRIPTION = "state.json"
+_NAME = re.compile(r"step_(\d{5,})")
+_SET_ASIDE = "damaged_"
+_PRUNED = ".part"  # of a name that `atomic_folder` would give
+Recorded = Callable[[int], None]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +50,14 @@ class SavedState:
     @property
     def notes(self) -> Any:
         """What was given to `save`."""
-        return read_json(self.folder / _DESCRIPTION)["notes"]
+        return read_sealed(self.folder / _DESCRIPTION)["notes"]
 
 
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Hold the state for one trainer; UserError when another process has it for longer than a minute."""
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(root / "lock", timeout=SECONDS_TO_WAIT_FOR_ANOTHER_TRAINER):
-            yield
-    except Timeout:
-        raise UserError(
-            f"{root} is in use by another trainer of the same configuration: wait for it, or stop it."
-        ) from None
+    with alone_with(root, root / "lock"):
+        yield
 
 
 def at(root: Path, step: int) -> SavedState:
@@ -59,17 +65,64 @@ def at(root: Path, step: int) -> SavedState:
     return SavedState(folder=root / f"step_{step:05d}", step=step)
 
 
-def latest(root: Path, at_most: int) -> SavedState | None:
-    """The newest whole state after at most so many steps, or None for a fresh start."""
-    return max(_saved(root, at_most), key=lambda saved: saved.step, default=None)
+def _nothing_recorded(step: int) -> None:
+    """For a run that keeps nothing beside its states."""
 
 
-def resume(root: Path, steps: int, model: torch.nn.Module, optimizer: torch.optim.AdamW, world: World) -> int:
-    """Load the newest state that a run of so many steps can go on from; returns how many are finished, 0 without one.
+def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> SavedState | None:
+    """The newest whole state after at most so many steps, or None for a fresh start.
 
-    Every rank calls this. UserError: the state cannot be used.
+    `recorded(step)` raises Damaged where what is kept beside a state is not whole up to its step. States that cannot be
+    gone on from are set aside, and told of.
     """
-    newest = latest(root, steps)
+    damages: list[tuple[SavedState, Damaged]] = []
+    whole = None
+    for saved in reversed(_saved(root, at_most)):
+        try:
+            _require_whole(saved)
+            recorded(saved.step)
+        except Damaged as damage:
+            damages.append((saved, damage))
+        else:
+            whole = saved
+            break
+    for rejected, fault in damages:
+        _set_aside(rejected, fault, whole)
+    return whole
+
+
+def _require_whole(saved: SavedState) -> None:
+    path = saved.folder / _DESCRIPTION
+    description = read_sealed(path)
+    if description["step"] != saved.step:
+        raise Damaged(path, f"is of step {description['step']}")
+    require_whole(saved.folder, description["files"], ".safetensors")
+
+
+def _set_aside(saved: SavedState, fault: Damaged, whole: SavedState | None) -> None:
+    """Keep what is left of a state for whoever wants to look at it: it counts as a state no more."""
+    names = (f"{_SET_ASIDE}{saved.folder.name}_{number}" for number in itertools.count(1))
+    aside = next(path for path in map(saved.folder.with_name, names) if not path.exists())
+    saved.folder.rename(aside)
+    then = "the run starts from its first step" if whole is None else f"the run goes on from step {whole.step}"
+    sentence = f"The state of step {saved.step} cannot be used, as {fault.what}: it is kept as {aside}, and {then}."
+    logger.warning(sentence)
+    say(sentence)
+
+
+def resume(
+    root: Path,
+    steps: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.AdamW,
+    world: World,
+    recorded: Recorded = _nothing_recorded,
+) -> int:
+    """Load the newest whole state that a run of so many steps can go on from; returns how many are finished, 0 without one.
+
+    Every rank calls this; `recorded` is that of `latest`. UserError: the state is of another model.
+    """
+    newest = latest(root, steps, recorded) if world.is_rank_zero else None
     finished = int(world.broadcast(newest.step if newest is not None else 0))
     if finished:
         load(at(root, finished), model, optimizer)
@@ -86,18 +139,23 @@ def save(
     `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it.
     """
     with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
-        write_weights(folder, _tensors(model, optimizer))
+        files = write_weights(folder, _tensors(model, optimizer))
         if world.is_rank_zero:
-            write_json(folder / _DESCRIPTION, {"step": step, "notes": notes})
+            entries = {name: asdict(entry) for name, entry in files.items()}
+            write_sealed(folder / _DESCRIPTION, {"step": step, "notes": notes, "files": entries})
     if world.is_rank_zero:
         prune(root, step, KEPT_WHILE_RUNNING)
 
 
 def prune(root: Path, step: int, keep: int) -> None:
     """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run of the same, and stay."""
-    oldest_first = sorted(_saved(root, step), key=lambda saved: saved.step)
+    oldest_first = _saved(root, step)
     for saved in oldest_first[: max(len(oldest_first) - keep, 0)]:
-        shutil.rmtree(saved.folder)
+        saved.folder.rename(
+            root / f".{saved.folder.name}.pruned{_PRUNED}"
+        )  # half removed, it would pass for a damaged one
+    for folder in root.glob(f".step_*.pruned{_PRUNED}"):
+        shutil.rmtree(folder)
 
 
 def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
@@ -105,10 +163,6 @@ def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW
 
     The number of ranks need not be the one that saved it: each reads what it is to hold.
     """
-    if read_json(saved.folder / _DESCRIPTION).get("step") != saved.step:
-        raise UserError(
-            f"{saved.folder} does not hold step {saved.step}: delete {saved.folder.parent} and train from the start."
-        )
     stored = DcpTensors(saved.folder)
     names = {name.removeprefix("weight/") for name in stored.specs if name.startswith("weight/")}
     if names != dict(model.named_parameters()).keys():
@@ -123,8 +177,10 @@ def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW
 
 
 def _saved(root: Path, at_most: int) -> list[SavedState]:
-    steps = [int(p.name.removeprefix("step_")) for p in root.glob("step_*") if (p / _DESCRIPTION).exists()]
-    return [at(root, step) for step in steps if step <= at_most]
+    """Those of at most so many steps, whole or not, oldest first."""
+    names = (_NAME.fullmatch(path.name) for path in root.glob("step_*") if path.is_dir())
+    steps = sorted(int(name[1]) for name in names if name)
+    return [at(root, step) for step in steps if 0 < step <= at_most]
 
 
 def _room_for(key: str, parameter: torch.nn.Parameter) -> Tensor:

@@ -8,7 +8,7 @@ already removed what this run is to make again. Tries, which DVC does not know, 
 import atexit
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
 from dagrpo.execution.record import STATES, TOPS
 from dagrpo.files import read_json, write_json
+from dagrpo.sole import Holder
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.variations import TRY
 
@@ -28,18 +29,6 @@ SNAKEMAKES_LOCKS = Path(".snakemake/locks")
 DVC_FOLDER = Path(".dvc")
 _held = ExitStack()  # until the process ends
 atexit.register(_held.close)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """Who runs an experiment."""
-
-    process: Process
-    command: str
-
-    def __str__(self) -> str:
-        where = "" if self.process.is_here else f" on {self.process.host}"
-        return f"`{self.command}` (process {self.process.pid}{where})"
 
 
 def hold(experiment: str) -> None:
@@ -85,7 +74,7 @@ def _acquire(experiment: str, *, wait: bool) -> bool:
     except Timeout:
         return False
     _remove_what_a_killed_run_left(experiment)
-    _note(_file(experiment), Owner(process=Process.current(), command=_command(sys.argv)))
+    _note(_file(experiment), Holder(process=Process.current(), command=_command(sys.argv)))
     return True
 
 
@@ -98,15 +87,15 @@ def _file(experiment: str) -> Path:
     return RUNNING / f"{experiment}.json"
 
 
-def _note(path: Path, owner: Owner) -> None:
+def _note(path: Path, owner: Holder) -> None:
     write_json(path, asdict(owner))
 
 
-def _read(path: Path) -> Owner | None:
+def _read(path: Path) -> Holder | None:
     """Whom a note names; None where there is none, or one that says nothing."""
     try:
         note = read_json(path)
-        return Owner(process=Process(**note["process"]), command=note["command"])
+        return Holder(process=Process(**note["process"]), command=note["command"])
     except (UserError, KeyError, TypeError):
         return None
 
@@ -120,17 +109,16 @@ def _command(arguments: list[str]) -> str:
     return " ".join([Path(arguments[0]).name, *arguments[1:]])
 
 
-def _driver() -> Owner:
+def _driver() -> Holder:
     """The DVC above this process."""
     for parent in psutil.Process().parents():
         try:
-            words = parent.cmdline()
-        except psutil.Error:  # gone, or somebody else's
+            words, process = parent.cmdline(), Process.running(parent.pid)
+        except (psutil.Error, ProcessLookupError):  # gone, or somebody else's
             continue
         if any(Path(word).name == "dvc" for word in words[:2]):
-            process = Process(pid=parent.pid, started=parent.create_time(), host=Process.current().host)
-            return Owner(process=process, command=_command(words[1:] if "python" in words[0] else words))
-    return Owner(process=Process.current(), command=_command(sys.argv))
+            return Holder(process=process, command=_command(words[1:] if "python" in words[0] else words))
+    return Holder(process=Process.current(), command=_command(sys.argv))
 
 
 def _refuse_beside_dvc() -> None:

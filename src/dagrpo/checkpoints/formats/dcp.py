@@ -16,15 +16,16 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from dagrpo.checkpoints.formats import CheckpointFormat
-from dagrpo.checkpoints.planned import PlannedFile
-from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors, write_safetensors
+from dagrpo.checkpoints.manifest import FileEntry
+from dagrpo.checkpoints.planned import PlannedFile, write_hashed
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.errors import UserError
 from dagrpo.files import fsync_file
@@ -38,16 +39,21 @@ class StreamedStorageWriter(HuggingFaceStorageWriter):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(path=str(folder), save_distributed=True)
+        self.files: dict[str, FileEntry] = {}  # of all ranks, in the one that coordinates them: rank 0
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         tensors = _PlannedTensors(plan, planner)
         rank = plan.storage_data["shard_index"]
         path = Path(self.path) / _file_of_rank(rank)
-        write_safetensors(path, tensors, tensors.metadata())
+        sha256 = write_hashed(path.parent, planned_safetensors(path.name, tensors, tensors.metadata()))
         fsync_file(path)  # by the process that wrote it: on a shared disk no other one can
         finished: Future[list[WriteResult]] = Future()
-        finished.set_result(tensors.results(path.name))
+        finished.set_result(tensors.results((path.name, sha256, path.stat().st_size)))
         return finished
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        for name, sha256, length in {result.storage_data for of_rank in results for result in of_rank}:
+            self.files[name] = FileEntry(sha256=sha256, bytes=length)
 
 
 def _file_of_rank(rank: int, number: int = 1, count: int = 1) -> str:
@@ -77,7 +83,8 @@ class _PlannedTensors:
             offsets[name] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
         return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
 
-    def results(self, file: str) -> list[WriteResult]:
+    def results(self, file: tuple[str, str, int]) -> list[WriteResult]:
+        """What rank 0 is told of each tensor: the name, sha256 and length of the file that it is in."""
         return [
             WriteResult(index=item.index, size_in_bytes=self.specs[name].bytes, storage_data=file)
             for name, item in self._items.items()
@@ -144,15 +151,20 @@ def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
     return spec
 
 
-def write_weights(folder: Path, state: dict[str, Tensor]) -> None:
-    """Write a state dict into a folder; every rank of a process group calls this with its own shards."""
+def write_weights(folder: Path, state: dict[str, Tensor]) -> dict[str, FileEntry]:
+    """Write a state dict into a folder; every rank of a process group calls this with its own shards.
+
+    Returns, on rank 0, the files of all ranks; nothing on the others.
+    """
+    writer = StreamedStorageWriter(folder)
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it is meant to be
-            save(state, storage_writer=StreamedStorageWriter(folder), no_dist=not distributed)
+            save(state, storage_writer=writer, no_dist=not distributed)
     except CheckpointException as failure:  # a BaseException that hides what happened, such as a full disk
         raise next(iter(failure.failures.values()))[0] from failure
+    return dict(sorted(writer.files.items()))
 
 
 def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:

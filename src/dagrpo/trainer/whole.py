@@ -1,0 +1,38 @@
+"""Whether files of an unfinished run are what was written: each has a digest, noted when it was written."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dagrpo.files import sha256_of
+from dagrpo.sealed import Damaged
+
+THREADS = 4  # hashing waits for the disk, and leaves Python free
+
+
+def require_whole(folder: Path, entries: Mapping[str, Any], suffix: str) -> None:
+    """Check that the folder's files with a suffix are those listed, and their bytes, too.
+
+    `entries`: per name, `sha256` and `bytes`. Damaged names the first that is missing, cut off, changed or too much.
+    """
+    for path in sorted(folder.glob(f"*{suffix}")):
+        if path.name not in entries:
+            raise Damaged(path, "does not belong there")
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(partial(_require_whole_file, folder), entries, entries.values()))
+
+
+def _require_whole_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    require_whole_file(folder / name, entry)
+
+
+def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
+    """Check one file. Damaged: it is missing, cut off or changed."""
+    if not path.is_file():
+        raise Damaged(path, "is missing")
+    if path.stat().st_size != entry["bytes"]:
+        raise Damaged(path, f"has {path.stat().st_size:,} bytes, and {entry['bytes']:,} were written")
+    if sha256_of(path) != entry["sha256"]:
+        raise Damaged(path, "is not what was written (another sha256)")

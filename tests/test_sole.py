@@ -1,0 +1,120 @@
+"""One process at a time for a path: also where the lock's files are deleted, and where its first holder was killed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dagrpo import sole
+from dagrpo.errors import UserError
+from dagrpo.sole import alone_with
+from dagrpo.tracking.environment import Process
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from dagrpo.sole import alone_with
+with alone_with(Path("out/result.txt"), Path(".state/result.lock")) as held:
+    if "child" in sys.argv:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[held])
+        print(child.pid, flush=True)
+    print("held", flush=True)
+    time.sleep(60)
+"""
+Start = Callable[..., tuple[subprocess.Popen[str], list[str]]]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sole, "SECONDS_TO_WAIT", 0.5)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process that holds the path; what it said before it held it."""
+    processes = []
+
+    def holder(*arguments: str) -> tuple[subprocess.Popen[str], list[str]]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        processes.append(process)
+        assert process.stdout is not None
+        said = list(iter(process.stdout.readline, "held\n"))
+        return process, said
+
+    yield holder
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _hold() -> None:
+    with alone_with(Path("out/result.txt"), Path(".state/result.lock")):
+        pass
+
+
+def test_a_second_process_is_told_who_holds_a_path_and_waits_before(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _ = start()
+    who = (
+        rf"out/result.txt is being written by `.*python -c .*` \(process {first.pid}\): wait for it to end, or stop it."
+    )
+    with pytest.raises(UserError, match=who) as refused:
+        _hold()
+    assert len(str(refused.value)) < 500
+    assert "Waiting for `" in capsys.readouterr().err
+
+
+def test_deleting_the_state_does_not_let_a_second_process_in(start: Start) -> None:
+    first, _ = start()
+    shutil.rmtree(".state")
+    with pytest.raises(UserError, match=rf"\(process {first.pid}\): wait for it to end"):
+        _hold()
+
+
+def test_the_same_path_is_held_under_every_name(start: Start, tmp_path: Path) -> None:
+    start()
+    Path("out").mkdir()
+    Path("other").symlink_to("out")
+    with (
+        pytest.raises(UserError, match="is being written by"),
+        alone_with(tmp_path / "other/result.txt", Path("another.lock")),
+    ):
+        pytest.fail("it was held")
+
+
+def test_a_killed_holder_lets_go_at_once(start: Start) -> None:
+    first, _ = start()
+    first.kill()
+    first.wait()
+    _hold()
+
+
+def test_a_child_holds_on_when_its_parent_is_killed(start: Start) -> None:
+    first, said = start("child")
+    first.kill()
+    first.wait()
+    with pytest.raises(UserError, match=rf"`sleep 60` \(process {int(said[0])}\)"):
+        _hold()
+    os.kill(int(said[0]), signal.SIGKILL)
+    _hold()
+
+
+def test_a_holder_on_another_machine_is_named_by_its_note(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
+    first, _ = start()
+    note = Path(".state/result.lock.json")
+    host = Process.current().host
+    note.write_text(note.read_text().replace(f'"{host}"', '"another-host"'))
+    monkeypatch.setattr(sole, "_name_of", lambda path: f"dagrpo-test-{os.getpid()}")  # its sockets are not seen here
+    with pytest.raises(UserError, match=rf"\(process {first.pid} on another-host\): wait"):
+        _hold()
