@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,6 +158,24 @@ def _leftovers(path: Path) -> list[Path]:
     """Temporary folders made for `path`; those made for `path` with a further suffix have one more dot."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.(part|old)")
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file. OSError where it is none, such as a pipe or a link to a device, or is larger than that.
+
+    Never waits: a pipe is opened without its writer, and is not read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
