@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from dagrpo.errors import UserError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a full disk, a quota, a limit for files
+MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 
 
@@ -195,15 +196,29 @@ def json_text(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; UserError names the file when it is missing or not JSON."""
+    """Read JSON; UserError names the file when it is missing, no regular file, or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path, MOST_JSON_BYTES).decode())
     except FileNotFoundError:
         raise UserError(f"{path} is missing: run the stage that makes it again.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is not valid JSON ({error}): delete it and run the stage that makes it again."
-        ) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): put a readable file there.") from None
+    except RecursionError:
+        raise _no_json(path, "it is nested too deeply") from None
+    except ValueError as error:  # no JSON, no UTF-8, a number of over 4,300 digits, or a name with a NUL in it
+        raise _no_json(path, str(error)) from None
+
+
+def _no_json(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is not valid JSON ({reason}): delete it and run the stage that makes it again.")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The same where the file must hold an object, {"name": value}: UserError when it holds anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise _no_json(path, f"it holds a {type(content).__name__}, not an object")
+    return content
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

@@ -17,6 +17,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.former import MANIFEST
 from dagrpo.execution.record import declared, outputs_of, record_of, runtime_of
+from dagrpo.file_names import is_below, shown
 from dagrpo.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
 
 SAME = ("key", "environment")
@@ -98,8 +99,8 @@ def is_whole(path: Path, digest: str) -> bool:
 def _listed(manifest: Path) -> Iterator[tuple[str, str]]:
     """The files of a folder with their sha256, as its manifest.json lists them."""
     for name, entry in read_json(manifest)["files"].items():
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise UserError(f"{manifest} lists {name}, which is outside its folder.")
+        if not is_below(name):
+            raise UserError(f"{manifest} lists {shown(name)}, which is not a file inside its folder.")
         yield name, entry["sha256"]
 
 

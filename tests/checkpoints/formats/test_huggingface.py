@@ -82,7 +82,7 @@ def test_an_index_without_a_weight_map_is_named(sharded: Path, content: str) -> 
 @pytest.mark.parametrize("file", ["../x.safetensors", "/x.safetensors", 3])
 def test_an_index_cannot_name_files_outside_its_folder(sharded: Path, file: object) -> None:
     (sharded / INDEX).write_text(json.dumps({"weight_map": {"w": file}}))
-    with pytest.raises(ValueError, match="is not a file of its folder"):
+    with pytest.raises(ValueError, match="is not a safetensors file of its folder"):
         HuggingFaceTensors(sharded)
 
 
