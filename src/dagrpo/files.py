@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from dagrpo.errors import UserError
 from dagrpo.full_disk import full_disk_naming
 
+MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 
 
@@ -162,6 +164,24 @@ def _leftovers(path: Path) -> list[Path]:
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
 
 
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file. OSError where it is none, such as a pipe or a link to a device, or is larger than that.
+
+    Never waits: a pipe is opened without its writer, and is not read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file, atomically."""
     with atomic_file(path) as temporary:
@@ -179,15 +199,29 @@ def json_text(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; UserError names the file when it is missing or not JSON."""
+    """Read JSON; UserError names the file when it is missing, no regular file, or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path, MOST_JSON_BYTES).decode())
     except FileNotFoundError:
         raise UserError(f"{path} is missing: run the stage that makes it again.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is not valid JSON ({error}): delete it and run the stage that makes it again."
-        ) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): put a readable file there.") from None
+    except RecursionError:
+        raise _no_json(path, "it is nested too deeply") from None
+    except ValueError as error:  # no JSON, no UTF-8, a number of over 4,300 digits, or a name with a NUL in it
+        raise _no_json(path, str(error)) from None
+
+
+def _no_json(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is not valid JSON ({reason}): delete it and run the stage that makes it again.")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The same where the file must hold an object, {"name": value}: UserError when it holds anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise _no_json(path, f"it holds a {type(content).__name__}, not an object")
+    return content
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

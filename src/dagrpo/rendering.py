@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.chat_templates.rendering import RENDERER
 from dagrpo.errors import UserError
 
 
@@ -26,17 +27,42 @@ def prompt_text(
     messages: Sequence[Mapping[str, str]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The prompt as text, ready to be tokenized as it stands."""
+    """The prompt as text, ready to be tokenized as it stands. UserError, TemplateRefusal: as in dagrpo.chat_templates."""
+    return template_text(tokenizer, messages, tools, add_generation_prompt=True)
+
+
+def template_text(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool,
+) -> str:
+    """What `tokenizer.apply_chat_template` gives, by the process that holds templates within limits."""
     if not tokenizer.chat_template:
         raise UserError(f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one.")
-    text = tokenizer.apply_chat_template(
-        [dict(message) for message in messages],
-        tools=[dict(tool) for tool in tools] or None,
-        add_generation_prompt=True,
-        tokenize=False,
-    )
-    assert isinstance(text, str)
-    return text
+    offered: Any = [dict(tool) for tool in tools] or None
+    variables = {
+        **tokenizer.special_tokens_map,
+        "messages": [dict(message) for message in messages],
+        "tools": offered,
+        "documents": None,
+        "add_generation_prompt": add_generation_prompt,
+    }
+    return RENDERER.render(chosen_template(tokenizer, offered), variables, tokenizer.name_or_path)
+
+
+def chosen_template(tokenizer: PreTrainedTokenizerBase, tools: Any = None) -> str:
+    """The template, of a tokenizer with several the one that it has for conversations with or without tools."""
+    try:
+        template: str = tokenizer.get_chat_template(tools=tools)
+    except (ValueError, TypeError, AttributeError):  # several, and none of them the default
+        template = ""
+    if not isinstance(template, str) or not template:
+        raise UserError(
+            f"the tokenizer of {tokenizer.name_or_path} has no chat template that is a text: use a model that has one."
+        )
+    return template
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:

@@ -20,7 +20,7 @@ def visible(text: str, longest: int | None = None) -> str:
     So no escape sequence, bell, right-to-left override or zero-width space gets through; line feeds and tabs do. Not
     escaped for HTML, nor for rich's markup.
     """
-    shown = "".join(map(_visible_character, text if longest is None else text[:longest]))
+    shown = "\n".join(map(_visible_line, (text if longest is None else text[:longest]).split("\n")))
     left_out = 0 if longest is None else len(text) - longest
     return shown if left_out <= 0 else shown + LEFT_OUT.format(left_out)
 
@@ -30,6 +30,10 @@ def one_line(text: str, longest: int) -> str:
     shown = " ".join(visible(text[: 4 * longest]).split())
     is_whole = len(shown) <= longest and len(text) <= 4 * longest
     return shown if is_whole else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _visible_line(line: str) -> str:
+    return line if line.isprintable() else "".join(map(_visible_character, line))  # most are, and long
 
 
 def _visible_character(character: str) -> str:

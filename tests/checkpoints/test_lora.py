@@ -14,6 +14,7 @@ from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.lora import merged, with_adapter_beside
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_source, open_tensors
+from dagrpo.errors import UserError
 
 LARGE = 1 << 30
 QUERY, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
@@ -99,6 +100,9 @@ def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(
     assert not (tmp_path / "later" / "adapter").exists()
 
 
+NO_RANKS: list[object] = [0, -1, None, "4", True, [], 1e300]
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -106,7 +110,13 @@ def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(
         ({"use_dora": True}, "sets use_dora to True"),
         ({"modules_to_save": ["lm_head"]}, r"sets modules_to_save to \['lm_head'\]"),
         ({"bias": "all"}, "sets bias to 'all'"),
-        ({"r": 8}, r"q_proj has rank 4, but adapter_config\.json says 8|down_proj has rank 4"),
+        *(({"r": value}, "sets r to .*, which is no rank or alpha") for value in NO_RANKS),
+        ({"lora_alpha": float("nan")}, "sets lora_alpha to nan, which is no rank or alpha"),
+        ({"rank_pattern": [4]}, r"sets rank_pattern to \[4\], which is no object"),
+        ({"alpha_pattern": {"q_proj": None}}, "sets alpha_pattern 'q_proj' to None, which is no rank or alpha"),
+        ({"rank_pattern": {"(q_proj": 4}}, r"has the pattern '\(q_proj', which cannot be matched"),
+        ({"rank_pattern": {r"(.|..|...)*(.|..)*(.|..)*[^\w.]": 4}}, r"has the pattern .*, which cannot be matched"),
+        ({"r": 8}, r"_proj' has rank 4, but adapter_config\.json says 8"),
     ],
 )
 def test_an_adapter_that_does_more_or_contradicts_itself_is_refused(
@@ -119,12 +129,15 @@ def test_an_adapter_that_does_more_or_contradicts_itself_is_refused(
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({f"{QUERY}.lora_A.weight": (4, 16)}, r"lacks base_model\.model\.\S+q_proj\.lora_B\.weight"),
-        ({"lm_head.weight": (4, 16)}, r"holds the unknown tensor base_model\.model\.lm_head\.weight"),
-        ({"x.lora_A.weight": (4, 16), "x.lora_B.weight": (16, 4)}, r"changes x\.weight, which the model does not have"),
+        ({f"{QUERY}.lora_A.weight": (4, 16)}, r"lacks 'base_model\.model\.\S+q_proj\.lora_B\.weight"),
+        ({"lm_head.weight": (4, 16)}, r"holds the unknown tensor 'base_model\.model\.lm_head\.weight"),
+        (
+            {"x.lora_A.weight": (4, 16), "x.lora_B.weight": (16, 4)},
+            r"changes 'x\.weight', which the model does not have",
+        ),
         (
             {f"{QUERY}.lora_A.weight": (4, 8), f"{QUERY}.lora_B.weight": (16, 4)},
-            "as a 16 x 8 matrix, but the model has it as 16 x 16",
+            "as 16 x 4 by 4 x 8, but the model has it as 16 x 16",
         ),
     ],
 )
@@ -144,3 +157,22 @@ def test_rank_stabilised_scaling_of_an_odd_rank_is_alpha_over_its_root(pristine:
         f"{QUERY}.weight"
     )
     assert torch.allclose(difference, torch.full((16, 16), 8 / math.sqrt(3) * 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", "no json", "[" * 9000])
+def test_a_config_that_is_no_object_is_refused(pristine: Path, tmp_path: Path, content: str) -> None:
+    adapter = _adapter(tmp_path / "adapter")
+    (adapter / "adapter_config.json").write_text(content)
+    with pytest.raises(UserError, match=r"adapter_config\.json is not valid JSON"):
+        merged(open_source(pristine), adapter)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapters_file_that_is_a_link_out_of_its_folder_is_refused(
+    pristine: Path, tmp_path: Path, name: str
+) -> None:
+    adapter = _adapter(tmp_path / "adapter")
+    (adapter / name).rename(tmp_path / name)
+    (adapter / name).symlink_to(tmp_path / name)
+    with pytest.raises(UserError, match="is a link out of its folder"):
+        merged(open_source(pristine), adapter)

@@ -2,17 +2,22 @@
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.hostile import NOT_IN_THE_FOLDER, anything, refusal
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import MANIFEST, read_manifest, tensor_digest, verify, write_manifest
 from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, first_difference
+from dagrpo.errors import UserError
 
 
 def test_the_digest_is_one_sha256_over_name_type_shape_and_bytes_in_name_order() -> None:
@@ -100,14 +105,57 @@ def test_a_manifest_of_a_format_that_is_not_installed_says_what_to_install(model
         open_source(model_folder)
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
-def test_a_manifest_cannot_name_files_outside_its_folder(model_folder: Path, name: str) -> None:
-    path = model_folder / MANIFEST
-    content = json.loads(path.read_text())
+def _list_too(folder: Path, name: str) -> Path:
+    content = json.loads((folder / MANIFEST).read_text())
     content["files"][name] = {"sha256": "0" * 64, "bytes": 1}
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="outside its folder"):
+    (folder / MANIFEST).write_text(json.dumps(content))
+    return folder / MANIFEST
+
+
+TEXTS = [name for name in NOT_IN_THE_FOLDER if isinstance(name, str)]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", *TEXTS], ids=lambda name: repr(name)[:20])
+def test_a_manifest_cannot_name_what_is_no_file_inside_its_folder(model_folder: Path, name: str) -> None:
+    _list_too(model_folder, name)
+    with pytest.raises(UserError, match="which is not a file inside its folder: do not use") as refusal:
         verify(model_folder)
+    assert len(str(refusal.value).replace(str(model_folder), "")) < 300
+    assert str(refusal.value).isprintable()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=20) | st.text("a./\0\\ ", max_size=8))
+def test_any_name_in_a_manifest_is_inside_its_folder_or_refused(model_folder: Path, name: str) -> None:
+    content = (model_folder / MANIFEST).read_text()
+    path = _list_too(model_folder, name)
+    said = refusal(lambda: read_manifest(path))
+    path.write_text(content)
+    inside = os.path.normpath(model_folder / name)
+    assert len(said) < 500
+    assert said or (inside == str(model_folder / name) and inside.startswith(f"{model_folder}/"))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["", "format", "files", "tensors", "tensors.dtypes", "files.config.json"]), anything)
+def test_a_manifest_with_anything_in_it_is_read_or_refused_in_a_sentence(
+    model_folder: Path, field: str, value: object
+) -> None:
+    path = model_folder / MANIFEST
+    before = path.read_text()
+    content = json.loads(before)
+    *parents, last = field.split(".", 1) if field else [None]
+    place = content
+    for parent in parents:
+        place = place[parent]
+    if last is None:
+        content = value
+    else:
+        place[last] = value
+    path.write_text(json.dumps(content))
+    said = refusal(lambda: verify(model_folder))
+    path.write_text(before)
+    assert len(said.replace(str(model_folder), "")) < 500
 
 
 def test_the_first_tensor_that_is_not_the_same_in_type_shape_or_bytes_is_named() -> None:

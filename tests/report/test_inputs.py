@@ -1,10 +1,15 @@
 """What the report refuses: inputs that are missing, damaged, or not about the same thing."""
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.hostile import NOT_IN_THE_FOLDER, anything, refusal
 from tests.report.synthetic import Files, make_experiment
 
+from dagrpo.errors import UserError
 from dagrpo.evaluation.scoring import score
 from dagrpo.files import read_json, read_parquet, write_json, write_parquet
 from dagrpo.params.evaluation import Scoring
@@ -98,3 +103,33 @@ def test_a_damaged_provenance_file_is_named(experiment: Files) -> None:
     write_json(experiment.provenance[0], {k: v for k, v in read_json(experiment.provenance[0]).items() if k != "stage"})
     with pytest.raises(ValueError, match=r"prepare\.provenance\.json has no valid field stage"):
         lineage_rows(experiment.provenance)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_summary_with_anything_in_it_is_read_or_refused_in_a_sentence(experiment: Files, data: st.DataObject) -> None:
+    path = experiment.summaries[0]
+    before = path.read_text()
+    content = json.loads(before)
+    content[data.draw(st.sampled_from(sorted(content)))] = data.draw(anything)
+    path.write_text(json.dumps(data.draw(st.sampled_from([content, content, content, [], None, 3]))))
+    said = refusal(lambda: read_with(experiment))
+    path.write_text(before)
+    assert len(said.replace(str(path.parents[5]), "")) < 500
+
+
+NAMES = [name for name in NOT_IN_THE_FOLDER if isinstance(name, str)]
+MANIFESTS: list[object] = [
+    *([], None, 3, {}, {"files": None}, {"files": []}, {"files": {"a.parquet": None}}),
+    *({"files": {name: {"sha256": "0" * 64}}} for name in NAMES),
+    {"files": {"a.parquet": {"sha256": 3}}},
+]
+
+
+@pytest.mark.parametrize("content", MANIFESTS, ids=lambda content: repr(content)[:40])
+def test_a_manifest_of_rollouts_that_is_none_is_a_sentence(experiment: Files, content: object) -> None:
+    inputs = experiment.read()
+    experiment.rollouts[0].write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"manifest\.json (is not valid JSON|does not list its files)") as refused:
+        first_and_last(inputs, 1)
+    assert str(refused.value).isprintable()

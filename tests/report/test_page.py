@@ -16,6 +16,7 @@ from dagrpo.params.report import Report
 from dagrpo.report.build import FIGURE_FILES, build, write
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
+from dagrpo.visible import visible
 
 VOID = {"meta", "wbr", "br", "img", "link"}
 REPORT = Report(completions=5, smoothing=3)
@@ -213,3 +214,11 @@ def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path
     assert "mark open" not in render(page_of(files))
     write_parquet(trained, marked)
     assert '<span class="mark open">not verifiable in time</span>' in render(page_of(files))
+
+
+def test_nothing_on_the_page_hides_or_reorders_not_even_its_title(page: Page) -> None:
+    name = "tiny\u202egnp\0\u200b\ud800"
+    html = render(replace(page, inputs=replace(page.inputs, experiment=name), overrides={name: name}))
+    assert visible(html) == html
+    html.encode()
+    assert "tiny\\u202egnp\\u0000\\u200b\\ud800" in html

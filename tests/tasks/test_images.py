@@ -1,12 +1,15 @@
 """Pictures: kept when they have the form, else made upright, opaque, RGB and PNG, the same bytes every time."""
 
 import io
+import struct
+import zlib
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from dagrpo.tasks.images import rgb_file
 
@@ -84,3 +87,67 @@ def test_a_damaged_file_is_a_picture_or_a_value_error(position: int, byte: int) 
     for content in (damaged, PICTURE[:position]):
         with suppress(ValueError):
             assert _open(rgb_file(content)).mode == "RGB"
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_the_named_raster_formats_are_read(kind: str) -> None:
+    assert _open(rgb_file(_file(Image.new("RGB", (2, 2), "red"), kind))).mode == "RGB"
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "ICO", "PPM", "PDF", "EPS", "TGA", "JPEG2000"])
+def test_other_formats_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="is not a picture that can be read"):
+        rgb_file(_file(Image.new("RGB", (2, 2), "red"), kind))
+
+
+def test_postscript_reaches_no_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran, program = tmp_path / "ran", tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # it is to be looked for again
+    with pytest.raises(ValueError, match="is not a picture that can be read"):
+        rgb_file(POSTSCRIPT)
+    assert not ran.exists()
+
+
+def test_a_small_file_of_a_huge_picture_is_refused_before_it_is_unpacked() -> None:
+    bomb = _file(Image.new("1", (7000, 7000)), "PNG")
+    assert len(bomb) < 10_000
+    with pytest.raises(ValueError, match="is a picture of 49,000,000 pixels, and the most are 40,000,000"):
+        rgb_file(bomb)
+
+
+def test_a_text_in_a_picture_that_unpacks_to_gigabytes_is_refused() -> None:
+    text = zlib.compress(bytes(80 << 20))
+    chunk = b"zTXt" + b"k\0\0" + text
+    packed = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    plain = _file(Image.new("RGB", (2, 2)), "PNG")
+    with pytest.raises(ValueError, match="is not a picture that can be read"):
+        rgb_file(plain[:33] + packed + plain[33:])
+
+
+def test_a_jpeg_that_paints_over_itself_a_thousand_times_is_refused() -> None:
+    content = _file(Image.new("RGB", (64, 64)), "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    with pytest.raises(ValueError, match="a JPEG of hundreds of scans"):
+        rgb_file(content[:last] + content[last:-2] * 1000 + content[-2:])
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_half_a_picture_is_refused(kind: str) -> None:
+    content = _file(Image.linear_gradient("L").convert("RGB"), kind)
+    with pytest.raises(ValueError, match="is not a picture that can be read"):
+        rgb_file(content[: len(content) // 2])
+
+
+FILES = [_file(Image.linear_gradient("L").resize((16, 16)).convert("RGB"), k) for k in ("JPEG", "WEBP", "GIF", "BMP")]
+
+
+@given(st.sampled_from([PICTURE, *FILES]), st.integers(0, 400), st.binary(min_size=1, max_size=8))
+def test_damage_in_any_format_is_a_picture_or_a_sentence(content: bytes, position: int, damage: bytes) -> None:
+    with suppress(ValueError):
+        assert _open(rgb_file(content[:position] + damage + content[position + len(damage) :])).mode == "RGB"

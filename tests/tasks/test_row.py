@@ -1,5 +1,6 @@
 """The fields of one raw row: dotted paths, kinds of value, pictures, and every fault in one form."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dagrpo.errors import UserError
-from dagrpo.tasks.row import Row, fault_in, value_at
+from dagrpo.tasks.row import LARGEST_PICTURE, Row, fault_in, value_at
 
 NESTED = {
     "prompt": [{"role": "user", "content": "Find x."}],
@@ -125,8 +126,8 @@ def test_pictures_come_from_bytes_or_from_a_path_beside_the_file(tmp_path: Path)
         ([{"bytes": None, "path": None}], "holds neither the bytes of a picture nor the path of one"),
         ("../secret.png", "names '../secret.png', which is not below the file's own folder"),
         ("/etc/passwd", "names '/etc/passwd', which is not below the file's own folder"),
-        ("absent.png", "names 'absent.png', which cannot be read beside the file"),
-        ({"bytes": b"no picture"}, "is not a picture that can be read"),
+        ("absent.png", r"names 'absent\.png', which cannot be read beside the file \(No such file or directory\)"),
+        ({"bytes": b"no picture"}, r"is not a picture that can be read \(PNG, JPEG, WebP, GIF or BMP\)"),
     ],
 )
 def test_a_picture_that_is_none_names_the_file_the_row_and_the_column(
@@ -157,3 +158,23 @@ def test_a_complaint_is_one_sentence_whatever_the_file_calls_its_columns() -> No
     assert "\n" not in told
     assert "\u202e" not in told
     assert told.endswith("is missing: correct the file.")
+
+
+@pytest.mark.parametrize("name", ["pipe.png", "device.png", "folder", "n\0ul.png", "p" * 5000])
+def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match=r"^sums\.jsonl, row 4, field `its\.column` names '.*: correct") as refusal:
+        _row(name, tmp_path).images("it")
+    assert len(str(refusal.value)) < 500
+    assert str(refusal.value).isprintable()
+
+
+def test_a_picture_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(LARGEST_PICTURE + 1)
+    with pytest.raises(ValueError, match=r"names 'large\.png', which cannot be read beside the file .* is larger"):
+        _row("large.png", tmp_path).images("it")
+    with pytest.raises(ValueError, match="has more bytes than"):
+        _row({"bytes": bytes(LARGEST_PICTURE + 1)}).images("it")

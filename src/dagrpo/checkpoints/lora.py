@@ -6,8 +6,7 @@ biases, whole modules that an adapter replaces, or adapters that began by changi
 """
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,10 @@ from dagrpo.checkpoints.manifest import TensorSummary, summary_of
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import Source
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.errors import UserError
-from dagrpo.files import read_json
+from dagrpo.file_names import shown
+from dagrpo.files import read_object
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -45,6 +46,8 @@ _UNSUPPORTED = (
     "velora_config",
 )
 _ABSENT: tuple[Any, ...] = (None, False, "none", [], {})
+_LARGEST_NUMBER = 1e6  # of a rank or an alpha
+_PATTERN_SECONDS = 1.0
 # Other ways to begin (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) take something out of the base, to which the adapter adds.
 _PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 
@@ -114,59 +117,94 @@ def with_adapter_beside(source: Source, folder: Path) -> Source:
 
 def read_adapter(folder: Path) -> Adapter:
     """Open an adapter. UserError: it is not LoRA, or does more than adding s B A to weights."""
+    for name in (CONFIG, WEIGHTS):
+        require_own(folder, name)
     config = _read_config(folder)
     file = SafetensorsFile(folder / WEIGHTS)
     modules = {name.rpartition(".lora_")[0] for name in file.names if ".lora_A." in name or ".lora_B." in name}
     expected = {f"{module}.lora_{which}.weight" for module in modules for which in "AB"}
     for name in sorted(expected ^ file.names):
         problem = "lacks" if name in expected else "holds the unknown tensor"
-        raise UserError(f"{folder / WEIGHTS} {problem} {name}: save the adapter again with PEFT.")
+        raise UserError(f"{folder / WEIGHTS} {problem} {shown(name)}: save the adapter again with PEFT.")
     scales = {f"{module.removeprefix(_PREFIX)}.weight": _scale(config, module, file) for module in sorted(modules)}
     return Adapter(folder=folder, scales=scales, file=file)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     if config.get("peft_type") != "LORA":
-        raise UserError(f"{folder / CONFIG} has the peft_type {config.get('peft_type')!r}: only LORA can be merged.")
+        raise UserError(
+            f"{folder / CONFIG} has the peft_type {shown(config.get('peft_type'))}: only LORA can be merged."
+        )
     refused = [key for key in _UNSUPPORTED if config.get(key) not in _ABSENT]
     refused += ["init_lora_weights"] if config.get("init_lora_weights") not in _PLAIN_STARTS else []
     if refused:
         key = refused[0]
-        raise UserError(f"{folder / CONFIG} sets {key} to {config[key]!r}, which is not merged: merge it with PEFT.")
+        raise UserError(
+            f"{folder / CONFIG} sets {key} to {shown(config[key])}, which is not merged: merge it with PEFT."
+        )
+    _require_numbers(folder / CONFIG, config)
     return config
+
+
+def _require_numbers(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse ranks and alphas that are none, given for all modules or by patterns of their names."""
+    for key, patterns_key in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
+        patterns = config.get(patterns_key) or {}
+        if not isinstance(patterns, dict):
+            raise UserError(
+                f"{path} sets {patterns_key} to {shown(patterns)}, which is no object: save it again with PEFT."
+            )
+        for name, value in [(key, config.get(key)), *((f"{patterns_key} {shown(p)}", v) for p, v in patterns.items())]:
+            if type(value) not in (int, float) or not 0 < value < _LARGEST_NUMBER:
+                raise UserError(
+                    f"{path} sets {name} to {shown(value)}, which is no rank or alpha: save it again with PEFT."
+                )
 
 
 def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> float:
     """alpha / r of a module; both may be given by patterns of its name."""
     name = module.removeprefix(_PREFIX)
-    rank = _by_pattern(config.get("rank_pattern"), name, config["r"])
-    alpha = _by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"])
-    stored = file.spec(f"{module}.lora_A.weight").shape[0]
+    where = file.path.with_name(CONFIG)
+    rank = _by_pattern(where, config.get("rank_pattern"), name, config["r"])
+    alpha = _by_pattern(where, config.get("alpha_pattern"), name, config["lora_alpha"])
+    stored = (file.spec(f"{module}.lora_A.weight").shape or (0,))[0]
     if stored != rank:
         raise UserError(
-            f"{file.path}: {name} has rank {stored}, but {CONFIG} says {rank}: they do not belong together."
+            f"{file.path}: {shown(name)} has rank {stored}, but {CONFIG} says {rank}: they do not belong together."
         )
     return float(alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
 
 
-def _by_pattern(patterns: Mapping[str, float] | None, name: str, default: float) -> float:
+def _by_pattern(where: Path, patterns: Mapping[str, float] | None, name: str, default: float) -> float:
     """As PEFT matches them: the pattern is the whole name or what follows a dot in it."""
+    import regex  # type: ignore[import-untyped]  # re has no limit of time: a pattern of 20 characters can take years
+
     for pattern, value in (patterns or {}).items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", name):
-            return value
+        try:
+            if regex.fullmatch(rf"(.*\.)?({pattern})", name, timeout=_PATTERN_SECONDS):
+                return value
+        except (regex.error, TimeoutError, RecursionError, OverflowError):
+            raise UserError(
+                f"{where} has the pattern {shown(pattern)}, which cannot be matched: write out the names of the modules."
+            ) from None
     return default
 
 
 def _require_fitting(base: Tensors, adapter: Adapter, name: str) -> None:
     spec = base.specs.get(name)
     if spec is None:
-        raise UserError(f"{adapter.folder} changes {name}, which the model does not have: give the adapter's own base.")
-    module = _PREFIX + name.removesuffix(".weight")
-    rows = adapter.file.spec(f"{module}.lora_B.weight").shape[0]
-    columns = adapter.file.spec(f"{module}.lora_A.weight").shape[1]
-    if (rows, columns) != spec.shape:
         raise UserError(
-            f"{adapter.folder} changes {name} as a {rows} x {columns} matrix, but the model has it as "
-            f"{' x '.join(map(str, spec.shape))}: give the adapter's own base."
+            f"{adapter.folder} changes {shown(name)}, which the model does not have: give the adapter's own base."
         )
+    module = _PREFIX + name.removesuffix(".weight")
+    up, down = (adapter.file.spec(f"{module}.lora_{which}.weight").shape for which in "BA")
+    if len(up) != 2 or len(down) != 2 or up[1] != down[0] or (up[0], down[1]) != spec.shape:
+        raise UserError(
+            f"{adapter.folder} changes {shown(name)} as {_times(up)} by {_times(down)}, but the model has it as "
+            f"{_times(spec.shape)}: give the adapter's own base."
+        )
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))

@@ -8,13 +8,15 @@ import hashlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
 from dagrpo.errors import UserError
+from dagrpo.file_names import is_below, shown
 from dagrpo.files import canonical_json, read_json, sha256_of, write_json
+from dagrpo.visible import one_line
 
 MANIFEST = "manifest.json"
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
@@ -90,13 +92,15 @@ def read_manifest(path: Path) -> Manifest:
         manifest = _ADAPTER.validate_python(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        field = one_line(".".join(str(part) for part in first["loc"]), 80) or "the whole"
         raise UserError(
             f"{path} is not a checkpoint manifest ({field}: {first['msg']}): run the stage that makes it again."
         ) from None
     for name in manifest.files:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise UserError(f"{path} lists {name}, which is outside its folder: do not use this checkpoint.")
+        if not is_below(name):
+            raise UserError(
+                f"{path} lists {shown(name)}, which is not a file inside its folder: do not use this checkpoint."
+            )
     return manifest
 
 

@@ -75,6 +75,7 @@ class SafetensorsFile:
         self.path = path
         self._handle = cast(Any, self._open())  # its stub is untyped
         self.names = frozenset(self._handle.keys())
+        self.metadata: Mapping[str, str] = self._handle.metadata() or {}
 
     def spec(self, name: str) -> TensorSpec:
         """Type and shape, from the header alone."""

@@ -1,10 +1,11 @@
 """Whether an output is still what its provenance says; of a folder, also whether its files are what its manifest says."""
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from dagrpo.errors import UserError
 from dagrpo.execution.former import MANIFEST
+from dagrpo.file_names import is_below, shown
 from dagrpo.files import read_json, sha256_of
 
 
@@ -26,10 +27,10 @@ def broken_file(path: Path, digest: str, largest: int | None = None) -> Path | N
 
 
 def listed_files(manifest: Path) -> Iterator[tuple[str, str]]:
-    """The files of a folder with their sha256, as its manifest.json lists them. UserError: one is outside the folder."""
+    """The files of a folder with their sha256, as its manifest.json lists them. UserError: a name is none of a file inside."""
     for name, entry in read_json(manifest)["files"].items():
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise UserError(f"{manifest} lists {name}, which is outside its folder.")
+        if not is_below(name):
+            raise UserError(f"{manifest} lists {shown(name)}, which is not a file inside its folder.")
         yield name, entry["sha256"]
 
 

@@ -3,6 +3,7 @@
 Seed, task and variant are read from the paths of the results layout; nothing here computes.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import pyarrow as pa
 
 from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import Outcomes, outcomes
+from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.evaluation.tables import SCORES
-from dagrpo.files import read_json, read_parquet
+from dagrpo.files import read_object, read_parquet
 from dagrpo.rollout.table import read_table
 
 Variant = Literal["base", "trained"]
@@ -100,7 +102,22 @@ def _evaluation(scores: Path, summary: Path | None) -> Evaluation:
     if summary is None:
         raise UserError(f"{scores} comes without its scores.json: run the stage score again.")
     table = read_table(scores, SCORES)
-    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=read_json(summary))
+    return Evaluation(scores=table, outcomes=outcomes(table, scores), summary=_read_summary(summary))
+
+
+def _read_summary(path: Path) -> Mapping[str, Any]:
+    """A scores.json. UserError: it is not what the stage score writes."""
+    summary = read_object(path)
+    try:
+        Resampling(confidence=summary["confidence"], **summary["bootstrap"])
+        kinds = [kind for extractor in summary["accuracy_by_extractor"].values() for kind in extractor.values()]
+        numbers = [*metrics_to_log(summary).values(), *kinds, summary["confidence"], *summary["bootstrap"].values()]
+        sound = isinstance(summary["extractor"], str) and all(map(math.isfinite, numbers))
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):  # of any damage that is still JSON
+        sound = False
+    if not sound:
+        raise UserError(f"{path} is not what the stage score writes: delete it and run that stage again.")
+    return summary
 
 
 def _require_complete(inputs: Inputs) -> None:

@@ -20,6 +20,7 @@ from dagrpo.report.inline_svg import inline
 from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.parameters import Parameter, value_of
 from dagrpo.report.style import to_svg
+from dagrpo.visible import visible
 
 TEMPLATE = "template.html.j2"
 
@@ -50,7 +51,10 @@ class Diagnostic:
 
 
 def render(page: Page) -> str:
-    """The whole HTML text. Every value is escaped by the template, model output first of all; only figures are not."""
+    """The whole HTML text. Every value is escaped by the template, model output first of all; only figures are not.
+
+    Nothing on it hides or reorders: the title, the parameters and the names of files are not our own words.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -60,7 +64,7 @@ def render(page: Page) -> str:
         keep_trailing_newline=True,
     )
     template = environment.get_template(TEMPLATE)
-    return template.render(
+    html = template.render(
         page=page,
         words=wording,
         figures={drawn.name: _Figure(drawn) for drawn in (*page.figures, *page.conversation_figures)},
@@ -71,6 +75,7 @@ def render(page: Page) -> str:
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
         glossary=GLOSSARY + (OF_CONVERSATIONS if page.conversations else ()),
     )
+    return visible(html)
 
 
 class _Figure:

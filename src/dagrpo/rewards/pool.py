@@ -7,17 +7,14 @@ multiplication does not hear. Not here: the comparison itself (worker.py), and t
 
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Literal, get_args
+from typing import Literal, get_args
+
+from dagrpo.line_process import LineProcess
 
 Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
 
@@ -60,24 +57,13 @@ class Worker:
     """One process, used by one thread at a time."""
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._memory_bytes = memory_bytes
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = LineProcess(MODULE, [str(memory_bytes)], {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
         self.warm = False  # math-verify is imported, and waits
 
     def start(self) -> None:
         """Start the process, unless it runs; it warms up by itself."""
-        if self._process is not None and self._process.poll() is not None:
-            self.kill()  # it died with nothing to do
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(self._memory_bytes)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
-                start_new_session=True,
-            )
+        if self._process.start():
+            self.warm = False
 
     def ask(self, comparison: Comparison, seconds: float) -> Reply:
         """What math-verify says, unverifiable where that took too long or ended the process.
@@ -88,12 +74,12 @@ class Worker:
         question = json.dumps(request).encode() + b"\n"
         self._warm_up()
         asked = time.monotonic()
-        line = self._exchange(question, seconds)
+        line = self._process.exchange(question, seconds)
         if line is None and time.monotonic() - asked < MOMENT_SECONDS:
             # A process that was killed while idle may look alive until its last thread is gone: that is no answer's fault.
             self.kill()
             self._warm_up()
-            line = self._exchange(question, seconds - MOMENT_SECONDS)
+            line = self._process.exchange(question, seconds - MOMENT_SECONDS)
         if line is None:
             self.kill()
             self.start()  # to be warm when it is next asked
@@ -104,46 +90,17 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and all that it may have started."""
-        process, self._process, self.warm = self._process, None, False
-        if process is None:
-            return
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self.warm = False
+        self._process.kill()
 
     def _warm_up(self) -> None:
         self.start()
-        if not self.warm and self._exchange(b"", START_SECONDS) is None:
+        if not self.warm and self._process.exchange(b"", START_SECONDS) is None:
             self.kill()
             raise RuntimeError(
                 f"the worker process {MODULE} did not start: run python -m {MODULE} {MEMORY_BYTES} to see why."
             )
         self.warm = True
-
-    def _exchange(self, line: bytes, seconds: float) -> bytes | None:
-        """The line that the process answers, None when it takes too long or ends."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
-        with suppress(BrokenPipeError):  # it has ended, as reading will tell
-            self._process.stdin.write(line)
-        return _read_line(self._process.stdout, deadline)
-
-
-def _read_line(pipe: IO[bytes], deadline: float) -> bytes | None:
-    readable = select.poll()
-    readable.register(pipe, select.POLLIN)
-    line = b""
-    while (left := deadline - time.monotonic()) > 0 and readable.poll(left * 1000):
-        received = os.read(pipe.fileno(), 1 << 16)
-        line += received
-        if not received or line.endswith(b"\n"):
-            return line or None
-    return None
 
 
 class WorkerPool:

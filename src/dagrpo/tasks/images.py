@@ -1,31 +1,50 @@
 """Pictures in the one form that every consumer takes: PNG or JPEG, RGB, upright, nothing see-through.
 
 Geometry figures are often black lines on a transparent ground, which a plain conversion to RGB turns black: here
-the ground is white.
+the ground is white. Only raster formats are read that Pillow decodes itself: of all it knows, PostScript would be run by
+another program.
 """
 
 import io
 
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
 
 from dagrpo.errors import UserError
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
+_READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _KEPT = ("PNG", "JPEG")
+MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
+_SCAN = b"\xff\xda"  # begins each pass over a JPEG's pixels, and never stands within one
+MOST_SCANS = 100  # a progressive JPEG has about ten
 _EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr")
 
 
 def rgb_file(content: bytes) -> bytes:
     """A picture's file: as it is when it already has the form, else the same picture as PNG (same input, same bytes).
 
-    UserError, with half a sentence for the row's complaint, when the content is no picture of 8 bits per channel.
+    UserError, with half a sentence for the row's complaint, when the content is no PNG, JPEG, WebP, GIF or BMP of 8 bits
+    per channel and at most MOST_PIXELS. Of a moving picture, the first one.
     """
     try:
-        with Image.open(io.BytesIO(content)) as picture:
+        with Image.open(io.BytesIO(content), formats=_READ) as picture:
+            _require_bounded(picture, content)
             picture.load()
             return content if _has_the_form(picture) else _as_png(picture)
-    except (OSError, SyntaxError, EOFError, Image.DecompressionBombError):  # what Pillow raises on damaged files
-        raise UserError("is not a picture that can be read") from None
+    except UserError:
+        raise
+    except Exception:  # noqa: BLE001 - untrusted content: Pillow's decoders raise errors of a dozen kinds on it
+        raise UserError("is not a picture that can be read (PNG, JPEG, WebP, GIF or BMP)") from None
+
+
+def _require_bounded(picture: Image.Image, content: bytes) -> None:
+    """Refuse what would take gigabytes or hours to unpack, before any of it is."""
+    pixels = picture.width * picture.height
+    if pixels > MOST_PIXELS:
+        raise UserError(f"is a picture of {pixels:,} pixels, and the most are {MOST_PIXELS:,}")
+    if isinstance(picture, JpegImageFile) and content.count(_SCAN) > MOST_SCANS:
+        raise UserError("is not a picture that can be read (a JPEG of hundreds of scans)")
 
 
 def _has_the_form(picture: Image.Image) -> bool:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
-from dagrpo.visible import sentence, shown
+from dagrpo.files import read_regular
+from dagrpo.visible import one_line, sentence, shown
 
 LONGEST_TEXT = 1_000_000  # characters: more than the longest prompt of any model
 MOST_INTEGERS = 1000
+LARGEST_PICTURE = 64 << 20  # bytes of its file
+_NAME_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +86,20 @@ class Row:
 
     def _picture(self, field: str, value: Any) -> bytes:
         if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
+            if len(value["bytes"]) > LARGEST_PICTURE:
+                raise self.error(field, f"has more bytes than a picture may have ({LARGEST_PICTURE:,})")
             return bytes(value["bytes"])
         path = value.get("path") if isinstance(value, Mapping) else value
         if not isinstance(path, str) or not path:
             raise self.error(field, "holds neither the bytes of a picture nor the path of one")
+        named = f"names '{one_line(path, _NAME_SHOWN)}'"
         if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise self.error(field, f"names {path!r}, which is not below the file's own folder")
+            raise self.error(field, f"{named}, which is not below the file's own folder")
         try:
-            return (self.folder / path).read_bytes()
-        except OSError:
-            raise self.error(field, f"names {path!r}, which cannot be read beside the file") from None
+            return read_regular(self.folder / path, LARGEST_PICTURE)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "no file has such a name"
+            raise self.error(field, f"{named}, which cannot be read beside the file ({reason})") from None
 
 
 def fault_in(file: str, number: int, field: str, fault: str) -> UserError:

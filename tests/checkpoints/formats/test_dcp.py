@@ -2,12 +2,16 @@
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
+from tests.hostile import anything, refusal
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -21,6 +25,7 @@ from dagrpo.checkpoints.manifest import MANIFEST, Manifest, tensor_digest, verif
 from dagrpo.checkpoints.source import open_source
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.errors import UserError
 from dagrpo.params.checkpoint import Checkpoint
 
 LARGE = 1 << 30
@@ -215,3 +220,54 @@ def test_a_model_without_a_tokenizer_is_not_converted(model_folder: Path, tmp_pa
     with pytest.raises(ValueError, match="has no tokenizer"):
         convert(model_folder, tmp_path / "x", Checkpoint())
     assert not (tmp_path / "x").exists()
+
+
+def _shards(folder: Path, *places: object) -> Path:
+    """A folder with one file per place, each with two rows of the tensor `w`."""
+    for number, place in enumerate(places):
+        file = folder / f"shard-{number:05d}-model-00001-of-00001.safetensors"
+        text = place if isinstance(place, str) else json.dumps({"w": {"saved_offsets": place}})
+        safetensors.torch.save_file({"w": torch.ones(2, 3)}, file, {"DCP_SHARDING_INFO": text})
+    return folder
+
+
+def test_chunks_that_lie_side_by_side_are_one_tensor(tmp_path: Path) -> None:
+    assert torch.equal(DcpTensors(_shards(tmp_path, [0, 0], [2, 0])).read("w"), torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (["no json"], "does not say where its tensors belong"),
+        (["[" * 9000], "does not say where its tensors belong"),
+        (["{}"], "does not say where its tensor 'w' begins"),
+        *(([place], "does not say where its tensor 'w' begins") for place in (None, 3, [], [0], [-1, 0], [0, 0.5])),
+        *(([place], "does not say where its tensor 'w' begins") for place in ([True, 0], [1 << 62, 0], ["0", "0"])),
+        ([[0, 0], [0, 0], [4, 0]], "both hold one part of the tensor 'w'"),
+        ([[1, 0]], "lacks a part of the tensor w"),
+    ],
+    ids=str,
+)
+def test_places_that_cannot_be_are_refused(tmp_path: Path, places: list[object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        DcpTensors(_shards(tmp_path, *places))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(anything | st.lists(st.integers(-1, 4), min_size=2, max_size=2), min_size=1, max_size=3))
+def test_any_places_give_a_whole_tensor_or_a_sentence(places: list[object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _shards(Path(folder), *places)
+        said = refusal(lambda: DcpTensors(Path(folder)))
+        assert len(said.replace(folder, "")) < 500
+        assert said or bool((DcpTensors(Path(folder)).read("w") == 1).all())
+
+
+def test_a_rank_file_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "folder").mkdir()
+    _shards(tmp_path / "elsewhere", [0, 0])
+    (file,) = (tmp_path / "elsewhere").iterdir()
+    (tmp_path / "folder" / file.name).symlink_to(file)
+    with pytest.raises(UserError, match="is a link out of its folder"):
+        DcpTensors(tmp_path / "folder")

@@ -8,12 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints.folder import require_chat_template, require_tokenizer
-from dagrpo.checkpoints.formats.huggingface import INDEX, WEIGHTS, HuggingFaceTensors, planned_files
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import MANIFEST, tensor_digest, verify
 from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.safetensors_file import plan_shards
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes
+from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS
 
 LIMIT = 4096
 
@@ -82,7 +83,7 @@ def test_an_index_without_a_weight_map_is_named(sharded: Path, content: str) -> 
 @pytest.mark.parametrize("file", ["../x.safetensors", "/x.safetensors", 3])
 def test_an_index_cannot_name_files_outside_its_folder(sharded: Path, file: object) -> None:
     (sharded / INDEX).write_text(json.dumps({"weight_map": {"w": file}}))
-    with pytest.raises(ValueError, match="is not a file of its folder"):
+    with pytest.raises(ValueError, match="is not a safetensors file of its folder"):
         HuggingFaceTensors(sharded)
 
 

@@ -1,6 +1,7 @@
 """The real SGLang server."""
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -19,12 +20,14 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.hostile import NOT_IN_THE_FOLDER
 from tests.listening import beyond_loopback, open_sockets
 from tests.rollout.engine.pools import pool_over
 from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.errors import UserError
 from dagrpo.files import read_json, write_json
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest
@@ -377,8 +380,24 @@ def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (model / "model.safetensors").rename(model / shards["a"])
     write_json(model / "model.safetensors.index.json", {"weight_map": shards})
-    with pytest.raises(ServerError, match=r"it has no model-00002-of-00002\.safetensors"):
+    with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors is missing, but .*index\.json names it"):
         require_servable(model)
+
+
+@pytest.mark.parametrize("name", NOT_IN_THE_FOLDER, ids=lambda name: repr(name)[:20])
+def test_an_index_that_names_other_peoples_files_is_refused_before_anything_starts(
+    tiny_model: Path, tmp_path: Path, name: object
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    index = json.dumps({"weight_map": {"w": "model.safetensors", "v": name}})
+    (model / "model.safetensors.index.json").write_text(index)
+    with (
+        pytest.raises(UserError, match="which is not a safetensors file of its folder"),
+        SGLangServer(model, Engine(), tmp_path / "server.log"),
+    ):
+        pass
+    assert not (tmp_path / "server.log").exists()
 
 
 def test_every_server_has_an_api_key_of_its_own_that_cannot_be_taken_for_a_flag(tmp_path: Path) -> None:

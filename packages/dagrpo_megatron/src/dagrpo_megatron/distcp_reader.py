@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.errors import UserError
+from dagrpo.file_names import is_plain, shown
 from dagrpo_megatron.distcp_writer import METADATA
 from dagrpo_megatron.layout import Sizes
 from dagrpo_megatron.pickles import StoredTensor, TensorHeader, read_header, read_metadata
@@ -64,9 +66,9 @@ class DistcpReader:
         """One stored chunk, mapped."""
         _, place = self._stored[key].chunks[start]
         path = self._folder / place.file
-        if Path(place.file).name != place.file:
+        if not is_plain(place.file):
             raise UserError(
-                f"{self._folder / METADATA} names {place.file!r}, which is not a file of its folder: "
+                f"{self._folder / METADATA} names {shown(place.file)}, which is not a file of its folder: "
                 "do not use this checkpoint."
             )
         mapped = self._map(path)
@@ -82,6 +84,9 @@ class DistcpReader:
 
     def _map(self, path: Path) -> mmap.mmap:
         if path.name not in self._files:
+            require_own(path.parent, path.name)
+            if path.exists() and not path.is_file():  # a pipe would be waited for
+                raise UserError(f"{path} is not a regular file: copy or make that checkpoint again.")
             try:
                 with path.open("rb") as file:  # a private map: nothing written to it reaches the file
                     self._files[path.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dagrpo.checkpoints.planned import PlannedFile
 from dagrpo.errors import UserError
+from dagrpo.file_names import shown
 from dagrpo.plugins import Plugins
+from dagrpo.visible import one_line
 
 if TYPE_CHECKING:
     from dagrpo.checkpoints.tensors import Tensors
@@ -73,8 +75,8 @@ def require_format_name(name: str, where: str = "`checkpoint.format`") -> str:
     """
     if name not in FORMATS.own_names() and name not in FORMATS.names():
         raise UserError(
-            f"{where} is {name!r}, a checkpoint format that is not installed (there are {', '.join(FORMATS.names())}): "
-            f"correct the name, or install the package of the format (pip install ./packages/dagrpo_{name})."
+            f"{where} is {shown(name)}, a checkpoint format that is not installed (there are {', '.join(FORMATS.names())}): "
+            f"correct the name, or install the package of the format (pip install ./packages/dagrpo_{one_line(name, 40)})."
         )
     return name
 

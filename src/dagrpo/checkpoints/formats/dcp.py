@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from dagrpo.checkpoints.chunks import require_sound_chunks
 from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.manifest import FileEntry
 from dagrpo.checkpoints.planned import PlannedFile, write_hashed
@@ -99,13 +100,14 @@ def _chunk_spec(item: WriteItem) -> TensorSpec:
 class DcpTensors:
     """The weights of a DCP folder, each put together from the chunks of all ranks.
 
-    UserError: no weights, or a tensor with a hole. (The manifest tells of a missing file.)
+    UserError: no weights, places that cannot be, or a tensor with a hole. (The manifest tells of a missing file.)
     """
 
     def __init__(self, folder: Path) -> None:
         files = sorted(folder.glob("*.safetensors"))
         if not files:
             raise UserError(f"{folder} has no weights (shard-*.safetensors): run the stage that makes it again.")
+        require_sound_chunks(files)
         self._reader = HuggingFaceStorageReader(str(folder))
         self._metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)

@@ -3,6 +3,7 @@
 Reading maps the files and writing streams them: neither ever holds the whole model.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -11,11 +12,9 @@ from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec, total_bytes
+from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS, files_of_weights, read_weight_map
 from dagrpo.errors import UserError
-from dagrpo.files import json_text, read_json
-
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+from dagrpo.files import json_text
 
 
 class HuggingFaceTensors:
@@ -27,8 +26,8 @@ class HuggingFaceTensors:
     def __init__(self, folder: Path) -> None:
         self.specs: dict[str, TensorSpec] = {}
         self._files: dict[str, SafetensorsFile] = {}  # by tensor
-        weight_map = _weight_map(folder)
-        files = {file: _open(folder, file) for file in sorted(set(weight_map.values()))}
+        files = {file: SafetensorsFile(folder / file) for file in files_of_weights(folder)}
+        weight_map = _weight_map(folder, files)
         for name, file in sorted(weight_map.items()):
             if name not in files[file].names:
                 raise UserError(
@@ -74,27 +73,8 @@ class HuggingFace(CheckpointFormat):
 FORMAT = HuggingFace()
 
 
-def _open(folder: Path, file: str) -> SafetensorsFile:
-    if not (folder / file).is_file():
-        raise UserError(f"{folder / file} is missing, but {folder / INDEX} names it: copy or download it again.")
-    return SafetensorsFile(folder / file)
-
-
-def _weight_map(folder: Path) -> dict[str, str]:
+def _weight_map(folder: Path, files: Mapping[str, SafetensorsFile]) -> dict[str, str]:
     """The file that holds each tensor."""
     if (folder / INDEX).is_file():
-        return _read_index(folder / INDEX)
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{folder} has no weights ({WEIGHTS} or {INDEX}): choose a model in safetensors format.")
-    return dict.fromkeys(SafetensorsFile(folder / WEIGHTS).names, WEIGHTS)
-
-
-def _read_index(index: Path) -> dict[str, str]:
-    content = read_json(index)
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise UserError(f"{index} has no weight_map: copy or download it again.")
-    for file in weight_map.values():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise UserError(f"{index} names {file!r}, which is not a file of its folder: do not use this checkpoint.")
-    return weight_map
+        return read_weight_map(folder / INDEX)
+    return dict.fromkeys(files[WEIGHTS].names, WEIGHTS)

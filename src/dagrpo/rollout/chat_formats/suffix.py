@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.rollout.calls import call_id
 from dagrpo.rollout.chat import Message, ToolSchema
-from dagrpo.rollout.chat_formats.text import QUESTION, REFUSALS, THOUGHT, TemplateText
+from dagrpo.rollout.chat_formats.text import QUESTION, THOUGHT, TemplateText
 
 SENTINELS = ("A1b2sentinelC3", "Zz9otherY8")
 
@@ -39,7 +40,7 @@ class Suffixes:
             return None
         try:
             return self._cut(SENTINELS[0], dummy, new, tools)
-        except REFUSALS:  # of these messages, though not of others of their shape
+        except TemplateRefusal:  # of these messages, though not of others of their shape
             return None
 
     def shows(self, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
@@ -49,7 +50,7 @@ class Suffixes:
     def _shows(self, dummy: _Dummy, new: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
         try:
             text = self._template.render([QUESTION, self._answer(SENTINELS[0], dummy, new, tools), *new], tools)
-        except REFUSALS:
+        except TemplateRefusal:
             return False
         return new[-1]["content"] in text.partition(SENTINELS[0])[2]
 
@@ -80,7 +81,7 @@ class Suffixes:
                 self._cut(SENTINELS[0], dummy, probes, tools),
                 self._cut(SENTINELS[1], dummy, probes, tools, earlier),
             }
-        except REFUSALS:
+        except TemplateRefusal:
             return None
         tail = tails.pop()
         return tail if not tails and tail is not None and _in_order(marks, tail) else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
 from dagrpo.rendering import completion_text
 from dagrpo.rollout.calls import Attempt, CallSyntax, attempts_in, call_id
@@ -13,7 +14,7 @@ from dagrpo.rollout.calls.spans import TokenSpans
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
 from dagrpo.rollout.chat_formats import thinking
 from dagrpo.rollout.chat_formats.suffix import Suffixes
-from dagrpo.rollout.chat_formats.text import REFUSALS, RESULT, TemplateText
+from dagrpo.rollout.chat_formats.text import RESULT, TemplateText
 from dagrpo.rollout.chat_formats.tokens import Tokens, any_of
 
 PROMPT_TAIL = 8  # tokens, enough to see whether a prompt ends in <think>
@@ -39,7 +40,7 @@ class TemplateFormat:
         """The conversation as the template writes it, and its tokens."""
         try:
             text = self._template.render(self._tokens.guarded(messages), tools)
-        except REFUSALS as error:
+        except TemplateRefusal as error:
             raise UserError(
                 f"the chat template of {self._tokenizer.name_or_path} refuses the conversation ({error}): "
                 "use a model whose template takes these roles, or change the task's messages."

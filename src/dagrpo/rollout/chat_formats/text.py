@@ -5,16 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import render_jinja_template
 
+from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
+from dagrpo.rendering import chosen_template, template_text
 from dagrpo.rollout.calls import call_id
 from dagrpo.rollout.chat import Message, ToolSchema
 
-REFUSALS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
-"""What a template raises over messages that it was not written for."""
 QUESTION: Message = {"role": "user", "content": "u"}
 ARGUMENT, THOUGHT, RESULT = "Q7argumentX", "K3thoughtW", "R5resultY"
 """What probes say, and no template writes of its own accord."""
@@ -29,28 +27,18 @@ class TemplateText:
                 f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one."
             )
         self._tokenizer = tokenizer
-        self._special_tokens = dict(tokenizer.special_tokens_map)
         self._arguments_as_text = False
         self._arguments_as_text = not self._takes_arguments_as_an_object()
-        self.knows_thinking = "think>" in tokenizer.get_chat_template()
+        self.knows_thinking = "think>" in chosen_template(tokenizer)
         self.takes_reasoning = self.knows_thinking and self._takes_reasoning()
         self.end_of_turn = self._end_of_turn()
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, add_generation_prompt: bool = True
     ) -> str:
-        """The conversation as the template writes it. Raises one of REFUSALS where it refuses."""
-        offered: Any = [dict(tool) for tool in tools] or None
-        texts, _ = render_jinja_template(
-            [[self.accepted(message) for message in messages]],
-            tools=offered,
-            chat_template=self._tokenizer.get_chat_template(tools=offered),
-            add_generation_prompt=add_generation_prompt,
-            **self._special_tokens,
-        )
-        text = texts[0]
-        assert isinstance(text, str)
-        return text
+        """The conversation as the template writes it. TemplateRefusal: it refuses."""
+        accepted = [self.accepted(message) for message in messages]
+        return template_text(self._tokenizer, accepted, tools, add_generation_prompt=add_generation_prompt)
 
     def accepted(self, message: Message) -> dict[str, Any]:
         """A message with its content as text and its calls' arguments in the form that the template takes."""
@@ -77,7 +65,7 @@ class TemplateText:
         call = self.call("f", {"x": ARGUMENT}, call_id(0))
         try:
             text = self.render([QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}], ())
-        except REFUSALS:
+        except TemplateRefusal:
             return False
         return f"'{ARGUMENT}'" not in text  # as Python writes a dict, not as JSON
 
@@ -85,7 +73,7 @@ class TemplateText:
         answer = {"role": "assistant", "content": "a", "reasoning_content": THOUGHT}
         try:
             return THOUGHT in self.render([QUESTION, answer], (), add_generation_prompt=False)
-        except REFUSALS:
+        except TemplateRefusal:
             return False
 
     def _end_of_turn(self) -> str:
@@ -93,7 +81,7 @@ class TemplateText:
         eos = str(self._tokenizer.eos_token)
         try:
             text = self.render([QUESTION, {"role": "assistant", "content": ARGUMENT}], (), add_generation_prompt=False)
-        except REFUSALS:
+        except TemplateRefusal:
             return eos
         after = text.partition(ARGUMENT)[2].lstrip()
         special = re.match("|".join(sorted(map(re.escape, self._tokenizer.all_special_tokens), key=len)[::-1]), after)
@@ -104,9 +92,13 @@ def _content(content: Any) -> Any:
     """OpenAI's clients send null beside calls, and text in parts."""
     if content is None:
         return ""
-    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
+    if isinstance(content, list) and all(map(_is_text, content)):
         return "".join(part["text"] for part in content)
     return content
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _object(arguments: str) -> Any:

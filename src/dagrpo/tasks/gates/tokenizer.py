@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
+from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
 from dagrpo.files import read_json
 from dagrpo.records import Example
@@ -39,8 +39,8 @@ def rendered(tokenizer: PreTrainedTokenizerBase, example: Example, schemas: Sequ
     """The prompt of a problem with its tools. UserError names the problem that the chat template refuses."""
     try:
         return prompt_text(tokenizer, example.prompt, list(schemas))
-    except TemplateError as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+    except TemplateRefusal as error:
+        reason = str(error).rstrip(".")
         raise UserError(
             f"the chat template of {tokenizer.name_or_path} refuses the prompt of task {example.task}, {example.split} "
             f"row {example.index} ({reason}): choose another model, or another task."

@@ -1,0 +1,53 @@
+"""Which file of a model's folder holds which tensor, by the index of sharded weights. Checked before anything is opened.
+
+Whoever wrote the index may be anyone. Not here: what the files hold.
+"""
+
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.file_names import is_plain, leads_out, shown
+from dagrpo.files import read_json
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_MANIFEST = "manifest.json"  # where there is one, a link is checked by the content it leads to
+
+
+def files_of_weights(folder: Path) -> list[str]:
+    """The names of a folder's weight files, all there. UserError: there are none, one is missing, or is none of the folder."""
+    index = folder / INDEX
+    if index.is_file():
+        return [require_shard(folder, name) for name in sorted(set(read_weight_map(index).values()))]
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder} has no weights ({WEIGHTS} or {INDEX}): choose a model in safetensors format.")
+    require_own(folder, WEIGHTS)
+    return [WEIGHTS]
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """The file that holds each tensor. UserError: it is no index, or names what is no safetensors file of its folder."""
+    content = read_json(index)
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise UserError(f"{index} has no weight_map: copy or download it again.")
+    for name in weight_map.values():
+        if not is_plain(name) or not name.endswith(".safetensors"):
+            raise UserError(
+                f"{index} names {shown(name)}, which is not a safetensors file of its folder: do not use this checkpoint."
+            )
+    return weight_map
+
+
+def require_shard(folder: Path, name: str) -> str:
+    """The name of a file that the index promises. UserError: it is not there."""
+    if not (folder / name).is_file():
+        raise UserError(f"{folder / name} is missing, but {folder / INDEX} names it: copy or download it again.")
+    require_own(folder, name)
+    return name
+
+
+def require_own(folder: Path, name: str) -> None:
+    """Refuse a file that is a link out of a folder for whose content nobody vouches."""
+    if not (folder / _MANIFEST).is_file() and leads_out(folder / name):
+        raise UserError(f"{folder / name} is a link out of its folder: put the file itself there.")
