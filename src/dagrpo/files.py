@@ -230,17 +230,15 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
 
 
-def read_parquet(path: Path) -> pa.Table:
-    """Read a parquet file; UserError names it when it is missing, empty or damaged."""
-    if not path.exists():
-        raise UserError(f"{path} is missing: run the stage that makes it again.")
+def read_parquet(path: Path, remedy: str = "run the stage that makes it again") -> pa.Table:
+    """Read a parquet file; UserError names it, and the remedy, when it is missing, empty or damaged."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing, or no file: {remedy}.")
     try:
         return pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         first_line = str(error).splitlines()[0]
-        raise UserError(
-            f"{path} is not a readable parquet file ({first_line}): run the stage that makes it again."
-        ) from None
+        raise UserError(f"{path} is not a readable parquet file ({first_line}): {remedy}.") from None
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

@@ -87,7 +87,7 @@ class Plugins(Generic[T]):
         if not place.member:
             if not isinstance(value, self._kind):
                 raise UserError(
-                    f"`{name}` is not a {self.what} but a {type(value).__name__}: correct {self.key}, or make it a "
+                    f"`{name}` is not {_a(self.what)} but {_a(type(value).__name__)}: correct {self.key}, or make it a "
                     f"{self._kind.__name__} of {self._kind.__module__}."
                 )
             return cast(T, value)
@@ -115,7 +115,7 @@ class Plugins(Generic[T]):
         module, _, attribute = name.rpartition(self.separator)
         if not module or not attribute:
             raise UserError(
-                f"`{name}` is not a {self.what}: {self._hint(name)}; correct {self.key}, or give an import "
+                f"`{name}` is not {_a(self.what)}: {self._hint(name)}; correct {self.key}, or give an import "
                 f"path, `module{self.separator}attribute`."
             )
         return _Place(module=module, attribute=attribute)
@@ -168,7 +168,7 @@ class Plugins(Generic[T]):
         module = self._imported(place.module, name)
         if not hasattr(module, place.attribute):
             raise UserError(
-                f"`{name}` is not a {self.what}: {place.module} has no `{place.attribute}` (its objects are "
+                f"`{name}` is not {_a(self.what)}: {place.module} has no `{place.attribute}` (its objects are "
                 f"{', '.join(sorted(name for name in vars(module) if not name.startswith('_')))}); correct {self.key}."
             )
         return getattr(module, place.attribute)
@@ -180,7 +180,7 @@ class Plugins(Generic[T]):
             raise
         except (Exception, SystemExit) as error:  # the border to other people's code: whatever it raises is its own
             raise UserError(
-                f"`{name}` is not a {self.what} that can be imported ({type(error).__name__}: {error}): correct {self.key}, or install "
+                f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}): correct {self.key}, or install "
                 "what it needs; a folder of your own has to be on PYTHONPATH."
             ) from error
 
@@ -195,3 +195,7 @@ def _entry_points() -> tuple[EntryPoint, ...]:
         for point in distribution.entry_points
         if point.group.startswith("dagrpo.")
     )
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"

@@ -48,7 +48,7 @@ def test_a_stop_while_a_plug_in_is_imported_is_not_the_plug_ins_mistake(
         ),
         ("example_lab.losses:tiltd", r"example_lab.losses has no `tiltd`"),
         ("example_lab.losses:policy_gradient", r"not a loss but a function: .* make it a Loss of dagrpo.algorithms"),
-        ("example_lab.advantages:best", r"not a loss but a Advantage"),
+        ("example_lab.advantages:best", r"not a loss but an Advantage"),
     ],
 )
 def test_an_import_path_that_leads_to_no_plug_in_is_one_sentence(name: str, words: str) -> None:

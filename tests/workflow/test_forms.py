@@ -1,5 +1,6 @@
 """Tasks that do not fit the rest of an experiment are refused before any work."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,45 @@ def test_an_oracle_is_evaluated_when_that_is_asked_for(task: str) -> None:
 
 def test_a_python_interpreter_is_no_oracle() -> None:
     _check("dapo_tool", "aime_2024_tool")
+
+
+def test_an_attempt_of_one_turn_at_a_task_with_tools_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"rollout.agent.max_turns is 1, and arithmetic_tool offers tools: .* 2 or more"
+    ):
+        _check("arithmetic_tool", "arithmetic", rollout={"agent": {"name": "tool_agent", "max_turns": 1}})
+
+
+def test_an_environment_that_is_none_is_refused_before_any_work() -> None:
+    with pytest.raises(UserError, match=r"`my_lab:Nothing` cannot be imported"):
+        _check("arithmetic", "arithmetic", rollout={"agent": {"name": "environment", "environment": "my_lab:Nothing"}})
+
+
+@pytest.mark.parametrize(
+    ("tools", "function", "told"),
+    [
+        (("python_functions",), "my_lab.nowhere:add", r"`my_lab.nowhere:add` cannot be imported"),
+        (("python_functions",), "json:dumps", r"dumps cannot be a tool: give its argument obj a type"),
+        (
+            ("pythonfunctions",),
+            "json:dumps",
+            r"`pythonfunctions` is not a tool: .*; correct the tools of the task own_tasks.capitals",
+        ),
+    ],
+    ids=["not there", "not described", "misspelt"],
+)
+def test_a_tool_that_cannot_work_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: tuple[str, ...], function: str, told: str
+) -> None:
+    (tmp_path / "own_tasks.py").write_text(
+        "from dataclasses import replace\nfrom dagrpo.tasks.registry import get_task\n"
+        f"capitals = replace(get_task('arithmetic'), name='capitals', tools={tools!r})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_tasks", raising=False)
+    functions = {"python_functions": {"functions": [function]}}
+    with pytest.raises(UserError, match=told):
+        _check("own_tasks.capitals", "own_tasks.capitals", rollout={"tools": functions})
 
 
 def test_a_reward_for_tool_calls_needs_a_task_with_tools() -> None:

@@ -1,14 +1,16 @@
-"""SIGTERM to a workflow stops its stages and is KeyboardInterrupt in it."""
+"""SIGTERM or SIGINT to a workflow alone stops its stages and is KeyboardInterrupt in it."""
 
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WORKFLOW = """
 import subprocess, sys
-from dagrpo.workflow.stop import running_stages, stop_on_sigterm
-stop_on_sigterm()
+from dagrpo.workflow.stop import running_stages, stop_with_stages
+stop_with_stages()
 stage = subprocess.Popen(["bash", "-c", f"{sys.executable} stage.py; echo ended with $?"])
 try:
     stage.wait()
@@ -27,11 +29,18 @@ time.sleep(60)
 """
 
 
-def test_sigterm_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path, sent: signal.Signals) -> None:
     (tmp_path / "stage.py").write_text(STAGE)
-    process = subprocess.Popen([sys.executable, "-c", WORKFLOW], cwd=tmp_path, stdout=-1, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKFLOW],
+        cwd=tmp_path,
+        stdout=-1,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the tests run in has made of it
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(sent)
     output, _ = process.communicate(timeout=30)
     assert output.splitlines() == ["ended with 143", "interrupted []"]

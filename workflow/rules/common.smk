@@ -32,7 +32,7 @@ from dagrpo.workflow.invocation import (
 )
 from dagrpo.workflow.locks import hold, is_run_by_another
 from dagrpo.workflow.recording import commit, record_left_over
-from dagrpo.workflow.stop import stop_on_sigterm
+from dagrpo.workflow.stop import stop_with_stages
 from dagrpo.workflow.tries import try_of
 from dagrpo.params.schema import read_params
 
@@ -189,7 +189,7 @@ def everything():
 
 
 def start():
-    stop_on_sigterm()
+    stop_with_stages()
     begin(a_try)
     if not workflow.remote_exec and "gpu" not in workflow.global_resources:
         # Jobs that need a GPU wait for one; where there is none they run on the CPU.

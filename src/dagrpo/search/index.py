@@ -39,7 +39,7 @@ class Index:
     @classmethod
     def read(cls, path: Path) -> Self:
         """The index of a parquet file with the columns title and text. UserError when it has others, or no rows."""
-        table = read_parquet(path)
+        table = read_parquet(path, "give a parquet file with the columns title and text")
         if not {"title", "text"} <= set(table.column_names) or not table.num_rows:
             raise UserError(
                 f"{path} has {table.num_rows} rows with the columns {', '.join(table.column_names)}: a corpus has at least one "

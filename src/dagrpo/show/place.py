@@ -65,7 +65,7 @@ def evaluation(run: Path, task: str, which: Which) -> Place:
     if not attempts.is_file():
         found = sorted(str(path.parent.relative_to(run / "eval")) for path in run.glob("eval/*/*/completions.parquet"))
         known = f"it has {_listed(found)}" if found else "it has none yet"
-        raise UserError(f"{run} has no evaluation {task}/{which}: {known}.")
+        raise UserError(f"{run} has no evaluation {task}/{which}: {known} (--task and --which choose).")
     return Place(attempts=attempts, scores=scores if scores.is_file() else None, run=run)
 
 

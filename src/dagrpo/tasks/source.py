@@ -5,7 +5,7 @@ by the same code (reading.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ class Source:
     mirror_files: Mapping[str, str]  # our split -> file under data.mirror, .jsonl or .parquet
     columns: Mapping[str, Sequence[str]]  # field -> the dotted paths it goes by: `answer`, `prompt.0.content`
     optional: Sequence[str] = ()  # fields that a row may lack: they read as null
-    rows: Mapping[str, int]  # our split -> rows of the whole data set, copies not counted
+    rows: Mapping[str, int] = field(
+        default_factory=dict
+    )  # our split -> rows of the whole data set, where they are known
     copies: Sequence[str] = ()  # rows that agree in these fields are copies of one; (): every row stands for itself
     sampled: bool = False  # too large to be read whole: reading ends with data.max_train + data.held_out problems
 
@@ -61,8 +63,8 @@ class Place:
 def to_row(source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any]) -> Row:
     """Pick a task's fields from one raw row. UserError names the file, the row and the field that is missing."""
     fields, columns = {}, {}
-    for field, names in source.columns.items():
-        columns[field], fields[field] = _find(source, label, number, field, names, values)
+    for name, paths in source.columns.items():
+        columns[name], fields[name] = _find(source, label, number, name, paths, values)
     return Row(file=label, number=number, fields=fields, columns=columns, folder=folder)
 
 

@@ -1,6 +1,6 @@
 """What the tasks of an experiment ask of the other parameters: refused before any work, in a sentence."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dagrpo.errors import UserError
@@ -9,7 +9,8 @@ from dagrpo.params.plain import require_plain
 from dagrpo.params.plugged import LONGEST_NAME
 from dagrpo.params.schema import Params, parse
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.rollout.agents import OWN_LOOP
+from dagrpo.rollout.agents import AGENTS, OWN_LOOP
+from dagrpo.rollout.tools import TOOLS, config_for
 from dagrpo.tasks.registry import TASKS, get_task
 from dagrpo.visible import MOST_TOLD, sentence, sentences
 
@@ -31,11 +32,17 @@ def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> 
 
 def require_fitting_tasks(params: Params) -> None:
     """UserError when a task is unknown, an evaluation would hand out answers, or a reward could never be earned."""
-    mistakes = [*_unknown(params)] or [
-        *_oracles(params.experiment.evaluate, params.evaluation),
-        *_rewards_without_tools(params),
-        *_tasksets(params),
-    ]
+    mistakes = (
+        [*_unknown(params)]
+        or [*_unknown_tools(params)]
+        or [
+            *_oracles(params.experiment.evaluate, params.evaluation),
+            *_rewards_without_tools(params),
+            *_tasksets(params),
+            *_agents(params),
+            *_tools(params),
+        ]
+    )
     if mistakes:
         raise UserError(sentences(mistakes, len(mistakes)))
 
@@ -43,6 +50,12 @@ def require_fitting_tasks(params: Params) -> None:
 def _unknown(params: Params) -> Iterator[str]:
     mistakes = (_mistake(name) for name in params.experiment.tasks)
     yield from (str(mistake) for mistake in mistakes if mistake is not None)
+
+
+def _unknown_tools(params: Params) -> Iterator[str]:
+    for tool, task in _offered(params).items():
+        if (mistake := _raised_by(TOOLS.get, tool)) is not None:
+            yield str(mistake).replace(f"correct {TOOLS.key}", f"correct the tools of the task {task}")
 
 
 def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
@@ -67,6 +80,39 @@ def _rewards_without_tools(params: Params) -> Iterator[str]:
             )
 
 
+def _agents(params: Params) -> Iterator[str]:
+    """The agent of rollout.agent can make the attempts that it is to make."""
+    agent = params.rollout.agent
+    if (mistake := _raised_by(AGENTS.get(agent.name).check, agent)) is not None:
+        yield str(mistake)
+    calling = [name for name in params.experiment.tasks if get_task(name).tools]
+    if agent.name == OWN_LOOP and agent.max_turns == 1 and calling:
+        yield (
+            f"rollout.agent.max_turns is 1, and {calling[0]} offers tools: a call takes a turn and what follows its result another; "
+            "set it to 2 or more."
+        )
+
+
+def _tools(params: Params) -> Iterator[str]:
+    """Every tool that a task offers can work with the parameters that rollout.tools has for it."""
+    for tool in _offered(params):
+        if (mistake := _raised_by(TOOLS.get(tool).check, config_for(tool, params.rollout.tools))) is not None:
+            yield str(mistake)
+
+
+def _offered(params: Params) -> dict[str, str]:
+    """The tools that the tasks offer, each with one of these tasks."""
+    return {tool: name for name in params.experiment.tasks for tool in get_task(name).tools}
+
+
+def _raised_by(check: Callable[[Any], object], what: Any) -> UserError | None:
+    try:
+        check(what)
+    except UserError as error:
+        return error
+    return None
+
+
 def _tasksets(params: Params) -> Iterator[str]:
     """The rows of a taskset of `verifiers` can be attempted by the agent of that taskset alone."""
     agent, wanted = params.rollout.agent.model_dump(), params.data.verifiers
@@ -80,11 +126,7 @@ def _tasksets(params: Params) -> Iterator[str]:
 
 def _mistake(task: str) -> UserError | None:
     """Why there is no such task; None where there is."""
-    try:
-        get_task(task)
-    except UserError as error:
-        return error
-    return None
+    return _raised_by(get_task, task)
 
 
 def _names(values: Mapping[str, Any]) -> list[str]:

@@ -1,25 +1,52 @@
-"""SIGTERM to Snakemake is Ctrl-C: it stops the stages and ends. By itself Snakemake would wait until they are done."""
+"""SIGTERM to Snakemake is Ctrl-C: it stops the stages and ends. By itself Snakemake would wait until they are done.
+
+A terminal's Ctrl-C reaches the stages too; a signal that another program sends to Snakemake alone is passed on.
+"""
 
 import os
 import signal
+import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 import psutil
 
+SECONDS_TO_HEAR_OF_IT = 5.0  # for stages, from the terminal
 
-def stop_on_sigterm() -> None:
-    """From now on, SIGTERM to this process ends its stages and raises KeyboardInterrupt. For the main thread alone."""
+
+def stop_with_stages() -> None:
+    """From now on, SIGTERM and SIGINT to this process end its stages and raise KeyboardInterrupt. For the main thread alone.
+
+    A SIGINT that is ignored, as in the background of a shell, stays so.
+    """
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_stop_who_have_not_heard, args=(running_stages(),), daemon=True).start()
+    raise KeyboardInterrupt
+
+
+def _stop_who_have_not_heard(stages: list[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(stages, timeout=SECONDS_TO_HEAR_OF_IT)
+    _terminate(left)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-    for stage in running_stages():
+    _terminate(running_stages())
+    raise KeyboardInterrupt
+
+
+def _terminate(stages: Iterable[psutil.Process]) -> None:
+    for stage in stages:
         with suppress(psutil.NoSuchProcess):  # it has just ended
             stage.terminate()
-    raise KeyboardInterrupt
 
 
 def running_stages() -> list[psutil.Process]:

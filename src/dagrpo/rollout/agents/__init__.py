@@ -82,12 +82,18 @@ ENVIRONMENT_REWARD = "environment"  # the name under which the agents that play 
 ConfigType = TypeVar("ConfigType", bound=Limits)
 
 
+def _nothing_to_check(config: Limits) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind(Generic[ConfigType]):
     """A kind of agent, before anything of it runs."""
 
     config: type[ConfigType]  # its keys in rollout.agent
     open: Callable[[ConfigType, AgentContext], AbstractAsyncContextManager[Agent]]  # UserError: it cannot run here
+    # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
+    check: Callable[[ConfigType], None] = _nothing_to_check
 
 
 AGENTS: Plugins[AgentKind[Any]] = Plugins(

@@ -123,4 +123,8 @@ async def open_environment(config: Config, context: AgentContext) -> AsyncIterat
     yield EnvironmentAgent(config, factory, functions)
 
 
-AGENT = AgentKind(config=Config, open=open_environment)
+def _check(config: Config) -> None:
+    methods_of(config.environment)
+
+
+AGENT = AgentKind(config=Config, open=open_environment, check=_check)

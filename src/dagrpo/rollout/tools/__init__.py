@@ -108,6 +108,10 @@ def _any_number(config: ToolSection) -> int | None:
     return None
 
 
+def _nothing_to_check(config: ToolSection) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[ConfigType]):
     """One tool, before anything of it runs."""
@@ -116,6 +120,8 @@ class Tool(Generic[ConfigType]):
     functions: Callable[[ConfigType], Sequence[ToolFunction]]  # what it offers; UserError: it cannot be asked
     # Runs it. UserError: it cannot run here, and what to install.
     open: Callable[[ConfigType, ToolPlace], AbstractAsyncContextManager[OpenTool]]
+    # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
+    check: Callable[[ConfigType], None] = _nothing_to_check
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
     # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and

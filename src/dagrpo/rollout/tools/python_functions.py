@@ -59,9 +59,14 @@ def _functions(config: Config) -> list[ToolFunction]:
     return [described(function) for function in functions_at(config.functions).values()]
 
 
+def _check(config: Config) -> None:
+    _functions(config)
+
+
 TOOL = Tool(
     config=Config,
     functions=_functions,
+    check=_check,
     open=lambda config, place: nullcontext(PythonFunctions(functions_at(config.functions))),
     repeatable=lambda config: config.repeatable,
 )
