@@ -2,7 +2,7 @@
 
 Bounded: the template's own length, the memory and the processor time of a render, the length of the text, and how many
 characters of a refusal are told. Compiling is a part of rendering: Jinja computes constants then. Not bounded: how often
-somebody renders. A render costs one exchange of lines with a process that waits for it, about 0.1 ms beyond its own time.
+somebody renders. Measured with the template of Qwen3 and a short question: 0.33 ms of processor time a render, 0.09 without a
 """
 
 import atexit
