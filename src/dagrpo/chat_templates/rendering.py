@@ -3,6 +3,7 @@
 Bounded: the template's own length, the memory and the processor time of a render, the length of the text, and how many
 characters of a refusal are told. Compiling is a part of rendering: Jinja computes constants then. Not bounded: how often
 somebody renders. Measured with the template of Qwen3 and a short question: 0.33 ms of processor time a render, 0.09 without a
+process of its own.
 """
 
 import atexit
