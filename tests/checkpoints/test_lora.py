@@ -17,6 +17,7 @@ from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.errors import UserError
 
 LARGE = 1 << 30
+NO_RANKS: list[Any] = [0, -1, None, "4", True, [], 1e300]
 QUERY, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "use_dora": False}
 
