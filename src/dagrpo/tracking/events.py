@@ -44,6 +44,7 @@ class _Process(BaseModel):
     pid: Annotated[int, Field(ge=1, lt=1 << 31)]
     started: float
     host: str
+    boot: str = ""
 
 
 class _Timed(_Shape):
