@@ -46,6 +46,13 @@ def test_every_process_gets_the_arguments_as_they_are(tmp_path: Path) -> None:
     assert {(tmp_path / rank).read_text() for rank in "01"} == {"--log 0 well --nnodes=7"}
 
 
+def test_a_stage_in_several_processes_tells_its_rank_zero_from_the_others(tmp_path: Path) -> None:
+    script = "from pathlib import Path; from dagrpo.execution.frame import rank; Path(f'rank {rank()}').touch()"
+    (tmp_path / "script.py").write_text(script)
+    subprocess.run([sys.executable, "-m", "dagrpo.launch", "2", "script.py"], cwd=tmp_path, timeout=100, check=True)
+    assert {path.name for path in tmp_path.glob("rank *")} == {"rank 0", "rank 1"}
+
+
 @pytest.mark.parametrize(
     ("rank", "how", "ended", "said"),
     [

@@ -57,10 +57,10 @@ def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dic
 
 
 def _environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
-    """What differs from our own. The names are torchrun's."""
+    """What differs from our own. The names are torchrun's; by the last of them a stage knows that RANK is meant for it."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    return {name: str(value) for name, value in ranks.items()} | threads | LOOPBACK | {RENDEZVOUS: str(rendezvous)}
+    own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TORCHELASTIC_RUN_ID": "dagrpo"}
+    return {name: str(value) for name, value in ranks.items()} | own | LOOPBACK | {RENDEZVOUS: str(rendezvous)}
 
 
 def _has_spoken(rank_zero: ProcessFailure | None) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.tracking.conftest import stage_record
 
+from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import (
     DAMAGED,
     EVENTS,
@@ -32,7 +33,7 @@ def test_a_journal_starts_with_the_record_and_its_process(tmp_path: Path, journa
     start = start_of(journal.folder)
     assert start["event"] == "start"
     assert start["record"]["stage"] == "train"
-    assert set(start["process"]) == {"pid", "started", "host"}
+    assert Process(**start["process"]) == Process.current()
 
 
 @pytest.mark.parametrize("beginning", ["", "{}\n", '{"event": "sta'])

@@ -45,6 +45,7 @@ class _Process(BaseModel):
     boot: str = ""  # as in environment.Process
     started: float
     host: str
+    boot: str = ""
 
 
 class _Timed(_Shape):
