@@ -101,9 +101,6 @@ def test_an_adapter_that_is_kept_apart_goes_along_through_every_format(
     assert not (tmp_path / "later" / "adapter").exists()
 
 
-NO_RANKS: list[object] = [0, -1, None, "4", True, [], 1e300]
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -42,7 +42,6 @@ class _Process(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     pid: Annotated[int, Field(ge=1, lt=1 << 31)]
-    boot: str = ""  # as in environment.Process
     started: float
     host: str
     boot: str = ""
