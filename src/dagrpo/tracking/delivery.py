@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_text
+from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import (
     FOLDER,
@@ -273,4 +274,5 @@ def _remove_abandoned(root: Path) -> None:
 
 if __name__ == "__main__":
     os.nice(10)  # the stages come first
+    hide_secrets_in_tracebacks()
     follow(Path(sys.argv[1]))
