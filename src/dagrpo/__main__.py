@@ -10,6 +10,7 @@ from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
+from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.show import command as show_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
@@ -111,6 +112,7 @@ show_command.register(app)
 
 def main() -> None:
     """Run the application; a mistake of the user is one sentence and exit code 1."""
+    hide_secrets_in_tracebacks()
     try:
         app()
     except Exception as error:  # the border to the terminal: a bug is raised again, and keeps its traceback

@@ -1,4 +1,4 @@
-"""Names of files that others have written down, in an index, a manifest or a header: taken for names inside a folder, or for none.
+"""Names of files that others have written down, in an index, a manifest or a header: which of them stay inside a folder.
 
 Not here: whether there is such a file.
 """
@@ -6,11 +6,10 @@ Not here: whether there is such a file.
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dagrpo.visible import one_line, visible
+from dagrpo.visible import visible
 
 LONGEST = 255  # bytes of a name, as file systems have it
 LONGEST_PATH = 1024  # characters
-_SHOWN = 80  # characters of a name that is none
 
 
 def is_plain(name: Any) -> TypeGuard[str]:
@@ -23,11 +22,6 @@ def is_plain(name: Any) -> TypeGuard[str]:
 def is_below(name: Any) -> TypeGuard[str]:
     """Whether this is the path of a file below some folder, with forward slashes and spelled in the one way there is."""
     return isinstance(name, str) and len(name) <= LONGEST_PATH and all(map(is_plain, name.split("/")))
-
-
-def shown(name: Any) -> str:
-    """What stands in a name's place, for a sentence: cut, and with whatever would hide."""
-    return one_line(repr(name), _SHOWN)
 
 
 def leads_out(path: Path) -> bool:

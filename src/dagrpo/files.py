@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
-from dagrpo.full_disk import full_disk_naming
+from dagrpo.full_disk import NotEnoughRoom, full_disk_naming
 
 MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
@@ -164,22 +164,28 @@ def _leftovers(path: Path) -> list[Path]:
     return [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file. OSError where it is none, such as a pipe or a link to a device, or is larger than that.
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, to read. OSError where it is something else, such as a pipe, a folder or a link to a device.
 
     Never waits: a pipe is opened without its writer, and is not read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(most_bytes)
+            yield file
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file. OSError as above, and where it is larger than that."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EOVERFLOW, f"it is larger than {most_bytes:,} bytes", str(path))
+        return file.read(most_bytes)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -246,4 +252,4 @@ def require_space(folder: Path, needed_bytes: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
-        raise OSError(errno.ENOSPC, f"{needed_bytes:,} bytes are needed, {free:,} are free", str(folder))
+        raise NotEnoughRoom(errno.ENOSPC, f"{needed_bytes:,} bytes are needed, {free:,} are free", str(folder))

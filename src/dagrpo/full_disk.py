@@ -13,22 +13,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a full disk, a quota, a limit for files
-NEARLY_FULL = 1 << 20  # bytes free, below which a writer's riddle is read as a full disk
+NEARLY_FULL = 1 << 20  # bytes free, below which an error that gives no reason is taken for a full disk
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as Rust's libraries say it
 _OF_TORCH = "inline_container.cc"  # its writer, whatever went wrong with it
 
 
+class NotEnoughRoom(OSError):
+    """Foreseen before anything was written: its text says how much is needed."""
+
+
 @contextmanager
 def full_disk_naming(path: Path) -> Iterator[None]:
-    """Whatever a writer raises for want of room as an OSError that names `path`; all else as it is."""
+    """Raise whatever a writer raises for want of room as an OSError that names `path`, and all else as it is."""
     try:
         yield
     except Exception as error:
         number = _number_of(error, path)
         if number is None:
             raise
-        said = (isinstance(error, OSError) and error.strerror) or ""
-        raise OSError(number, said if "needed" in said else os.strerror(number), str(path)) from error
+        if isinstance(error, NotEnoughRoom):
+            raise NotEnoughRoom(number, error.strerror, str(path)) from error
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def no_room(error: BaseException) -> bool:
@@ -45,7 +50,7 @@ def about_room(error: OSError) -> str:
     disk = disk_of(Path(str(error.filename)))
     if error.errno == errno.EDQUOT:
         return f"{error.filename}: {error.strerror}: make room for your files on {disk}, or have the quota raised, then run again."
-    if error.strerror != os.strerror(errno.ENOSPC):  # it was foreseen, and says how much is needed
+    if isinstance(error, NotEnoughRoom):
         return f"{error.filename}: {error.strerror}: make room on {disk}, then run again."
     return (
         f"{error.filename}: {error.strerror}: it takes more than the {free_on(disk):,} bytes that are free on {disk}: "
@@ -67,11 +72,11 @@ def free_on(path: Path) -> int:
 
 
 def _number_of(error: Exception, path: Path) -> int | None:
-    """The system's number for the want of room that an error stands for; None: it stands for something else."""
+    """ENOSPC, EDQUOT or EFBIG where an error comes from one of them; None where it does not."""
     if isinstance(error, OSError):
         return error.errno if error.errno in NO_ROOM else None
     said = _OS_ERROR.search(str(error))
     if said is not None and int(said[1]) in NO_ROOM:
         return int(said[1])
-    is_riddle = _OF_TORCH in str(error) and free_on(disk_of(path)) < NEARLY_FULL
-    return errno.ENOSPC if is_riddle else None
+    gives_no_reason = _OF_TORCH in str(error)
+    return errno.ENOSPC if gives_no_reason and free_on(disk_of(path)) < NEARLY_FULL else None

@@ -5,9 +5,12 @@ from collections.abc import Iterable
 from itertools import islice
 from reprlib import Repr
 
+from dagrpo.redaction import without_passwords
+
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories without a glyph of their own
 LONGEST_SENTENCE = 480
 LONGEST_VALUE = 80
+LONGEST_READ = 8192  # characters of a value, of which only the ends are shown
 LARGEST_WRITTEN_BITS = 64
 MOST_TOLD = 10  # mistakes at once
 GAP = " [...] "
@@ -60,7 +63,7 @@ def sentences(first: Iterable[str], count: int) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, on one line and cut, whatever it is and however large."""
+    """A value as Python writes it, on one line and cut, whatever it is and however large; passwords of addresses are hidden."""
     return one_line(_BRIEF.repr(value), LONGEST_VALUE)
 
 
@@ -70,6 +73,11 @@ class _Brief(Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = LONGEST_VALUE
+
+    def repr_str(self, x: str, level: int) -> str:
+        """Of a password no part stays: it is hidden before anything is cut."""
+        ends = x if len(x) <= LONGEST_READ else x[: LONGEST_READ // 2] + GAP + x[-LONGEST_READ // 2 :]
+        return super().repr_str(without_passwords(ends), level)
 
     def repr_int(self, x: int, level: int) -> str:
         """Python refuses to write out integers of more than 4,300 digits."""

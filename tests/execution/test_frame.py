@@ -1,6 +1,8 @@
 """The frame of a stage: one sentence for a mistake, a traceback for a bug, the log has both, nothing half written."""
 
 import errno
+import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,36 @@ def test_a_bug_is_raised_as_it_is(error: Exception) -> None:
 
     with pytest.raises(type(error)):
         _run(work)
+
+
+SECRET = "m4rked-s3cret"
+
+
+def _failing(error: type[Exception]) -> Callable[[Job], None]:
+    def work(job: Job) -> None:
+        logging.getLogger("library").warning("asked with %s", os.environ["HF_TOKEN"])
+        raise error(f"no answer from http://alice:pa55word@lab with {os.environ['HF_TOKEN']}")
+
+    return work
+
+
+@pytest.mark.parametrize("error", [UserError, TransientError, RuntimeError])
+def test_no_secret_of_an_error_is_shown_logged_or_recorded(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setenv("DAGRPO_TRACKING", "later")
+    with pytest.raises(RuntimeError if error is RuntimeError else SystemExit):
+        _run(_failing(error))
+    (failure,) = Path(".state/failures").iterdir()
+    assert "http://alice:***@lab with ***" in failure.read_text()
+    assert "http://alice:***@lab with ***" in Path("logs/x.log").read_text()
+    assert error is RuntimeError or "http://alice:***@lab with ***" in capsys.readouterr().err
+    kept = b"".join(path.read_bytes() for path in Path().rglob("*") if path.is_file())
+    assert b"asked with ***" in kept
+    assert b"words" in kept, "the journal"
+    assert SECRET.encode() not in kept
+    assert b"pa55word" not in kept
 
 
 def test_a_missing_input_is_named_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

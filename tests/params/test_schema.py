@@ -69,6 +69,48 @@ def test_a_combination_that_cannot_work_is_refused_with_the_remedy(values: dict[
     assert "\n" not in sentence
 
 
+SECRET = "m4rked-s3cret"
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        (f"http://alice:{SECRET}@lab:30000", "has a user or a password"),
+        (f"https://{SECRET}@lab", "has a user or a password"),
+        (f"http://lab:30000?api_key={SECRET}", "has more than a host, a port and a path"),
+        (f"http://alice:{SECRET}/x@lab", "is not one"),
+        (f"http://alice:12/{SECRET}@lab", "is not one"),
+        (f"http://[{SECRET}", "is not one"),
+        (f"http://{SECRET}:65536", "is not one"),
+        (f"http://{SECRET}:0", "is not one"),
+        (f"http:///{SECRET}", "is not one"),
+        (f"ftp://{SECRET}", "is not one"),
+        (f"http://lab/ {SECRET}", "is not one"),
+        (SECRET, "is not one"),
+        ("", "is not one"),
+    ],
+)
+def test_an_address_of_a_server_with_a_password_or_none_at_all_is_refused_unquoted(address: str, words: str) -> None:
+    sentence = _refused({"runtime": {"engine": {"servers": ["http://127.0.0.1:30000", address]}}})
+    assert f"address 2 of runtime.engine.servers {words}" in sentence
+    assert "http://127.0.0.1:30000" in sentence.partition("write ")[2], "how one is written"
+    assert SECRET not in sentence
+    assert len(sentence) < 500
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:30000", "https://lab/servers/1/", "http://[::1]:1", "HTTP://lab"]
+)
+def test_an_address_of_a_server_is_taken_as_it_is(address: str) -> None:
+    params = parse({"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": [address]}}})
+    assert params.runtime.engine.servers == [address]
+
+
+def test_a_password_where_a_list_belongs_is_not_quoted() -> None:
+    sentence = _refused({"runtime": {"engine": {"servers": f"http://alice:{SECRET}@lab:30000"}}})
+    assert "`runtime.engine.servers` is 'http://alice:***@lab:30000'" in sentence
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.errors import UserError
 from dagrpo.tracking.store import (
     artifact_location,
     complete,
@@ -103,3 +104,30 @@ def test_what_libraries_quote_is_hidden_in_every_form(fresh: Path, monkeypatch: 
 def test_a_refused_address_is_named_without_its_password() -> None:
     with pytest.raises(ValueError, match=r"MLFLOW_TRACKING_URI=file://alice@lab/x names a folder"):
         require_recording("file://alice:s3cret@lab/x")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://[s3cret",
+        "http://alice:s3cret@lab:65536",
+        "http://alice:s3cret@lab:port",
+        "http://alice:s3cret/x@lab",
+        "postgresql://alice:12/s3cret@lab/runs",
+        "postgresql://alice:12#s3cret@lab/runs",
+        "http://s3cret:99999",
+        "http:///x",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_unquoted(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    for refuse in (require_recording, require_usable):
+        with pytest.raises(UserError, match="MLFLOW_TRACKING_URI is not an address") as caught:
+            refuse(tracking_uri(fresh))
+        assert "s3cret" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+    assert "s3cret" not in hide_password(f"no answer from {uri}", fresh)
+    assert "s3cret" not in without_password(uri)
+    assert complete("http://lab", fresh) == "http://lab"

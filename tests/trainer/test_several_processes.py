@@ -1,4 +1,4 @@
-"""Several processes that train one policy (torchrun, FSDP2, gloo) do what one process does, and leave the same files."""
+"""Several processes that train one policy (FSDP2, gloo) do what one process does, and leave the same files."""
 
 import json
 import shutil

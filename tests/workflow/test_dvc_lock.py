@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hostile import refusal
 from tests.workflow import clones
 
 from dagrpo.errors import UserError
@@ -75,17 +76,9 @@ def test_what_was_made_is_noted_to_be_recorded_anew_of_every_experiment_and_of_n
 def test_any_bytes_are_accepted_or_refused_in_a_sentence(content: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dagrpo.workflow.dvc_lock.PATH", _Content(content))
-        sentence = _refusal()
+        sentence = refusal(require_readable_lock)
         assert len(sentence) < 500
         assert "\n" not in sentence
-
-
-def _refusal() -> str:
-    try:
-        require_readable_lock()
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 class _Content:

@@ -14,7 +14,7 @@ from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.tensors import TensorSpec
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.errors import UserError
-from dagrpo.file_names import shown
+from dagrpo.visible import shown
 
 _FARTHEST = 1 << 40  # elements along one axis
 
@@ -34,7 +34,7 @@ class _Chunk:
 
 
 def require_sound_chunks(files: Sequence[Path]) -> None:
-    """UserError: a file's places are none, or the chunks of a tensor differ in type or lie upon each other."""
+    """UserError: a file does not say where its chunks lie, or the chunks of a tensor overlap or differ in type."""
     chunks: dict[str, list[_Chunk]] = defaultdict(list)
     for path in files:
         require_own(path.parent, path.name)

@@ -21,8 +21,8 @@ from dagrpo.checkpoints.source import Source
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.errors import UserError
-from dagrpo.file_names import shown
 from dagrpo.files import read_object
+from dagrpo.visible import shown
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"

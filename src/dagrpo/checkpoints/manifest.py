@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
 from dagrpo.errors import UserError
-from dagrpo.file_names import is_below, shown
+from dagrpo.file_names import is_below
 from dagrpo.files import canonical_json, read_json, sha256_of, write_json
-from dagrpo.visible import one_line
+from dagrpo.visible import one_line, shown
 
 MANIFEST = "manifest.json"
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint

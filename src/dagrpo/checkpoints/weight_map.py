@@ -6,8 +6,9 @@ Whoever wrote the index may be anyone. Not here: what the files hold.
 from pathlib import Path
 
 from dagrpo.errors import UserError
-from dagrpo.file_names import is_plain, leads_out, shown
+from dagrpo.file_names import is_plain, leads_out
 from dagrpo.files import read_json
+from dagrpo.visible import shown
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -15,7 +16,7 @@ _MANIFEST = "manifest.json"  # where there is one, a link is checked by the cont
 
 
 def files_of_weights(folder: Path) -> list[str]:
-    """The names of a folder's weight files, all there. UserError: there are none, one is missing, or is none of the folder."""
+    """The names of a folder's weight files. UserError: there are none, one is missing, or one is a link out of the folder."""
     index = folder / INDEX
     if index.is_file():
         return [require_shard(folder, name) for name in sorted(set(read_weight_map(index).values()))]

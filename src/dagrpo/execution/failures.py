@@ -1,10 +1,14 @@
-"""Which exceptions the user can mend, and the sentence that says how. All others are bugs."""
+"""Which exceptions the user can mend, and the sentence that says how. All others are bugs.
+
+No sentence has a secret: libraries quote addresses with their passwords.
+"""
 
 import errno
 import sys
 
 from dagrpo.errors import TransientError, UserError
 from dagrpo.full_disk import NO_ROOM, about_room
+from dagrpo.redaction import redacted
 
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
@@ -22,6 +26,16 @@ def sentence_of(error: BaseException) -> str | None:
     Of the system's errors only a full disk and a missing permission on a file are the user's: a refused connection, say,
     says nothing that they could act on.
     """
+    sentence = _sentence_of(error)
+    return None if sentence is None else redacted(sentence)
+
+
+def words_of(error: BaseException) -> str:
+    """What is recorded of any error: the sentence of one that the user can mend, else the exception's name and text."""
+    return sentence_of(error) or redacted(f"{type(error).__name__}: {error}").strip().removesuffix(":")
+
+
+def _sentence_of(error: BaseException) -> str | None:
     if isinstance(error, UserError | TransientError):
         return str(error)
     if isinstance(error, OSError):
@@ -33,11 +47,6 @@ def sentence_of(error: BaseException) -> str | None:
             "it goes on from its last state."
         )
     return None
-
-
-def words_of(error: BaseException) -> str:
-    """What is recorded of any error: the sentence of one that the user can mend, else the exception's name and text."""
-    return sentence_of(error) or f"{type(error).__name__}: {error}".strip().removesuffix(":")
 
 
 def _about_a_file(error: OSError) -> str | None:

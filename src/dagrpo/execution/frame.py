@@ -27,6 +27,7 @@ from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, ru
 from dagrpo.execution.threads import threads_of
 from dagrpo.files import digest_of, sha256_of, write_json
 from dagrpo.full_disk import NO_ROOM, full_disk_naming
+from dagrpo.redaction import RedactingFormatter
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
 
@@ -142,12 +143,8 @@ def _log_to(path: Path, *, append: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with full_disk_naming(path):
         handler = _LogFile(path, "a" if append else "w")
-    logging.basicConfig(
-        handlers=[handler],
-        level=logging.INFO,
-        force=True,  # whatever a library has set up on import
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)  # whatever a library has set up on import
     logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
 
 

@@ -25,11 +25,13 @@ from dagrpo.execution.record import declared, outputs_of, runtime_of
 from dagrpo.execution.reuse import taking_over
 from dagrpo.execution.sole_writer import sole_writer
 from dagrpo.execution.threads import fix_threads, threads_of
+from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.stages import all_stages
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the stage that the command line names. SystemExit 1 when it failed; the reason has been told."""
+    hide_secrets_in_tracebacks()
     options = frame.parse(arguments)
     stage = _named_by(options.job)
     try:

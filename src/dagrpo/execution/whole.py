@@ -5,8 +5,9 @@ from pathlib import Path
 
 from dagrpo.errors import UserError
 from dagrpo.execution.former import MANIFEST
-from dagrpo.file_names import is_below, shown
+from dagrpo.file_names import is_below
 from dagrpo.files import read_json, sha256_of
+from dagrpo.visible import shown
 
 
 def is_whole(path: Path, digest: str) -> bool:
@@ -27,7 +28,7 @@ def broken_file(path: Path, digest: str, largest: int | None = None) -> Path | N
 
 
 def listed_files(manifest: Path) -> Iterator[tuple[str, str]]:
-    """The files of a folder with their sha256, as its manifest.json lists them. UserError: a name is none of a file inside."""
+    """The files of a folder with their sha256, as its manifest.json lists them. UserError: a name leads out of it."""
     for name, entry in read_json(manifest)["files"].items():
         if not is_below(name):
             raise UserError(f"{manifest} lists {shown(name)}, which is not a file inside its folder.")

@@ -6,8 +6,10 @@ changed batch size may still round the last bits of a matrix product differently
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from dagrpo.addresses import SERVER_SCHEMES, parts_of
+from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
 
 
@@ -32,6 +34,27 @@ class Engine(Section):
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."
     )
+
+    @field_validator("servers")
+    @classmethod
+    def _are_addresses(cls, servers: list[str]) -> list[str]:
+        """What is refused is not quoted: it may hold a password."""
+        for number, address in enumerate(servers, start=1):
+            if wrong := _wrong_with(address):
+                raise UserError(
+                    f"address {number} of runtime.engine.servers {wrong}: write it as http://127.0.0.1:30000, with a port "
+                    "below 65536, and give a key in the environment variable SGLANG_API_KEY"
+                )
+        return servers
+
+
+def _wrong_with(address: str) -> str | None:
+    parts = parts_of(address)
+    if parts is None or parts.scheme not in SERVER_SCHEMES or not parts.hostname:
+        return "is not one"
+    if "@" in parts.netloc:
+        return "has a user or a password, which would be recorded"
+    return "has more than a host, a port and a path" if parts.query or parts.fragment else None
 
 
 class SftRuntime(Section):

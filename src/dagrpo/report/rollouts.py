@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers
-from dagrpo.file_names import is_plain, shown
+from dagrpo.file_names import is_plain
 from dagrpo.files import read_object, read_parquet, sha256_of
 from dagrpo.report.inputs import Inputs
+from dagrpo.visible import shown
 
 COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward")
 
@@ -68,14 +69,21 @@ def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
 def _listed(manifest: Path) -> dict[str, str]:
     """The files of a rollouts/manifest.json with their sha256. UserError: it is no such manifest."""
     files = read_object(manifest).get("files")
-    entries = files.items() if isinstance(files, dict) else [("", None)]
-    listed = {name: entry.get("sha256") if isinstance(entry, dict) else None for name, entry in entries}
-    for name, digest in listed.items():
+    if not isinstance(files, dict):
+        raise _no_list(manifest, "it has no files")
+    listed = {}
+    for name, entry in files.items():
+        digest = entry.get("sha256") if isinstance(entry, dict) else None
         if not is_plain(name) or not isinstance(digest, str):
-            raise UserError(
-                f"{manifest} does not list its files by name and sha256 ({shown(name)}): delete it and run the stage train again."
-            )
-    return {name: str(digest) for name, digest in listed.items()}
+            raise _no_list(manifest, shown(name))
+        listed[name] = digest
+    return listed
+
+
+def _no_list(manifest: Path, fault: str) -> UserError:
+    return UserError(
+        f"{manifest} does not list its files by name and sha256 ({fault}): delete it and run the stage train again."
+    )
 
 
 def _read(manifest: Path, name: str) -> pa.Table:

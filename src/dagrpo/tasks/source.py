@@ -30,9 +30,8 @@ class Source:
     mirror_files: Mapping[str, str]  # our split -> file under data.mirror, .jsonl or .parquet
     columns: Mapping[str, Sequence[str]]  # field -> the dotted paths it goes by: `answer`, `prompt.0.content`
     optional: Sequence[str] = ()  # fields that a row may lack: they read as null
-    rows: Mapping[str, int] = field(
-        default_factory=dict
-    )  # our split -> rows of the whole data set, where they are known
+    # Our split -> rows of the whole data set, where they are known; copies are not counted.
+    rows: Mapping[str, int] = field(default_factory=dict)
     copies: Sequence[str] = ()  # rows that agree in these fields are copies of one; (): every row stands for itself
     sampled: bool = False  # too large to be read whole: reading ends with data.max_train + data.held_out problems
 

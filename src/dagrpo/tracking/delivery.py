@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_text
+from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import (
     FOLDER,
@@ -50,9 +51,7 @@ SECONDS_BETWEEN_PASSES = 5.0
 SECONDS_OF_A_PASS = 120.0
 LONGEST_WAIT = 64  # pauses between two passes that fail
 ABANDONED_SECONDS = 3600.0
-GRACE_SECONDS = (
-    600.0  # beyond its time a pass that is at work is waited for; then its server is taken for one that hangs
-)
+GRACE_SECONDS = 600.0  # that a pass at work gets beyond its time, before its server is taken for one that hangs
 LONGEST_TROUBLE = 400  # characters
 MAX_LOG_BYTES = 1 << 20
 LOCK = "delivery.lock"
@@ -273,4 +272,5 @@ def _remove_abandoned(root: Path) -> None:
 
 if __name__ == "__main__":
     os.nice(10)  # the stages come first
+    hide_secrets_in_tracebacks()
     follow(Path(sys.argv[1]))

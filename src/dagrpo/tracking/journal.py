@@ -12,14 +12,14 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from dagrpo.errors import UserError
-from dagrpo.files import digest_of, read_json, write_json
+from dagrpo.files import digest_of, open_regular, read_json, write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.events import LONGEST_LINE, Event, event_of
 
@@ -78,7 +78,7 @@ class Journal:
 
 def has_end(folder: Path) -> bool:
     """True when the stage has said how it ended."""
-    with _opened(folder) as file:
+    with open_regular(folder / EVENTS) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_END))
         return file.read().rstrip().rpartition(b"\n")[2].startswith(b'{"event":"end"')
 
@@ -159,20 +159,10 @@ def _damage_of(folder: Path) -> str | None:
     return None
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[BinaryIO]:
-    """The events of a journal. UserError for what is no file: opening a pipe would wait for ever."""
-    path = folder / EVENTS
-    if path.exists() and not path.is_file():
-        raise UserError("it is no file")
-    with path.open("rb") as file:
-        yield file
-
-
 def read_events(folder: Path, offset: int = 0) -> tuple[list[Event], int]:
     """The events from byte `offset` on, and where to read on. A line that is not whole yet is left for later."""
     events: list[Event] = []
-    with _opened(folder) as file:
+    with open_regular(folder / EVENTS) as file:
         file.seek(offset)
         while (line := _whole_line(file)) is not None:
             offset = file.tell()
@@ -192,9 +182,9 @@ def _whole_line(file: BinaryIO) -> bytes | None:
 def start_of(folder: Path) -> Event:
     """The first event: the record of the execution, its process, and where it is to be recorded.
 
-    UserError says why it cannot be read.
+    UserError, or OSError: it cannot be read.
     """
-    with _opened(folder) as file:
+    with open_regular(folder / EVENTS) as file:
         start = event_of(file.readline(LONGEST_LINE + 1))
     if start["event"] != "start":
         raise UserError(f"it begins with {start['event']}")

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from filelock import FileLock
 
+from dagrpo.addresses import SERVER_SCHEMES, parts_of
 from dagrpo.errors import UserError
+from dagrpo.redaction import HIDDEN, redacted
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -43,8 +45,13 @@ def database_path(uri: str) -> Path | None:
 
 
 def without_password(uri: str) -> str:
-    """The address as it may be written down and shown; the user's name stays, unless it may be a token."""
-    parts = urlsplit(uri)
+    """The address as it may be written down and shown; the user's name stays, unless it may be a token.
+
+    Of what is no address nothing stays.
+    """
+    parts = parts_of(uri)
+    if parts is None:
+        return HIDDEN
     user = "" if parts.password is None and is_server(uri) else parts.username or ""
     return _with_user(uri, user)
 
@@ -61,26 +68,30 @@ def complete(uri: str, root: Path) -> str:
 
 
 def hide_password(text: str, root: Path) -> str:
-    """A message that may quote the address, without the password in it."""
+    """A message that may quote the address, without the password in it, and without other secrets of the environment."""
     uri = tracking_uri(root)
     text = text.replace(uri, without_password(uri))
     for secret in sorted(_secrets(uri), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
+        text = text.replace(secret, HIDDEN)
+    return redacted(text)
 
 
 def _secrets(uri: str) -> set[str]:
     """What opens the server or database: as it is written, and as a library that has decoded it may quote it."""
-    parts = urlsplit(uri)
-    user = parts.username if parts.password is None and is_server(uri) else None
-    named = [parts.password, user, *(os.environ.get(name) for name in CREDENTIALS)]
+    parts = parts_of(uri)
+    in_address: list[str | None] = []
+    if parts is not None:
+        in_address = [parts.password, parts.username if parts.password is None and is_server(uri) else None]
+    named = [*in_address, *(os.environ.get(name) for name in CREDENTIALS)]
     written = {secret for secret in (*named, *(found[2] for found in _SECRET_QUERY.finditer(uri))) if secret}
     return written | {unquote(secret) for secret in written}
 
 
 def _with_user(uri: str, user: str) -> str:
     """Less the password, also one among the parameters."""
-    parts = urlsplit(uri)
+    parts = parts_of(uri)
+    if parts is None:
+        return HIDDEN
     if parts.username is not None:
         host = parts.netloc.rpartition("@")[2]
         uri = parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
@@ -89,7 +100,8 @@ def _with_user(uri: str, user: str) -> str:
 
 def is_server(uri: str) -> bool:
     """Whether the address is a server's, which keeps database and artifacts itself."""
-    return urlsplit(uri).scheme in {"http", "https"}
+    parts = parts_of(uri)
+    return parts is not None and parts.scheme in SERVER_SCHEMES
 
 
 def artifact_location(uri: str, root: Path) -> str | None:
@@ -105,7 +117,15 @@ def require_recording(uri: str) -> None:
 
     A server or a database need not answer yet: what is meant for it waits, as when it goes away during the work.
     """
-    if database_path(uri) is None and not is_server(uri) and urlsplit(uri).scheme in {"", "file"}:
+    if database_path(uri) is not None:
+        return
+    parts = parts_of(uri)
+    if parts is None or (is_server(uri) and not parts.hostname):
+        raise UserError(
+            "MLFLOW_TRACKING_URI is not an address (its host or port cannot be read): write it as http://<server>:<port>, "
+            f"with a port below 65536 and with %2F for / and the like in a password, or as sqlite:///<file>, {_REMEDY}."
+        )
+    if parts.scheme in {"", "file"}:
         raise UserError(
             f"MLFLOW_TRACKING_URI={without_password(uri)} names a folder, and MLflow records in a database or on a server: "
             f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from dagrpo.files import atomic_folder, link_or_copy, sha256_of, write_json, write_parquet
+from dagrpo.checkpoints.manifest import entry_of
+from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
 from dagrpo.sealed import read_sealed, write_sealed
@@ -33,7 +35,8 @@ class Record:
     def add(self, step: int, rollouts: pa.Table, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
         """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
         write_parquet(self._rollouts / _file(step), rollouts)
-        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": _entry(self._rollouts / _file(step))}
+        entry = asdict(entry_of(self._rollouts / _file(step)))
+        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
     def require_whole(self, steps: int) -> None:
@@ -67,10 +70,6 @@ class Record:
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
         return read_sealed(self._metrics / f"step_{step:05d}.json")
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    return {"sha256": sha256_of(path), "bytes": path.stat().st_size}
 
 
 def _file(step: int) -> str:

@@ -35,7 +35,7 @@ KEPT_WHILE_RUNNING = 2
 _DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_(\d{5,})")
 _SET_ASIDE = "damaged_"
-_PRUNED = ".part"  # of a name that `atomic_folder` would give
+_PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
 Recorded = Callable[[int], None]
 logger = logging.getLogger(__name__)
 
@@ -151,10 +151,9 @@ def prune(root: Path, step: int, keep: int) -> None:
     """Remove all states up to `step` but the newest `keep`. Later ones belong to a longer run of the same, and stay."""
     oldest_first = _saved(root, step)
     for saved in oldest_first[: max(len(oldest_first) - keep, 0)]:
-        saved.folder.rename(
-            root / f".{saved.folder.name}.pruned{_PRUNED}"
-        )  # half removed, it would pass for a damaged one
-    for folder in root.glob(f".step_*.pruned{_PRUNED}"):
+        # Under another name first: half removed, it would pass for a damaged one.
+        saved.folder.rename(root / f".{saved.folder.name}{_PRUNED}")
+    for folder in root.glob(f".step_*{_PRUNED}"):
         shutil.rmtree(folder)
 
 

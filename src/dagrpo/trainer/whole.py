@@ -15,7 +15,7 @@ THREADS = 4  # hashing waits for the disk, and leaves Python free
 def require_whole(folder: Path, entries: Mapping[str, Any], suffix: str) -> None:
     """Check that the folder's files with a suffix are those listed, and their bytes, too.
 
-    `entries`: per name, `sha256` and `bytes`. Damaged names the first that is missing, cut off, changed or too much.
+    `entries`: per name, `sha256` and `bytes`. Damaged names the first that is missing, cut off, changed or not listed.
     """
     for path in sorted(folder.glob(f"*{suffix}")):
         if path.name not in entries:

@@ -60,7 +60,7 @@ def _is_too_deep(text: bytes) -> bool:
 
 
 def _in_short(error: Exception) -> str:
-    """Where YAML ends to be YAML, and why."""
+    """In which line it stops being YAML."""
     mark = getattr(error, "problem_mark", None)
     return "it is not YAML" if mark is None else f"it is not YAML: line {mark.line + 1}"
 

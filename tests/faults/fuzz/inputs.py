@@ -1,19 +1,18 @@
 """How an input is fuzzed, and how each has to end: accepted, or refused in sentences, within a second of work."""
 
 import datetime
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from tests.faults.whole import WHOLE
 
 from dagrpo.errors import UserError
 from dagrpo.visible import MOST_TOLD, visible
 
-IS_WHOLE = os.environ.get("DAGRPO_FAULTS") == "whole"
-fuzzed = settings.get_profile(f"faults, {'whole' if IS_WHOLE else 'bounded'}")
+fuzzed = settings.get_profile(f"faults, {'whole' if WHOLE else 'bounded'}")
 SECONDS = 1.0  # of the processor: what runs beside it does not count
 LONGEST_SENTENCE = 500
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dagrpo.checkpoints.planned import PlannedFile
 from dagrpo.errors import UserError
-from dagrpo.file_names import shown
 from dagrpo.plugins import Plugins
-from dagrpo.visible import one_line
+from dagrpo.visible import one_line, shown
 
 if TYPE_CHECKING:
     from dagrpo.checkpoints.tensors import Tensors

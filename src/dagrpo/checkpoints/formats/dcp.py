@@ -100,7 +100,7 @@ def _chunk_spec(item: WriteItem) -> TensorSpec:
 class DcpTensors:
     """The weights of a DCP folder, each put together from the chunks of all ranks.
 
-    UserError: no weights, places that cannot be, or a tensor with a hole. (The manifest tells of a missing file.)
+    UserError: no weights, chunks that overlap or say not where they lie, or a tensor with a hole. (The manifest tells of a missing file.)
     """
 
     def __init__(self, folder: Path) -> None:

@@ -20,8 +20,8 @@ LONGEST_MESSAGE = 300  # characters of what a server says
 ROUNDING = 1e-3  # by which a logprob may exceed 0
 
 
-def largest_answer(requests: Sequence[SamplingRequest] = ()) -> int:
-    """How many bytes an answer may have."""
+def largest_answer(requests: Sequence[SamplingRequest]) -> int:
+    """How many bytes the answer to these may have."""
     tokens = sum(request.max_new_tokens for request in requests)
     return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN
 

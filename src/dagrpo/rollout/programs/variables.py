@@ -1,15 +1,10 @@
 """The environment of a program that is not ours: this process's own without secrets."""
 
 import os
-import re
 from collections.abc import Sequence
 
-# Ends of words; such as in PGPASSWORD and OPENAI_APIKEY. TOKENIZERS_PARALLELISM has none of them.
-_SECRET_WORD = re.compile(
-    r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL|CRED|AUTH|COOKIE)S?(?![A-Z])|(?<![A-Z])(PAT|DSN)(?![A-Z])"
-    r"|(?<=[A-Z]_)PWD$|CONNECTION_?STRING"
-)
-_WITH_PASSWORD = re.compile(r"://[^/\s]+@|://[^\s@]*:\S*@|(?<![a-z])(password|pwd|accountkey)\s*=", re.IGNORECASE)
+from dagrpo.redaction import is_secret
+
 HERE = "127.0.0.1,localhost"
 
 
@@ -22,11 +17,6 @@ def without_secrets(kept: Sequence[str] = ()) -> dict[str, str]:
     for name in ("NO_PROXY", "no_proxy"):
         variables[name] = ",".join(filter(None, [variables.get(name), HERE]))
     return variables
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like one that opens something."""
-    return _SECRET_WORD.search(name.upper()) is not None or _WITH_PASSWORD.search(value) is not None
 
 
 def access_variables(base_url: str, key: str) -> dict[str, str]:

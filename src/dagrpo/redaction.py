@@ -1,0 +1,119 @@
+"""What opens something else is neither shown nor kept: passwords in addresses, and what the environment has of keys and tokens.
+
+A net under the places that know a secret and leave it out themselves; it recognises secrets by their form or their
+variable's name. Not for the environment of other people's programs, which `dagrpo.rollout.programs.variables` makes.
+Imported by SGLang's processes too, by name, for their log: it needs nothing but the standard library.
+"""
+
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, unquote
+
+HIDDEN = "***"
+SHORTEST_SECRET = 6  # what is shorter is a number or a word, and stands everywhere
+# Ends of words; such as in PGPASSWORD and OPENAI_APIKEY. TOKENIZERS_PARALLELISM has none of them.
+_SECRET_WORD = re.compile(
+    r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL|CRED|AUTH|COOKIE)S?(?![A-Z])|(?<![A-Z])(PAT|DSN)(?![A-Z])"
+    r"|(?<=[A-Z]_)PWD$|CONNECTION_?STRING"
+)
+_WITH_PASSWORD = re.compile(r"://[^/\s]+@|://[^\s@]*:\S*@|(?<![a-z])(password|pwd|accountkey)\s*=", re.IGNORECASE)
+# What stands for the secret is the group `secret`. Each reads a text in time proportional to its length.
+_FORMS = [
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        r"://[^\s/?#@:]{0,256}:(?P<secret>[^\s/?#]{0,4096})@",  # a password
+        r"https?://(?P<secret>[^\s/?#@:]{1,4096})@",  # a name without a password may be a token
+        r"[?&][^\s=&?]{0,64}(?:password|passwd|pwd|token|secret|key)[^\s=&?]{0,64}=(?P<secret>[^\s&#'\"]{1,4096})",
+        r"authorization['\"]?\s?[:=]\s?['\"]?(?:basic|bearer)\s(?P<secret>[^\s'\",]{1,4096})",
+        r"(?<![a-z&?])(?:password|pwd|accountkey)=(?P<secret>[^\s;&'\"]{1,4096})",
+    )
+]
+# In the value of one variable, where a password may have any character.
+_ANY_PASSWORD = re.compile(
+    r"://[^\s@:]*:(\S+)@|://([^\s@/]+)@|(?:password|pwd|accountkey)\s*=\s*([^;\s]+)", re.IGNORECASE
+)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable looks like one that opens something."""
+    return _has_secret_name(name) or _WITH_PASSWORD.search(value) is not None
+
+
+def without_passwords(text: str) -> str:
+    """The text with the passwords of its addresses as `***`. It depends on nothing else: not on the environment."""
+    if ":" in text or "=" in text:  # without them there is none, and most long texts have neither
+        for form in _FORMS:
+            text = form.sub(_hide, text)
+    return text
+
+
+def redacted(text: str, secrets: Sequence[str] = ()) -> str:
+    """As `without_passwords`, also without `secrets` and the values of variables that look like secrets."""
+    for secret in sorted({*secrets, *_secrets_of_environment()}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return without_passwords(text)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Log lines and their tracebacks without secrets; `secrets`: some that are in no variable."""
+
+    def __init__(self, *arguments: Any, secrets: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._secrets = tuple(secrets)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record), self._secrets)
+
+
+def hide_secrets_in_tracebacks() -> None:
+    """From now on Python prints the traceback of what nobody caught, in this process and its threads, without secrets."""
+    sys.excepthook = _print_traceback
+    threading.excepthook = _print_traceback_of_thread
+
+
+def _has_secret_name(name: str) -> bool:
+    return _SECRET_WORD.search(name.upper()) is not None
+
+
+def _hide(found: re.Match[str]) -> str:
+    start, end = (place - found.start() for place in found.span("secret"))
+    return found[0][:start] + HIDDEN + found[0][end:]
+
+
+def _secrets_of_environment() -> Iterator[str]:
+    """In every form in which a message may have them."""
+    for name, value in os.environ.items():
+        for secret in _secrets_of(name, value):
+            yield from filter(_is_long_enough, {secret, unquote(secret), quote(secret, safe=""), repr(secret)[1:-1]})
+
+
+def _secrets_of(name: str, value: str) -> Iterator[str]:
+    """Of an address the password alone; of a key of several lines also each of them."""
+    inside = [part for found in _ANY_PASSWORD.finditer(value) for part in found.groups() if part]
+    if inside:
+        yield from inside
+    elif _has_secret_name(name) and not os.path.exists(value):  # a file that holds a secret is none
+        yield value
+        yield from value.splitlines()
+
+
+def _is_long_enough(secret: str) -> bool:
+    return len(secret) >= SHORTEST_SECRET
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    print(redacted("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
+
+
+def _print_traceback_of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is None or isinstance(failed.exc_value, SystemExit):
+        return
+    print(f"Exception in thread {failed.thread.name if failed.thread else '?'}:", file=sys.stderr)
+    _print_traceback(failed.exc_type, failed.exc_value, failed.exc_traceback)

@@ -1,0 +1,125 @@
+"""What opens something is not shown, logged or kept."""
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagrpo.redaction import RedactingFormatter, redacted, without_passwords
+from dagrpo.visible import shown
+
+SECRET = "m4rked-s3cret"
+PARTS = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        (f"no answer from http://alice:{SECRET}@lab:5000/x", "no answer from http://alice:***@lab:5000/x"),
+        (f"postgresql://:{SECRET}@lab", "postgresql://:***@lab"),
+        (f"https://{SECRET}@lab/me/mine", "https://***@lab/me/mine"),
+        (f"('http://alice:{SECRET}@lab', 'http://bob:{SECRET}@lab')", "('http://alice:***@lab', 'http://bob:***@lab')"),
+        (f"http://lab?user=a&access_token={SECRET}&x=1", "http://lab?user=a&access_token=***&x=1"),
+        (f"{{'Authorization': 'Bearer {SECRET}'}}", "{'Authorization': 'Bearer ***'}"),
+        (f"authorization: Basic {SECRET}\nx", "authorization: Basic ***\nx"),
+        (f"Server=lab;User=me;Password={SECRET};x", "Server=lab;User=me;Password=***;x"),
+        ("ssh://git@lab/x, https://lab/a@b, alice@lab: 3:4", "ssh://git@lab/x, https://lab/a@b, alice@lab: 3:4"),
+    ],
+)
+def test_passwords_in_addresses_and_headers_are_hidden_and_nothing_else(text: str, hidden: str) -> None:
+    assert without_passwords(text) == hidden
+    assert without_passwords(hidden) == hidden
+
+
+@given(PARTS, PARTS, PARTS)
+def test_no_password_of_an_address_is_left_wherever_it_stands(before: str, user: str, after: str) -> None:
+    assert SECRET not in without_passwords(f"{before} http://{user}:{SECRET}@{after}/{before}")
+
+
+@pytest.mark.parametrize("part", ["://", "?", "&a", "://a:", "authorization: ", "password"])
+def test_a_long_text_is_read_in_no_time(part: str) -> None:
+    started = time.monotonic()
+    without_passwords(part * 30_000)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", SECRET),
+        ("AWS_SECRET_ACCESS_KEY", SECRET),
+        ("https_proxy", f"http://me:{SECRET}@proxy:3128"),
+        ("DATABASE_URL", f"postgres://me:{SECRET}/x@lab/db"),
+        ("STORAGE", f"Server=here;Password={SECRET}"),
+        ("LAB_PASSWORD", f"{SECRET}@/+"),
+        ("DEPLOY_KEY", f"-----BEGIN-----\n{SECRET}\n-----END-----"),
+    ],
+)
+def test_values_of_variables_that_look_like_secrets_are_hidden_however_they_are_quoted(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    for quoted in (value, repr(value), quote(value, safe=""), f"x{value}x", *value.splitlines()):
+        assert SECRET not in redacted(quoted)
+
+
+def test_the_address_around_a_password_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@proxy:3128")
+    assert redacted(f"http://me:{SECRET}@proxy:3128: {SECRET}, proxy") == "http://me:***@proxy:3128: ***, proxy"
+
+
+def test_values_too_short_to_be_secrets_and_files_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MAX_TOKENS", "4096")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
+    assert redacted(f"4096 of {tmp_path}") == f"4096 of {tmp_path}"
+
+
+def test_a_log_has_no_secret_of_a_message_an_argument_or_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    formatter = RedactingFormatter("%(message)s", secrets=("an0ther",))
+    try:
+        raise RuntimeError(f"http://a:b{SECRET}@lab an0ther")
+    except RuntimeError:
+        record = logging.LogRecord("x", logging.ERROR, "x", 1, "%s", (SECRET,), sys.exc_info())
+    line = formatter.format(record)
+    assert SECRET not in line
+    assert "an0ther" not in line
+    assert "RuntimeError: http://a:***@lab ***" in line
+
+
+PROGRAM = """
+import os, sys, threading
+from dagrpo.redaction import hide_secrets_in_tracebacks
+hide_secrets_in_tracebacks()
+def fail():
+    try:
+        raise ValueError(os.environ["HF_TOKEN"])
+    except ValueError:
+        raise RuntimeError("http://a:" + os.environ["HF_TOKEN"] + "@lab")
+thread = threading.Thread(target=fail, name="beside")
+thread.start()
+thread.join()
+fail()
+"""
+
+
+def test_a_traceback_on_the_screen_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("RuntimeError: http://a:***@lab") == 2
+    assert "thread beside" in done.stderr
+    assert SECRET not in done.stderr
+
+
+@pytest.mark.parametrize("length", [0, 10, 60, 200])
+def test_a_value_that_a_sentence_quotes_is_cut_after_its_password_is_hidden(length: int) -> None:
+    assert SECRET not in shown("x" * length + f" http://alice:{SECRET}@lab")
+    assert SECRET not in shown(["x" * length + f" http://alice:{SECRET}@lab"])
+    assert SECRET not in shown({"x": f"http://alice:{SECRET}@" + "lab" * length})
