@@ -43,7 +43,7 @@ def _failing_clone(folder: Path) -> Path:
 
 def _run(clone: Path, secrets: Mapping[str, str]) -> str:
     """What a workflow that fails has shown."""
-    environment = clones.environment(clone) | secrets | {"QUOTED": ",".join(secrets)}
+    environment = clones.environment(clone) | dict(secrets) | {"QUOTED": ",".join(secrets)}
     target = f"data/{clones.NAME}/arithmetic/train.parquet"
     done = subprocess.run(
         ["snakemake", "--cores", "1", target], cwd=clone, env=environment, capture_output=True, text=True, check=False
