@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from dagrpo.params.runtime import Engine
@@ -65,8 +68,23 @@ def test_a_server_meets_its_own_processes_in_a_private_file_and_over_loopback_wh
         assert "MASTER_ADDR" not in environment
 
 
-def test_the_api_key_stands_in_a_file_that_only_the_user_may_read(tmp_path: Path) -> None:
-    path = tmp_path / "settings.yaml"
-    write_settings(path, "secret")
-    assert json.loads(path.read_text()) == {"api-key": "secret"}
-    assert path.stat().st_mode & 0o777 == 0o600
+def test_the_api_key_stands_in_files_that_only_the_user_may_read(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, "secret")
+    assert json.loads(settings.read_text()) == {"api-key": "secret"}
+    logging = Path(server_environment({}, tmp_path, gpu=True)["SGLANG_LOGGING_CONFIG_PATH"])
+    assert {*tmp_path.iterdir()} == {settings, logging}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir())
+
+
+LOGS = """
+import json, logging, logging.config, os
+logging.config.dictConfig(json.load(open(os.environ["SGLANG_LOGGING_CONFIG_PATH"])))
+logging.getLogger("sglang").info("server_args={'api_key': 'k3y', 'port': 1} %s", os.environ["HF_TOKEN"])
+"""
+
+
+def test_what_sglang_logs_of_its_settings_is_without_the_api_key(tmp_path: Path) -> None:
+    write_settings(tmp_path, "k3y")
+    environment = server_environment(os.environ | {"HF_TOKEN": "m4rked-s3cret"}, tmp_path, gpu=True)
+    done = subprocess.run([sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr.rstrip().endswith("] server_args={'api_key': '***', 'port': 1} ***")

@@ -141,13 +141,13 @@ def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
         pytest.skip("a mount namespace needs root")
     home = tmp_path / "elsewhere"
     home.mkdir()
-    write_settings(home / "settings.yaml", "by hand")
+    settings = write_settings(home, "by hand")
     port = free_port(None)
     command = server_command(
         tiny_model,
         Engine(),
         port,
-        home / "settings.yaml",
+        settings,
         dtype="float32",
         gpu=False,
         deterministic=True,

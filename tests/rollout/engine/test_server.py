@@ -202,6 +202,14 @@ def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServe
 
 
 @pytest.mark.server
+def test_the_log_has_the_settings_and_not_the_api_key(server: SGLangServer, pool: ServerPool) -> None:
+    pool.generate(batch(prompts=1), lockstep=True)
+    log = server.process.log.read_text()
+    assert "'api_key': '***'" in log
+    assert server.api_key not in log
+
+
+@pytest.mark.server
 def test_a_server_that_has_sampled_listens_on_loopback_alone(server: SGLangServer, pool: ServerPool) -> None:
     pool.generate(batch(prompts=1), lockstep=True)
     assert any(server.address.rpartition(":")[2] in one for one in open_sockets(server.process.pid))

@@ -5,10 +5,12 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dagrpo.params.runtime import Engine
 
 HOST = "127.0.0.1"
+LOGGING = "logging.json"  # in the scratch folder
 CPU_FLAGS = (
     "--device=cpu",
     "--attention-backend=torch_native",
@@ -83,7 +85,11 @@ def server_environment(inherited: Mapping[str, str], scratch: Path, *, gpu: bool
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
     """
     kept = {name: value for name, value in inherited.items() if not _is_dropped(name)}
-    own = {"TMPDIR": str(scratch), "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous"}
+    own = {
+        "TMPDIR": str(scratch),
+        "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous",
+        "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
+    }
     return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | own
 
 
@@ -92,8 +98,31 @@ def _is_dropped(name: str) -> bool:
     return of_a_launcher or name == "PYTHONDONTWRITEBYTECODE"
 
 
-def write_settings(path: Path, api_key: str) -> None:
-    """What must not stand on a command line, which every user of the machine can read. JSON is YAML."""
+def write_settings(scratch: Path, api_key: str) -> Path:
+    """What must not stand on a command line, which every user of the machine can read, and how SGLang logs without it.
+
+    Returns the file of the first, for `server_command`; `server_environment` names the other.
+    """
+    _write_private(scratch / LOGGING, _logging_without(api_key))
+    settings = scratch / "settings.yaml"
+    _write_private(settings, {"api-key": api_key})  # JSON is YAML
+    return settings
+
+
+def _write_private(path: Path, content: Mapping[str, Any]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"api-key": api_key}, file)
+        json.dump(content, file)
+
+
+def _logging_without(api_key: str) -> dict[str, Any]:
+    """As SGLang sets logging up by itself, which writes all settings into the log, but without secrets."""
+    formatter = {"()": "dagrpo.redaction.RedactingFormatter", "fmt": "[%(asctime)s] %(message)s", "secrets": [api_key]}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"redacting": formatter | {"datefmt": "%Y-%m-%d %H:%M:%S"}},
+        "handlers": {"log": {"class": "logging.StreamHandler", "formatter": "redacting"}},
+        "root": {"level": "INFO", "handlers": ["log"]},
+        "loggers": {name: {"level": "WARNING"} for name in ("httpx", "httpcore")},
+    }

@@ -143,8 +143,7 @@ class SGLangServer:
 
         gpu = torch.cuda.is_available()
         scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
-        settings = scratch / "settings.yaml"
-        write_settings(settings, self.api_key)
+        settings = write_settings(scratch, self.api_key)
         command = server_command(
             self._model,
             self._engine,
