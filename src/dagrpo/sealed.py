@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
-from dagrpo.files import write_json
+from dagrpo.files import MOST_JSON_BYTES, read_regular, write_json
 
 SEAL = "sha256"
 
@@ -31,10 +31,10 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 def read_sealed(path: Path) -> dict[str, Any]:
     """What was given to `write_sealed`. Damaged: it is missing, or not that."""
     try:
-        return unsealed(json.loads(path.read_bytes()))
+        return unsealed(json.loads(read_regular(path, MOST_JSON_BYTES)))
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(path, "is missing") from None
-    except (ValueError, RecursionError, IsADirectoryError):
+    except (ValueError, RecursionError, OSError):  # no file at all, or one without an end
         raise Damaged(path, "is damaged") from None
 
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tracking.conftest import stage_record, stage_runs
 
+import dagrpo.tracking.recorder  # noqa: F401  MLflow, whose import is no part of what is waited for
 from dagrpo.tracking import delivery
 from dagrpo.tracking.delivery import follow, last_trouble, seconds_waiting, settle
 from dagrpo.tracking.environment import Process

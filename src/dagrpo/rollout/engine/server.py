@@ -29,11 +29,10 @@ from dagrpo.rollout.engine.held_folder import held_folder
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.rollout.engine.servable import require_servable
-from dagrpo.rollout.engine.shared_memory import note
+from dagrpo.rollout.engine.shared_memory import MEMORY, note
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
-MEMORY = Path("/dev/shm")  # where its processes share theirs
 
 
 class SGLangServer:
