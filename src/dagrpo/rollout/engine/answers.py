@@ -87,8 +87,8 @@ def _require_version(about: Mapping[str, Any], address: str, version: WeightVers
 
 def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Token ids and their logprobs, of entries [logprob, token, text]."""
-    if not isinstance(entries, list) or not 1 <= len(entries) <= most:
-        raise _OfAnotherShape(f"between 1 and {most} tokens were asked for")
+    if not isinstance(entries, list) or not min(1, most) <= len(entries) <= most:
+        raise _OfAnotherShape(f"between {min(1, most)} and {most} tokens were asked for")
     logprobs = [entry[0] for entry in entries]
     if not all(_is_finite(logprob) for logprob in logprobs):
         raise ServerError(f"{address} computed logprobs that are no numbers: the weights are not finite.")
