@@ -92,7 +92,7 @@ def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tup
     logprobs = [entry[0] for entry in entries]
     if not all(_is_finite(logprob) for logprob in logprobs):
         raise ServerError(f"{address} computed logprobs that are no numbers: the weights are not finite.")
-    if max(logprobs) > ROUNDING:
+    if max(logprobs, default=0.0) > ROUNDING:
         raise _OfAnotherShape(f"{max(logprobs)} is no logprob")
     return tuple(_whole(entry[1]) for entry in entries), tuple(float(logprob) for logprob in logprobs)
 
