@@ -1,9 +1,13 @@
 """JSON from a program that may send anything: read within limits, or refused in a sentence."""
 
 import json
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+SPACE = re.compile(r"\s*")
 DEEPEST = 64  # levels of lists and objects
+Read = TypeVar("Read")
 
 
 def read_json(data: bytes | str, *, constants: bool = False) -> Any:
@@ -11,19 +15,49 @@ def read_json(data: bytes | str, *, constants: bool = False) -> Any:
 
     constants: NaN and Infinity, which are no JSON, are numbers.
     """
+    value = _within_limits(lambda: json.loads(data, parse_constant=_constant(constants)))
+    require_plain(value)
+    return value
+
+
+def read_json_values(line: bytes, *, constants: bool = False) -> list[Any]:
+    """The values that follow each other on a line. ValueError, as by `read_json`, for the line as a whole."""
+    values = _within_limits(lambda: list(_values(line.decode(), json.JSONDecoder(parse_constant=_constant(constants)))))
+    require_plain(values)
+    return values
+
+
+def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
+    text = text.rstrip()
+    begin = _after_space(text, 0)
+    while begin < len(text):
+        value, end = decoder.raw_decode(text, begin)
+        yield value
+        begin = _after_space(text, end)
+
+
+def _after_space(text: str, begin: int) -> int:
+    space = SPACE.match(text, begin)
+    assert space is not None, "no space at all matches"
+    return space.end()
+
+
+def _within_limits(read: Callable[[], Read]) -> Read:
     try:
-        value = json.loads(data, parse_constant=float if constants else _refuse_constant)
+        return read()
     except RecursionError:
         raise ValueError(f"it has more than {DEEPEST} levels") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON ({error.msg} at character {error.pos})") from None
-    require_plain(value)
-    return value
 
 
-def _refuse_constant(name: str) -> None:
+def _constant(allowed: bool) -> Callable[[str], float]:
+    return float if allowed else _refuse_constant
+
+
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 

@@ -201,6 +201,14 @@ def test_one_program_serves_many_attempts(context: AgentContext) -> None:
     assert {trajectory.stop_reason for trajectory in trajectories} == {"answered"}
 
 
+def test_answers_of_threads_may_share_a_line(context: AgentContext) -> None:
+    code = "import json, sys\nprint('ready')\ntwo = [json.loads(sys.stdin.readline())['id'] for _ in range(2)]\n"
+    code += "print(''.join(json.dumps({'id': each, 'reward': 1}) for each in two) + '\\n', flush=True)\n"
+    sessions = [session_with(ScriptedPolicy()) for _ in range(2)]
+    trajectories = attempts(code, context, sessions, serve=True, seconds=20.0)
+    assert [trajectory.reported for trajectory in trajectories] == [{"reward": 1.0}] * 2
+
+
 def test_a_server_that_dies_fails_its_attempts_and_is_started_again(context: AgentContext) -> None:
     config = Config(name="program", command=[sys.executable, "-c", SERVE], serve=True)
 

@@ -1,7 +1,8 @@
 """A program that makes many attempts: one JSON line per problem in, one JSON line per attempt out, in any order.
 
 In: {"id", "problem", "base_url", "api_key"}, and {"cancel": id} when an attempt is given up. Out: {"id"} and what the attempt
-was worth (see report.py), or {"id", "error"}. A program that has died is started again with the next attempt.
+was worth (see report.py), or {"id", "error"}. Answers may share a line: threads that `print` do not keep theirs apart.
+A program that has died is started again with the next attempt.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Any
 
 from dagrpo.rollout.programs.process import PIECE, Program, running
 from dagrpo.rollout.programs.report import ProgramFailure
-from dagrpo.rollout.untrusted_json import read_json
+from dagrpo.rollout.untrusted_json import read_json_values
 
 LONGEST_LINE = 1 << 20
 
@@ -88,16 +89,16 @@ class Service:
         return ""
 
     def _hand_out(self, line: bytes) -> None:
-        """Pass an answer to whoever waits for it. Any other line is ignored."""
+        """Pass each answer on a line to whoever waits for it. Any other line is ignored."""
         try:
-            value = read_json(line, constants=True)
+            values = read_json_values(line, constants=True)
         except ValueError:
             return
-        answer = (
-            self._waiting.get(value["id"]) if isinstance(value, dict) and isinstance(value.get("id"), str) else None
-        )
-        if answer is not None and not answer.done():
-            answer.set_result(value)
+        for value in values:
+            identifier = value.get("id") if isinstance(value, dict) else None
+            answer = self._waiting.get(identifier) if isinstance(identifier, str) else None
+            if answer is not None and not answer.done():
+                answer.set_result(value)
 
     async def stop(self) -> None:
         """End it. What is waited for will not come."""
