@@ -8,7 +8,7 @@ leads to them: they count only where the parameters name them.
 import ast
 import importlib.util
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from dagrpo.errors import UserError
@@ -25,6 +25,7 @@ WITHOUT_EFFECT = (
     "dagrpo.tracking",
     "dagrpo.workflow",
 )
+_OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 
 
 def code_of(start: str, plugins: Iterable[str] = ()) -> list[str]:
@@ -57,18 +58,26 @@ def _is_without_effect(module: str) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in WITHOUT_EFFECT)
 
 
-@lru_cache
+@cache
 def _imports(file: Path, module: str) -> tuple[str, ...]:
     """Every module that a file may mean, parent packages included; a name that is no module has no file."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     names: list[str] = []
-    for node in ast.walk(_parsed(file)):
+    for node in _statements(_parsed(file)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return tuple(parent for name in names for parent in _with_parents(name))
+
+
+def _statements(outer: ast.AST) -> Iterator[ast.AST]:
+    """Every statement, at any depth. No expression holds one, and expressions are most of a file."""
+    for field in _OF_STATEMENTS:
+        for inner in getattr(outer, field, ()):
+            yield inner
+            yield from _statements(inner)
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -90,7 +99,7 @@ def _with_parents(module: str) -> Iterator[str]:
     return (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
-@lru_cache
+@cache
 def _file_of(module: str) -> Path | None:
     """The source of a module, found below the folder of its top package; None for what is no module."""
     top, _, rest = module.partition(".")
@@ -102,7 +111,7 @@ def _file_of(module: str) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-@lru_cache
+@cache
 def _folder_of(top: str) -> Path | None:
     """The folder of a package, or what a single-file module would have for one."""
     spec = None if top == "__main__" else importlib.util.find_spec(top)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dagrpo.execution.threads import READ_BY_LIBRARIES
 from dagrpo.params.runtime import Engine
 
 HOST = "127.0.0.1"
@@ -22,7 +23,9 @@ CPU_FLAGS = (
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "dagrpo_sglang_cpu.models",
-    "OMP_NUM_THREADS": "1",  # two OpenMP threads that share a busy machine wait for each other, spinning
+    # Two OpenMP threads that share a busy machine wait for each other, spinning. And one thread of any library that is
+    # there once SGLang is imported, such as OpenBLAS's, would keep its processes from being forked.
+    **dict.fromkeys(READ_BY_LIBRARIES, "1"),
     "TORCHDYNAMO_DISABLE": "1",  # torch.compile of the sampler: 19 s in the first batch, nothing saved later
 }
 # A server is none of the processes that train together: with these it would wait for the others.
