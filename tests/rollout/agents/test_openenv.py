@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
+from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 
 from dagrpo.errors import UserError
-from dagrpo.rollout.agents.openenv import Config, open_openenv
+from dagrpo.rollout.agents.openenv import Config, RemoteEpisode, open_openenv
+from dagrpo.rollout.tools import InfrastructureFailure
 from dagrpo.rollout.trajectory import Trajectory
 
 Answer = Callable[[dict[str, Any]], Any]  # what the server is sent -> what it sends back
@@ -107,6 +109,34 @@ def test_a_server_that_breaks_excludes_the_attempt(tmp_path: Path, reply: Any) -
     trajectory = attempt(tmp_path, breaks, '@add{"a": 1, "b": 2}', call_retries=0)
     assert trajectory.excluded
     assert "127.0.0.1" in trajectory.fault
+
+
+def test_a_server_that_is_full_is_quoted(tmp_path: Path) -> None:
+    """It says so, and closes the connection before anything is asked of it."""
+
+    async def handler(connection: ServerConnection) -> None:
+        data = {"message": "at capacity: 1/1 sessions", "code": "CAPACITY_REACHED"}
+        await connection.send(json.dumps({"type": "error", "data": data}))
+
+    class Late(RemoteEpisode):
+        async def _connected(self) -> ClientConnection:
+            connection = await super()._connected()
+            await connection.wait_closed()
+            return connection
+
+    async def begin() -> None:
+        async with serve(handler, "127.0.0.1", 0) as server:
+            address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            await Late(Config(name="openenv", address=address)).exchange("reset", {})
+
+    with pytest.raises(InfrastructureFailure, match="at capacity"):
+        asyncio.run(begin())
+
+
+def test_a_server_that_knows_no_tools_is_refused_with_the_way_to_use_it(tmp_path: Path) -> None:
+    refusal = {"type": "error", "data": {"message": "Invalid message", "code": "VALIDATION_ERROR"}}
+    with pytest.raises(UserError, match="name their field in rollout"):
+        attempt(tmp_path, lambda sent: refusal)
 
 
 def test_a_server_that_is_not_there_or_has_no_tools_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -97,14 +97,15 @@ class RemoteEpisode:
         return await asyncio.shield(task)
 
     async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        from websockets.exceptions import WebSocketException
+        from websockets.exceptions import ConnectionClosed, WebSocketException
 
         from dagrpo.rollout.untrusted_json import read_json
 
         async with self._one_at_a_time:
             try:
                 connection = self._connection = self._connection or await self._connected()
-                await connection.send(json.dumps({"type": kind, "data": data}))
+                with suppress(ConnectionClosed):  # a server that is full says so, and closes at once
+                    await connection.send(json.dumps({"type": kind, "data": data}))
                 return self._read(read_json(await connection.recv()))
             except (
                 OSError,
@@ -193,7 +194,11 @@ async def open_openenv(config: Config, context: AgentContext) -> AsyncIterator[A
         try:
             functions = await probe.tools()
         except (InfrastructureFailure, ToolFailure) as failure:
-            raise UserError(f"rollout.agent.address: the environment's tools cannot be listed ({failure}).") from None
+            own_actions = isinstance(failure, ToolFailure)  # it answers, and takes no such action
+            remedy = "; where its actions are its own, name their field in rollout.agent.action_field"
+            raise UserError(
+                f"rollout.agent.address: the environment's tools cannot be listed ({failure}){remedy if own_actions else ''}."
+            ) from None
         finally:
             await probe.close()
         if not functions:
