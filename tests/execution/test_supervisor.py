@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 PROGRAM = """
-import os, signal, sys, time
+import atexit, os, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
 from dagrpo import sole
@@ -37,7 +37,9 @@ def work(job):
         raise TransientError("the server died.")
     if behaviour == "always a bug":
         raise KeyError("bug")
-    if behaviour == "slow" or (behaviour == "killed once, then slow" and number == 2):
+    if behaviour == "slow, told twice":
+        atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+    if behaviour.startswith("slow") or (behaviour == "killed once, then slow" and number == 2):
         Path("started").touch()
         time.sleep(60)
     job.output("result").write_text("done")
@@ -145,6 +147,15 @@ def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], t
     assert process.returncode == 128 + signal.SIGTERM
     assert _failure(tmp_path)["kind"] == "stopped"
     assert not (tmp_path / "result.txt").exists()
+
+
+def test_a_stage_that_is_told_to_stop_again_while_it_ends_says_nothing_of_it(command: list[str], tmp_path: Path) -> None:
+    process = _run(command, tmp_path, "slow, told twice")
+    _wait_until_it_works(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in output
 
 
 def test_an_interrupt_from_the_terminal_ends_a_stage_that_was_started_again(command: list[str], tmp_path: Path) -> None:
