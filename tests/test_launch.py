@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +122,35 @@ def test_processes_that_train_together_are_reached_by_no_other_machine_and_no_ot
         launcher.send_signal(signal.SIGTERM)
         assert launcher.wait(30) == 128 + signal.SIGTERM
     assert [path.name for path in tmp_path.iterdir()] == ["talk.py"], "nothing is left"
+
+
+SLOW_TO_END = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(2)
+    sys.exit(128 + number)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_signal_to_stop_changes_nothing(tmp_path: Path) -> None:
+    """A whole process group may be told to stop, and each process then tells those that it has started."""
+    (tmp_path / "slow.py").write_text(SLOW_TO_END)
+    command = [sys.executable, "-m", "dagrpo.launch", "2", "slow.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
+        try:
+            assert launcher.stdout is not None
+            assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+            ranks = psutil.Process(launcher.pid).children()
+            launcher.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            launcher.send_signal(signal.SIGTERM)
+            assert launcher.wait(40) == 128 + signal.SIGTERM
+            assert not any(rank.is_running() for rank in ranks)
+        finally:
+            launcher.kill()
 
 
 def test_processes_of_another_launcher_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

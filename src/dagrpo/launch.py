@@ -7,11 +7,13 @@ listens on every interface and is unpickled. Not for several machines.
 
 import logging
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.distributed import RENDEZVOUS
@@ -40,6 +42,7 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
 
 def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dict[int, ProcessFailure]:
     """How processes failed, by rank. When one fails, the others are ended; so are all by a signal, with SystemExit."""
+    stopped_by = _signals_to_stop()
     processes = start_processes(
         name=script,
         entrypoint=sys.executable,
@@ -47,13 +50,25 @@ def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dic
         envs={rank: _environment(rank, count, rendezvous) for rank in range(count)},
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
-    try:
-        ended = processes.wait(period=SECONDS_BETWEEN_LOOKS)
-    except SignalException as stop:
-        processes.close(stop.sigval)
-        raise SystemExit(128 + stop.sigval) from None
-    assert ended is not None, "without a limit of time it waits for the end"
+    while (ended := processes.wait(timeout=0)) is None and not stopped_by:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    if ended is None:
+        processes.close(stopped_by[0])
+        raise SystemExit(128 + stopped_by[0])
     return ended.failures
+
+
+def _signals_to_stop() -> list[signal.Signals]:
+    """Those that will have come, in order.
+
+    Not as torch's exception, which a second signal raises again where the processes are being closed: nobody then stops the
+    threads that follow their output, and the launcher waits for those for ever.
+    """
+    came: list[signal.Signals] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda number, frame: came.append(signal.Signals(number)))
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal.SIGUSR2.name  # one that nobody sends, for there must be one
+    return came
 
 
 def _environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
