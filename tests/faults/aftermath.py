@@ -13,7 +13,7 @@ from tests.workflow import clones
 
 SECONDS_TO_END = 60.0
 MEMORY = Path("/dev/shm")
-OURS = re.compile(rf"(?:{MEMORY}|{re.escape(tempfile.gettempdir())}/dagrpo-sglang-)[^\s/]*(?:/[^\s/]+)?")
+OURS = re.compile(rf"(?:{MEMORY}|{re.escape(tempfile.gettempdir())}/dagrpo-)[^\s/\0]*(?:/[^\s/\0]+)?")
 TOPS = ("data", "models", "results")
 
 
@@ -30,8 +30,9 @@ class Witness:
         self._executions |= {path.name for path in (self._folder / ".state/tracking").glob("[0-9]*-*")}
         for process in clones.processes(self._folder):
             try:
-                used = [*process.cmdline(), *(each.path for each in process.memory_maps())]
-            except psutil.Error:  # it has just ended
+                # Not psutil's memory_maps, which asks the kernel to count every page: half a core, once a second.
+                used = [Path(f"/proc/{process.pid}/{told}").read_text() for told in ("cmdline", "environ", "maps")]
+            except (psutil.Error, OSError):  # it has just ended
                 continue
             self._outside |= {_top_of(found) for word in used for found in OURS.findall(word)}
 

@@ -41,16 +41,17 @@ def copy(undisturbed: Path, tmp_path: Path) -> Copy:
 
 
 @pytest.fixture
-def emptied(copy: Copy) -> Copy:
+def emptied(undisturbed: Path, tmp_path: Path) -> Copy:
     """Makes copies of it in which nothing has been made yet."""
+    return lambda name: emptied_copy(undisturbed, tmp_path / name)
 
-    def make(name: str) -> Path:
-        folder = copy(name)
-        for command in (["clean", "-fdxq"], ["checkout", "-q", "."]):
-            clones.run(folder, "git", *command)
-        return folder
 
-    return make
+def emptied_copy(clone: Path, folder: Path) -> Path:
+    """A copy of a clone, with the files alone that git has of it."""
+    shutil.copytree(clone, folder, symlinks=True)
+    for command in (["clean", "-fdxq"], ["checkout", "-q", "."]):
+        clones.run(folder, "git", *command)
+    return folder
 
 
 @pytest.fixture(scope="session")

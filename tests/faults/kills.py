@@ -1,37 +1,41 @@
-"""A run that is killed again and again at random times, and started again with the same command until it is done."""
+"""A run that is killed again and again, and started again with the same command until it is done."""
 
 import random
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.faults import kinds, said
+from tests.faults import aims, kinds, phases, said
 from tests.faults.aftermath import Witness, orphans, other_bytes
+from tests.faults.kinds import Kind
 from tests.faults.tally import Fault, Tally
 from tests.workflow import clones
 
-SECONDS_BETWEEN_LOOKS = 0.1
-SPARED_WHILE_PLANNING = 0.9  # else most kills would come before any stage has been started
+SECONDS_BETWEEN_LOOKS = 0.03
+SECONDS_BETWEEN_WITNESSES = 1.0  # who looks at every process
+SPARED_WHILE_PLANNING = 0.9  # else many kills would come before any stage has been started
 
 
 @dataclass(slots=True, kw_only=True)
 class Road:
-    """One experiment's way to its end, with kills on it. What differs afterwards is added to the tally with the last kill."""
+    """One experiment's way to its end, with kills on it. What differs afterwards is added to the tally with the last kill.
+
+    Kinds of processes and aims that the tally has seldom are likelier. The same seed draws the same choices, as far as
+    the run is in the same places when they are made.
+    """
 
     folder: Path
     command: tuple[str, ...]
     expected: Mapping[str, str]
     seed: int
     kills: int
-    pause: float  # mean seconds between two kills
     tally: Tally
     seconds: float = 3600.0
     differences: list[str] = field(default_factory=list)
-    _killed: Counter[str] = field(default_factory=Counter)  # how many of each kind
+    _killed: int = 0
     _last: Fault | None = None
 
     def walk(self) -> int:
@@ -40,39 +44,48 @@ class Road:
         print(f"A run with up to {self.kills} kills, seed {self.seed}: {' '.join(self.command)}", flush=True)
         deadline, code = time.monotonic() + self.seconds, 1
         while code != 0 and time.monotonic() < deadline:
-            before = self._killed.total()
+            before = self._killed
             code = self._once(draw, witness)
-            if code != 0 and self._killed.total() == before:
+            if code != 0 and self._killed == before:
                 self._differs(f"refused without a kill: {said.sentence_in(self.folder, self._output())}")
                 break
             if draw.random() < 0.5:  # whoever starts it again does so at once, or when all is quiet
                 self._differs(*orphans(self.folder))
         self._end(witness, done=code == 0)
-        return self._killed.total()
+        return self._killed
 
     def _once(self, draw: random.Random, witness: Witness) -> int:
         (self.folder / "output.txt").unlink(missing_ok=True)
         process = clones.start(self.folder, *self.command)
-        due = time.monotonic() + draw.expovariate(1 / self.pause)
+        shot, look_at = self._aimed(draw), 0.0
         while process.poll() is None:
-            witness.look()
-            if time.monotonic() >= due and self._killed.total() < self.kills:
-                self._kill(process, draw)
-                due = time.monotonic() + draw.expovariate(1 / self.pause)
+            if time.monotonic() >= look_at:
+                witness.look()
+                look_at = time.monotonic() + SECONDS_BETWEEN_WITNESSES
+            if self._killed < self.kills and shot.is_due():
+                self._kill(process, draw, shot.name)
+                witness.look()
+                shot = self._aimed(draw)
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return process.returncode
 
-    def _kill(self, process: "subprocess.Popen[str]", draw: random.Random) -> None:
+    def _aimed(self, draw: random.Random) -> aims.Shot:
+        return aims.Shot(aims.choose(draw, self.tally.counted("aim")), self.folder, draw)
+
+    def _kill(self, process: "subprocess.Popen[str]", draw: random.Random, aim: str) -> None:
         alive = kinds.running(self.folder)
-        if alive.keys() <= {kinds.Kind.SNAKEMAKE} and draw.random() < SPARED_WHILE_PLANNING:
+        if alive.keys() <= {Kind.SNAKEMAKE, Kind.DVC} and draw.random() < SPARED_WHILE_PLANNING:
             return
-        kind = kinds.choose(draw, alive, self._killed)
+        killed = {kind: self.tally.counted("kind").get(f"kill: {kind}", 0) for kind in Kind}
+        kind = kinds.choose(draw, alive, killed)
+        victim = draw.choice(alive[kind]) if kind in alive else None
+        where = phases.phase(self.folder, alive, victim)
         try:
-            what = kinds.kill(kind, process.pid, alive, draw)
+            what = kinds.kill(kind, process.pid, victim, draw)
         except (psutil.Error, ProcessLookupError):  # it has just ended
             return
-        self._killed[kind] += 1
-        self._last = self.tally.add(Fault(kind=f"kill: {kind}", what=what))
+        self._killed += 1
+        self._last = self.tally.add(Fault(kind=f"kill: {kind}", what=what, where=where, aim=aim))
 
     def _end(self, witness: Witness, *, done: bool) -> None:
         self._differs(*([] if done else ["it never ended well"]), *orphans(self.folder))

@@ -3,7 +3,7 @@
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -14,17 +14,38 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 class Kind(StrEnum):
-    """What a process of a run is for."""
+    """What a process of a run is for; the last two are not one process."""
 
+    DVC = "DVC"
     SNAKEMAKE = "Snakemake"
     SUPERVISOR = "supervisor of a stage"
     STAGE = "stage"
     LAUNCHER = "launcher of ranks"
-    RANK = "rank"
+    RANK_0 = "rank 0"
+    RANK_1 = "rank 1"
     SERVER = "SGLang server"
-    WORKER = "child of the server"
+    SCHEDULER = "scheduler of the server"
+    DETOKENIZER = "detokenizer of the server"
+    HELPER = "helper of a stage"  # renders templates, or compares answers
+    SANDBOX = "sandbox of a tool"
     DELIVERY = "delivery to MLflow"
-    TERMINAL = "terminal's process group"  # what Ctrl-C reaches
+    CTRL_C = "Ctrl-C in the terminal"
+    GROUP = "process group of the command"
+
+
+MODULES = {
+    "sglang.launch_server": Kind.SERVER,
+    "dagrpo.tracking.delivery": Kind.DELIVERY,
+    "dagrpo.launch": Kind.LAUNCHER,
+    "dagrpo.chat_templates.worker": Kind.HELPER,
+    "dagrpo.rewards.worker": Kind.HELPER,
+    "bwrap": Kind.SANDBOX,
+    "snakemake": Kind.SNAKEMAKE,
+    "dvc": Kind.DVC,
+}
+NAMES = {"sglang::sched": Kind.SCHEDULER, "sglang::detok": Kind.DETOKENIZER}
+OF_A_STAGE = frozenset({Kind.SUPERVISOR, Kind.STAGE, Kind.LAUNCHER, Kind.RANK_0, Kind.RANK_1})
+Alive = Mapping[Kind, list[psutil.Process]]
 
 
 def running(folder: Path) -> dict[Kind, list[psutil.Process]]:
@@ -41,49 +62,36 @@ def running(folder: Path) -> dict[Kind, list[psutil.Process]]:
 
 
 def _kind_of(process: psutil.Process) -> Kind | None:
+    for beginning, kind in NAMES.items():
+        if process.name().startswith(beginning):
+            return kind
     words = process.cmdline()
     names = [Path(word).name for word in words[:4]]
-    modules = {
-        "sglang.launch_server": Kind.SERVER,
-        "dagrpo.tracking.delivery": Kind.DELIVERY,
-        "dagrpo.launch": Kind.LAUNCHER,
-    }
-    for module, kind in modules.items():
-        if module in names:
-            return kind
-    if process.name().startswith("sglang"):
-        return Kind.WORKER
-    if "stage.py" in names:
+    if "stage.py" in names and "dagrpo.launch" not in names:
         return _kind_of_stage(process, words)
-    return Kind.SNAKEMAKE if "snakemake" in names[:2] else None
+    return next((MODULES[name] for name in names if name in MODULES), None)
 
 
 def _kind_of_stage(process: psutil.Process, words: list[str]) -> Kind:
     if "--attempt" in words:
-        return Kind.RANK if "TORCHELASTIC_RUN_ID" in process.environ() else Kind.STAGE
+        rank = process.environ().get("RANK") if "TORCHELASTIC_RUN_ID" in process.environ() else None
+        return {None: Kind.STAGE, "0": Kind.RANK_0}.get(rank, Kind.RANK_1)
     below = (child.cmdline() for child in process.children())
     return Kind.SUPERVISOR if any("--attempt" in line for line in below) else Kind.STAGE
 
 
-def choose(draw: random.Random, alive: dict[Kind, list[psutil.Process]], killed: dict[str, int]) -> Kind:
-    """One of the kinds that are alive, or the terminal's group; those that were killed seldom are likelier."""
-    kinds = [*sorted(alive), Kind.TERMINAL]
+def choose(draw: random.Random, alive: Alive, killed: Mapping[Kind, int]) -> Kind:
+    """One of the kinds that are alive, or all at once; those that were killed seldom are likelier."""
+    kinds = [*sorted(alive), Kind.CTRL_C, Kind.GROUP]
     return draw.choices(kinds, weights=[1 / (1 + killed.get(kind, 0)) ** 2 for kind in kinds])[0]
 
 
-def kill(kind: Kind, group: int, alive: dict[Kind, list[psutil.Process]], draw: random.Random) -> str:
-    """Send a signal to one process of a kind; what was sent to whom."""
-    if kind is Kind.TERMINAL:
-        os.killpg(group, signal.SIGINT)
-        return f"SIGINT to the {kind}"
-    victim, number = draw.choice(alive[kind]), draw.choice(SIGNALS)
-    name = _name_of(victim)
+def kill(kind: Kind, group: int, victim: psutil.Process | None, draw: random.Random) -> str:
+    """Send a signal to a process, or to the group of the command; what was sent to whom."""
+    number = signal.SIGINT if kind is Kind.CTRL_C else draw.choice(SIGNALS)
+    if victim is None:
+        os.killpg(group, number)
+        return f"{number.name} to the {kind}"
+    told = f"{number.name} to the {kind} ({victim.pid})"
     victim.send_signal(number)
-    return f"{number.name} to the {kind} {name}"
-
-
-def _name_of(process: psutil.Process) -> str:
-    """The stage that a process works for, where its command line says it."""
-    words: Iterator[str] = iter(process.cmdline())
-    logs = [next(words, "") for word in words if word == "--log"]
-    return f"({Path(logs[0]).stem}, {process.pid})" if logs else f"({process.pid})"
+    return told

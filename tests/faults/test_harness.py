@@ -37,6 +37,8 @@ def test_a_process_that_outlives_its_run_is_told_and_killed(tmp_path: Path) -> N
         (["stage.py", "--attempt", "1"], Kind.STAGE),
         (["dagrpo.tracking.delivery"], Kind.DELIVERY),
         (["sglang.launch_server"], Kind.SERVER),
+        (["dagrpo.launch", "2", "stage.py"], Kind.LAUNCHER),
+        (["dagrpo.rewards.worker"], Kind.HELPER),
     ],
 )
 def test_processes_are_told_apart(tmp_path: Path, words: list[str], kind: Kind) -> None:
