@@ -195,11 +195,25 @@ def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away() -> None:
     _with_pool(use, size=2)
 
 
-def test_a_sandbox_that_is_killed_from_outside_is_replaced() -> None:
+def test_a_sandbox_that_is_killed_while_it_waits_is_no_programs_fault() -> None:
     async def use(pool: SandboxPool) -> None:
         for child in psutil.Process().children():
             child.kill()
-        assert (await pool.run("print(1)")).status == "killed"
+        results = await asyncio.gather(pool.run("print(1)"), pool.run("print(2)"), pool.session().run("print(3)"))
+        assert [(result.status, result.stdout) for result in results] == [("ok", f"{n}\n") for n in (1, 2, 3)]
+
+    _with_pool(use, size=2)
+
+
+@pytest.mark.parametrize(("kills", "status"), [(1, "ok"), (2, "killed")])
+def test_a_program_whose_sandbox_is_killed_is_run_once_more(kills: int, status: str) -> None:
+    async def use(pool: SandboxPool) -> None:
+        running = asyncio.create_task(pool.run("import time; time.sleep(2); print(1)"))
+        for _ in range(kills):
+            await asyncio.sleep(1)
+            for child in psutil.Process().children():
+                child.kill()
+        assert (await running).status == status
         assert (await pool.run("print(2)")).stdout == "2\n"
 
     _with_pool(use, size=1)

@@ -7,6 +7,7 @@ once or not at all, and killed with all of its group.
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -55,6 +56,12 @@ class IsolatedProcess:
                 raise EOFError
             data += chunk
         return bytes(data)
+
+    def has_ended(self) -> bool:
+        """Whether it is gone, or about to be."""
+        ended = select.poll()
+        ended.register(self._handle, select.POLLIN)
+        return bool(ended.poll(0))
 
     def complaint(self) -> str:
         """What it has written to stderr."""

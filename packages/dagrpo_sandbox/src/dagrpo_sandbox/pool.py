@@ -56,19 +56,27 @@ class SandboxPool:
         await self._close()
 
     async def run(self, program: str) -> Result:
-        """What comes of a program. SandboxUnavailable when no sandbox starts any more."""
+        """What comes of a program. SandboxUnavailable when no sandbox starts any more.
+
+        Once more where its sandbox broke, which is no program's fault: the one before left no trace.
+        """
         async with self._turns:
-            sandbox = await self.take()
-            self._running.add(sandbox)
-            try:
-                return await sandbox.run(program)
-            finally:
-                self._running.discard(sandbox)
-                if sandbox.usable and self._open:
-                    self._waiting.append(_finished(sandbox))
-                else:
-                    self.end(sandbox)
-                    self._start()
+            result, broken = await self._run(program)
+            return (await self._run(program))[0] if broken else result
+
+    async def _run(self, program: str) -> tuple[Result, bool]:
+        """(what comes of it, whether the sandbox broke)"""
+        sandbox = await self.take()
+        self._running.add(sandbox)
+        try:
+            return await sandbox.run(program), sandbox.broken
+        finally:
+            self._running.discard(sandbox)
+            if sandbox.usable and self._open:
+                self._waiting.append(_finished(sandbox))
+            else:
+                self.end(sandbox)
+                self._start()
 
     def session(self) -> "Session":
         """For programs that share their variables; to be closed."""
@@ -78,6 +86,12 @@ class SandboxPool:
 
     async def take(self) -> Sandbox:
         """One that is nobody else's, and has run nothing of anybody's that left a trace. SandboxUnavailable."""
+        while (sandbox := await self._next()).has_ended:  # killed while it waited
+            self.end(sandbox)
+            self._start()
+        return sandbox
+
+    async def _next(self) -> Sandbox:
         starting = self._waiting.popleft()
         try:
             return await asyncio.shield(starting)

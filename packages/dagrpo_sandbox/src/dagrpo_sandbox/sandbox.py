@@ -28,10 +28,14 @@ ENDINGS: dict[bytes, Status] = {
 
 
 class Sandbox:
-    """Runs programs one after the other. `usable` says whether it takes another one."""
+    """Runs programs one after the other. `usable` says whether it takes another one.
+
+    `broken` says that it ended by itself: no program inside can make it do so, but the system can that is short of memory.
+    """
 
     def __init__(self, process: IsolatedProcess, first: int, limits: Limits) -> None:
         self.usable = True
+        self.broken = False
         self._process = process
         self._first = first  # the pid, outside, of the first process inside
         self._limits = limits
@@ -59,6 +63,11 @@ class Sandbox:
             os.close(status[0])
         return cls(process, first, limits)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process.has_ended()
+
     async def run(self, program: str, *, keep: bool = False) -> Result:
         """What comes of a program; with `keep`, its variables are there for the next one. Cancelled, it ends the sandbox."""
         assert self.usable, "the sandbox takes no further program"
@@ -72,7 +81,8 @@ class Sandbox:
         except TimeoutError:
             return Result(stdout="", status="timed_out", seconds=time.monotonic() - started)
         except (EOFError, ConnectionError):
-            status: Status = "memory_limit" if self._over_memory else "killed"
+            self.broken = not self._over_memory
+            status: Status = "killed" if self.broken else "memory_limit"
             return Result(stdout="", status=status, seconds=time.monotonic() - started)
         finally:
             watch.cancel()
