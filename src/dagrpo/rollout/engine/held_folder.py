@@ -25,8 +25,10 @@ def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
     try:
         with FileLock(lock):  # before there is a folder that could be taken for an abandoned one
             folder.mkdir(mode=mode)
-            yield folder
-            _remove(folder)
+            try:
+                yield folder
+            finally:
+                _remove(folder)
     finally:
         lock.unlink(missing_ok=True)
 
