@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,24 @@ def test_a_process_that_was_killed_while_idle_is_started_again(renderer: Rendere
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
     assert renderer.render("a", {}, "m") == "a"
+
+
+LONG = "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}done"  # a second or so
+
+
+def test_a_process_that_is_killed_at_work_is_no_templates_fault() -> None:
+    before = set(psutil.Process().children())
+    renderer = Renderer()
+    with ThreadPoolExecutor(1) as thread:
+        rendered = thread.submit(renderer.render, LONG, _variables([]), "a model")
+        while not (started := set(psutil.Process().children()) - before):
+            time.sleep(0.01)
+        (worker,) = started
+        while worker.num_threads() == 0 or worker.cpu_times().user < 0.5:  # its imports take a third of that
+            time.sleep(0.01)
+        worker.kill()
+        assert rendered.result() == "done"
+    renderer.close()
 
 
 def test_the_kernel_ends_a_render_that_nobody_waits_for() -> None:

@@ -53,7 +53,8 @@ class Renderer:
                 f"the chat template of {name} is no text of at most {LONGEST_TEMPLATE:,} characters: correct it."
             )
         with self._lock:
-            reply = self._asked(template, variables)
+            # Once more: a process that was killed from outside is no template's fault.
+            reply = self._asked(template, variables) or self._asked(template, variables)
         if reply is None:
             raise UserError(
                 f"the chat template of {name} takes more than {self._limits} to render a conversation: use another template."
