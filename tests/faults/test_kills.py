@@ -47,7 +47,9 @@ def undisturbed_run_of(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
     def run(experiment: Experiment) -> Path:
         folder = base / experiment.name.replace(" ", "_")
-        return folder if folder.exists() else undisturbed_run(folder, experiment)
+        if not folder.exists():
+            undisturbed_run(folder.with_suffix(".part"), experiment).rename(folder)
+        return folder
 
     return run
 
