@@ -11,12 +11,13 @@ from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import merged
 from dagrpo.params.schema import parse
 
+PATIENT = {"start_timeout": 7200, "request_timeout": 7200}  # whatever else the machine does meanwhile
 SMALLEST = {
     "data": {"arithmetic": {"train": 24, "test": 4}},
     "model": {"fresh": {"hidden_size": 32, "intermediate_size": 64}},
     "sft": {"steps": 6, "batch_size": 8},
     "training": {"steps": 6, "prompts_per_step": 4, "samples_per_prompt": 2},
-    "runtime": {"sft": {"save_every": 2}, "training": {"save_every": 1}},
+    "runtime": {"engine": PATIENT, "sft": {"save_every": 2}, "training": {"save_every": 1}},
     "evaluation": {"scoring": {"bootstrap_draws": 100}},
 }
 TWO_PROCESSES = {"runtime": {"sft": {"processes": 2}, "training": {"processes": 2}}}
@@ -51,5 +52,5 @@ def undisturbed_run(folder: Path, experiment: Experiment) -> Path:
     (folder / "params.yaml").write_text(params_yaml(parse(values)))
     clones.run(folder, "dagrpo", "generate")
     clones.run(folder, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "-qam", "experiment")
-    clones.run(folder, "snakemake", "--cores", "all", "target", timeout=1800)
+    clones.run(folder, "snakemake", "--cores", "all", "target", timeout=7200)
     return folder

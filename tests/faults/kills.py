@@ -33,7 +33,7 @@ class Road:
     seed: int
     kills: int
     tally: Tally
-    seconds: float = 3600.0
+    seconds: float = 6 * 3600.0
     differences: list[str] = field(default_factory=list)
     _killed: int = 0
     _last: Fault | None = None
