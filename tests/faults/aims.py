@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE = 30.0  # seconds for the event that an aim waits for; then it kills wherever the run is
+PATIENCE = 60.0  # seconds for the event that an aim waits for; to kill without it would be to kill mostly imports
 Stamps = dict[Path, tuple[int, int]]
 
 
@@ -47,14 +47,18 @@ class Shot:
         self._folder = folder
         self._pause = draw.uniform(0, aim.within)
         self._seen = self._stamps()
-        self._due = time.monotonic() + (PATIENCE if aim.files else self._pause)
-        self._waits = bool(aim.files)
+        self._due = None if aim.files else time.monotonic() + self._pause
+        self._gives_up = time.monotonic() + PATIENCE
 
     def is_due(self) -> bool:
         """To be asked again and again."""
-        if self._waits and self._has_changed():
-            self._waits, self._due = False, time.monotonic() + self._pause
-        return time.monotonic() >= self._due
+        if self._due is None and self._has_changed():
+            self._due = time.monotonic() + self._pause
+        return self._due is not None and time.monotonic() >= self._due
+
+    def is_in_vain(self) -> bool:
+        """Whether another aim should be chosen: the event does not come."""
+        return self._due is None and time.monotonic() >= self._gives_up
 
     def _has_changed(self) -> bool:
         before, self._seen = self._seen, self._stamps()

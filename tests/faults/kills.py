@@ -65,6 +65,7 @@ class Road:
             if self._killed < self.kills and shot.is_due():
                 self._kill(process, draw, shot.name)
                 witness.look()
+            if shot.is_due() or shot.is_in_vain():
                 shot = self._aimed(draw)
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return process.returncode

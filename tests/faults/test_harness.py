@@ -1,17 +1,21 @@
 """The harness notices what it is there to notice."""
 
+import random
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
-from tests.faults import said
+from tests.faults import aims, said
 from tests.faults.aftermath import Witness, orphans, other_bytes
+from tests.faults.aims import Aim, Shot
 from tests.faults.damages import Place
 from tests.faults.kinds import Kind, running
+from tests.faults.phases import phase
 from tests.faults.tally import Fault, Tally
 from tests.workflow import clones
 
@@ -118,3 +122,42 @@ def test_the_table_counts_faults_and_differences(capsys: pytest.CaptureFixture[s
     assert [line.split() for line in tally.table()[1:]] == [["kill:", "stage", "2", "1"], ["all", "2", "1"]]
     assert tally.differences() == ["kill: stage: two: another policy"]
     assert "another policy" in capsys.readouterr().out
+
+
+def test_an_aim_fires_after_a_file_is_written_again_and_not_before(tmp_path: Path) -> None:
+    aim = Aim(name="a state", files=(".state/tiny-*/step_*",), within=0.0)
+    (tmp_path / ".state/tiny-a").mkdir(parents=True)
+    (tmp_path / ".state/tiny-a/step_1").touch()
+    shot = Shot(aim, tmp_path, random.Random(0))
+    assert not shot.is_due()
+    (tmp_path / ".state/tiny-a/step_2").touch()
+    assert shot.is_due()
+    assert not shot.is_in_vain()
+
+
+def test_an_aim_whose_event_does_not_come_is_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aims, "PATIENCE", 0.0)
+    shot = Shot(Aim(name="a state", files=("state",), within=0.0), tmp_path, random.Random(0))
+    assert not shot.is_due()
+    assert shot.is_in_vain()
+
+
+def test_a_place_is_named_after_the_stage_of_the_victim(tmp_path: Path) -> None:
+    process = _sleeping(tmp_path, "stage.py", "--job", ".state/jobs/train-ab12.json", "--log", "logs/train.log")
+    try:
+        victim = psutil.Process(process.pid)
+        while victim.status() == psutil.STATUS_RUNNING:  # it starts
+            time.sleep(0.05)
+        assert phase(tmp_path, {Kind.STAGE: [victim]}, victim) == "train: starts, or is short"
+        (tmp_path / ".state/tiny-a/.step_1.part").mkdir(parents=True)
+        assert phase(tmp_path, {Kind.STAGE: [victim]}, None) == "train: writes a state"
+        (tmp_path / "logs").mkdir()
+        (tmp_path / ".state/tiny-a/.step_1.part").rmdir()
+        (tmp_path / "logs/train.server.log").write_text("")
+        assert phase(tmp_path, {Kind.STAGE: [victim]}, victim) == "train: starts a server"
+        (tmp_path / "logs/train.server.log").write_text("The server is fired up")
+        assert phase(tmp_path, {Kind.STAGE: [victim]}, victim) == "train: waits for the server"
+    finally:
+        process.kill()
+        process.wait()
+    assert phase(tmp_path, {}, None) == "between stages"
