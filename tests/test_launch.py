@@ -123,6 +123,22 @@ def test_processes_that_train_together_are_reached_by_no_other_machine_and_no_ot
     assert [path.name for path in tmp_path.iterdir()] == ["talk.py"], "nothing is left"
 
 
+def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    with _talking(tmp_path) as (launcher, rendezvous):
+        orphans = psutil.Process(launcher.pid).children()
+        launcher.kill()
+        launcher.wait(30)
+        for orphan in orphans:
+            orphan.kill()
+    assert rendezvous.parent.is_dir(), "nobody was left to remove it"
+    with _talking(tmp_path) as (launcher, other):
+        assert other.parent.is_dir()
+        assert not rendezvous.parent.exists()
+        launcher.send_signal(signal.SIGTERM)
+        launcher.wait(30)
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.py"]
+
+
 def test_processes_of_another_launcher_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -9,12 +9,13 @@ import logging
 import os
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.distributed import RENDEZVOUS
+from dagrpo.rollout.engine.held_folder import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host name points to
@@ -27,8 +28,8 @@ def launch(count: int, script: str, arguments: list[str]) -> None:
     why, a sentence does.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it tells of each failure and signal
-    with TemporaryDirectory(prefix="dagrpo-launch-") as private:
-        failures = _run(count, script, arguments, Path(private) / "rendezvous")
+    with held_folder(Path(gettempdir()), "launch") as private:
+        failures = _run(count, script, arguments, private / "rendezvous")
     if not failures:
         return
     rank, failure = min(failures.items(), key=lambda each: each[1].timestamp)
