@@ -1,6 +1,7 @@
 """What opens something is not shown, logged or kept."""
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -123,3 +124,43 @@ def test_a_value_that_a_sentence_quotes_is_cut_after_its_password_is_hidden(leng
     assert SECRET not in shown("x" * length + f" http://alice:{SECRET}@lab")
     assert SECRET not in shown(["x" * length + f" http://alice:{SECRET}@lab"])
     assert SECRET not in shown({"x": f"http://alice:{SECRET}@" + "lab" * length})
+
+
+PRINTS = """
+import logging, os, sys, warnings
+from dagrpo.redaction import hide_secrets_in_streams
+hide_secrets_in_streams()
+secret = os.environ["LAB_TOKEN"]
+logging.basicConfig()
+logging.getLogger("mlflow").warning("asked with %s", secret)
+warnings.warn(f"http://alice:m4rked@lab:5000 and {secret}")
+sys.stderr.write(secret[:7]); sys.stderr.flush(); sys.stderr.write(secret[7:] + chr(10))
+print("unfinished", secret, end="")
+"""
+
+
+def test_nothing_that_a_library_prints_has_a_secret() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS],
+        env=os.environ | {"LAB_TOKEN": "m4rkedTokenOfTheLab"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "m4rked" not in done.stdout + done.stderr
+    assert done.stdout == "unfinished ***"
+    assert "asked with ***" in done.stderr
+    assert "http://alice:***@lab:5000 and ***" in done.stderr
+
+
+def test_nothing_that_mlflow_prints_while_a_stage_is_followed_has_a_secret(tmp_path: Path) -> None:
+    prints = "delivery.follow = lambda folder: print('MLflow asks with', os.environ['LAB_TOKEN'])"
+    code = f"import os; from pathlib import Path; from dagrpo.tracking import delivery; {prints}; delivery.main(Path())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"LAB_TOKEN": "m4rkedTokenOfTheLab"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "MLflow asks with ***\n"

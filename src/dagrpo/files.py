@@ -14,8 +14,9 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,8 +29,8 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP,
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, as 64 hex digits."""
-    with path.open("rb") as file:
+    """The sha256 of a regular file's bytes, as 64 hex digits. OSError as `open_regular`."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -165,17 +166,21 @@ def _leftovers(path: Path) -> list[Path]:
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[BufferedReader]:
     """A regular file, to read. OSError where it is something else, such as a pipe, a folder or a link to a device.
 
-    Never waits: a pipe is opened without its writer, and is not read.
+    Never waits: a pipe is opened without its writer, and is not read. An error while it is read names the file, too.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.ENODEV, "it is not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
+    except OSError as error:
+        if error.filename is None:  # of a read, on a disk that fails
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         os.close(descriptor)
 
@@ -186,6 +191,18 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         if os.fstat(file.fileno()).st_size > most_bytes:
             raise OSError(errno.EOVERFLOW, f"it is larger than {most_bytes:,} bytes", str(path))
         return file.read(most_bytes)
+
+
+def read_text(path: Path, remedy: str, most_bytes: int = MOST_JSON_BYTES) -> str:
+    """The text of a regular file. UserError names it, and the remedy, when it is missing, unreadable or not UTF-8."""
+    try:
+        return read_regular(path, most_bytes).decode()
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: {remedy}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): {remedy}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: {remedy}.") from None
 
 
 def write_text(path: Path, text: str) -> None:

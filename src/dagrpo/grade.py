@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dagrpo.errors import UserError
+from dagrpo.files import read_text
 from dagrpo.params.base import Extractor
 from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader, Judgement
@@ -48,24 +49,18 @@ class Graded:
 
 def read_lines(path: Path) -> list[Line]:
     """The completions of a JSONL file; UserError names the line and the field that is missing or no text."""
-    try:
-        texts = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} is missing: give a JSONL file with the fields {' and '.join(FIELDS)} on each line."
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text: give a JSONL file.") from None
+    remedy = f"give a JSONL file with the fields {' and '.join(FIELDS)} on each line"
+    texts = read_text(path, remedy).split("\n")
     lines = [_line(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()]
     if not lines:
-        raise UserError(f"{path} is empty: give a JSONL file with the fields {' and '.join(FIELDS)} on each line.")
+        raise UserError(f"{path} is empty: {remedy}.")
     return lines
 
 
 def _line(path: Path, number: int, text: str) -> Line:
     try:
         values: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, or a number of over 4,300 digits
         raise UserError(f"{path}, line {number} is not valid JSON ({error}): correct the file.") from None
     for field in FIELDS:
         if not isinstance(values, dict) or not isinstance(values.get(field), str):

@@ -5,6 +5,8 @@ variable's name. Not for the environment of other people's programs, which `dagr
 Imported by SGLang's processes too, by name, for their log: it needs nothing but the standard library.
 """
 
+import atexit
+import io
 import logging
 import os
 import re
@@ -13,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote, unquote
 
 HIDDEN = "***"
@@ -76,6 +78,39 @@ def hide_secrets_in_tracebacks() -> None:
     """From now on Python prints the traceback of what nobody caught, in this process and its threads, without secrets."""
     sys.excepthook = _print_traceback
     threading.excepthook = _print_traceback_of_thread
+
+
+def hide_secrets_in_streams() -> None:
+    """From now on whatever Python code prints in this process, also that of libraries, is without secrets."""
+    sys.stdout, sys.stderr = RedactingStream(sys.stdout), RedactingStream(sys.stderr)
+
+
+class RedactingStream(io.TextIOBase):
+    """Hands what is written to another stream, line by line, without secrets: one may come in several pieces."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._line = ""
+        atexit.register(self._end)
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._stream.write(f"{redacted(line)}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def _end(self) -> None:
+        self._stream.write(redacted(self._line))
+        self._stream.flush()
 
 
 def _has_secret_name(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,12 @@ from rich.text import Text
 from snakemake_logger_plugin_dagrpo.run import Job
 
 FOLDER = Path(".state/failures")
+LARGEST = 1 << 20  # bytes of a record
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
 CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
 BEFORE_ITS_WORK = "stopped before its work began; the same command starts it again."
+NEARLY_FULL = 1 << 20  # bytes free
+NO_ROOM = "it ended without a word: only {:,} bytes are free on {}, so that it could not say why; make room there."
 WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short."
 
 
@@ -39,14 +43,32 @@ def path_of(job: Job) -> Path:
 def failure_of(job: Job, *, stopping: bool) -> Failure:
     """What a job's stage has written, or what can be said without. `stopping`: the run was told to stop."""
     try:
-        record = json.loads(path_of(job).read_text(encoding="utf-8"))
+        record = json.loads(_text(path_of(job)))
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
             return Failure(job=job, kind=record["kind"], sentence=str(record["sentence"]), log=str(record["log"]))
-    except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no record, or a damaged one
         pass
     if stopping:
         return Failure(job=job, kind=STOPPED, sentence=BEFORE_ITS_WORK, log=None)
-    return Failure(job=job, kind=CRASH, sentence=WITHOUT_A_WORD, log=job.log)
+    return Failure(job=job, kind=CRASH, sentence=_without_a_word(), log=job.log)
+
+
+def _without_a_word() -> str:
+    """Where no room is left, a stage cannot write down why it ended."""
+    free = shutil.disk_usage(".").free
+    return WITHOUT_A_WORD if free >= NEARLY_FULL else NO_ROOM.format(free, _disk())
+
+
+def _disk() -> Path:
+    """Where the disk of this folder is mounted."""
+    return next(folder for folder in (Path.cwd(), *Path.cwd().parents) if folder.is_mount())
+
+
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise OSError(f"{path} is no file")
+    with path.open("rb") as file:
+        return file.read(LARGEST).decode()
 
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:

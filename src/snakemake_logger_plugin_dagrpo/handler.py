@@ -4,8 +4,11 @@ With --verbose, --printshellcmds or --debug-dag Snakemake's own words are shown,
 Snakemake says is in .snakemake/log in any case.
 """
 
+import errno
+import logging
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from logging import Handler, LogRecord
@@ -22,6 +25,7 @@ from snakemake_logger_plugin_dagrpo.run import Run
 
 SCREEN = "DAGRPO_SCREEN"  # says to the stages that their failures are shown here
 MAX_WIDTH = 110
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogHandler(LogHandlerBase):
@@ -52,6 +56,7 @@ class LogHandler(LogHandlerBase):
         if not settings.dryrun:
             os.environ[SCREEN] = "snakemake"
         sys.excepthook = _interrupted
+        logging.Handler.handleError = _handle_error  # type: ignore[method-assign,assignment]
 
     @property
     def writes_to_stream(self) -> bool:
@@ -156,6 +161,24 @@ def _own_words(handler: LogHandlerBase) -> Handler:
 def _under_dvc() -> bool:
     """Whether DVC runs this workflow for one of its stages."""
     return "DVC_STAGE" in os.environ
+
+
+_handle_any_error = logging.Handler.handleError
+_told_of = set[int]()
+
+
+def _handle_error(handler: Handler, record: LogRecord) -> None:
+    """In the place of every handler's own: that Snakemake's log cannot be written is one sentence, once, not a traceback."""
+    error = sys.exc_info()[1]
+    if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+        _handle_any_error(handler, record)
+    elif id(handler) not in _told_of:
+        _told_of.add(id(handler))
+        name = getattr(handler, "baseFilename", "a log")
+        free = shutil.disk_usage(Path(name).parent if os.path.isabs(name) else ".").free
+        print(
+            f"{name}: {error.strerror}: it misses lines, as {free:,} bytes are free there.", file=sys.stderr, flush=True
+        )
 
 
 def _interrupted(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from dagrpo.__main__ import app
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.formats import FORMATS
-from dagrpo.checkpoints.manifest import MANIFEST, read_manifest
+from dagrpo.checkpoints.manifest import read_manifest
+from dagrpo.listing import MANIFEST
 
 
 def _run(*arguments: object, code: int = 0) -> str:

@@ -15,9 +15,10 @@ import torch
 from dagrpo.checkpoints import facts
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS
-from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
+from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.store import load_model, save_model
+from dagrpo.listing import MANIFEST
 from dagrpo.params.checkpoint import Checkpoint
 
 STEPS = [

@@ -21,11 +21,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.folder import CONFIG
 from dagrpo.checkpoints.formats import FORMATS
-from dagrpo.checkpoints.manifest import MANIFEST, verify, write_manifest
+from dagrpo.checkpoints.manifest import verify, write_manifest
 from dagrpo.checkpoints.resume import CHECKPOINT, JOURNAL, LOCK, work_folder
 from dagrpo.checkpoints.source import Source, open_source, open_tensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.files import read_json, write_json
+from dagrpo.listing import MANIFEST
 
 LIMIT = 1 << 20
 

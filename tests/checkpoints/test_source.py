@@ -6,8 +6,9 @@ import pytest
 
 from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats import FORMATS
-from dagrpo.checkpoints.manifest import MANIFEST, verify
+from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import format_of, open_source
+from dagrpo.listing import MANIFEST
 
 LARGE = 1 << 30
 

@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.checkpoints.manifest import MANIFEST, verify
+from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.listing import MANIFEST
 from dagrpo.models.make import make_model
 from dagrpo.params.model import Fresh, Model
 

@@ -16,9 +16,10 @@ import safetensors.torch
 import torch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
-from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify
+from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.planned import write_all
 from dagrpo.errors import UserError
+from dagrpo.listing import MANIFEST
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
 from dagrpo.params.model import Fresh, Model

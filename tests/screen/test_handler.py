@@ -1,9 +1,12 @@
 """What is shown of a run: calm lines while it works, one panel when it failed, each thing once."""
 
 import json
+import logging
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,6 +101,33 @@ def test_a_stage_that_left_no_record_or_an_old_one_is_still_told_of(monkeypatch:
         shown.tell(started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
     assert failures.WITHOUT_A_WORD in text.getvalue()
     assert "yesterday" not in text.getvalue()
+
+
+def test_a_stage_that_ended_without_a_word_on_a_full_disk_is_told_with_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = type(shutil.disk_usage("."))(1 << 30, 1 << 30, 2048)
+    monkeypatch.setattr(failures.shutil, "disk_usage", lambda path: full)
+    with screen(monkeypatch, *ARGUMENTS) as (shown, text):
+        shown.tell(started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
+    told = " ".join(text.getvalue().split())
+    assert "only 2,048 bytes are free on /" in told
+    assert "memory was short" not in told
+
+
+def test_a_log_of_snakemakes_on_a_full_disk_is_one_sentence_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.Handler, "handleError", logging.Handler.handleError)  # put back afterwards
+    with screen(monkeypatch, *ARGUMENTS) as (_, text):
+        log = logging.FileHandler("/dev/full")
+        for number in range(3):
+            log.handle(logging.makeLogRecord({"msg": f"line {number}"}))
+        with suppress(OSError):
+            log.close()
+    told = text.getvalue()
+    assert told.startswith("/dev/full: No space left on device: it misses lines")
+    assert len(told.splitlines()) == 1
 
 
 def test_under_dvc_there_is_no_plan_and_dvc_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

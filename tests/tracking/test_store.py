@@ -12,6 +12,7 @@ from dagrpo.tracking.store import (
     complete,
     hide_password,
     is_initialised,
+    remedy_for,
     require_answer,
     require_recording,
     require_usable,
@@ -131,3 +132,17 @@ def test_an_address_that_cannot_be_read_is_refused_unquoted(
     assert "s3cret" not in hide_password(f"no answer from {uri}", fresh)
     assert "s3cret" not in without_password(uri)
     assert complete("http://lab", fresh) == "http://lab"
+
+
+@pytest.mark.parametrize("words", ["database or disk is full", "disk I/O error", "unable to open database file"])
+def test_a_database_on_a_full_disk_is_told_with_its_disk_and_room(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagrpo.tracking.store.free_on", lambda disk: 4096)
+    remedy = remedy_for(tmp_path / "mlflow.db", words)
+    assert remedy.startswith("make room on /")
+    assert remedy.endswith(", where 4,096 bytes are free")
+
+
+def test_a_damaged_database_with_room_beside_it_is_moved_away(tmp_path: Path) -> None:
+    assert remedy_for(tmp_path / "mlflow.db", "file is not a database") == "move it away"

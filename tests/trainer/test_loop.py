@@ -72,7 +72,7 @@ def _flip_a_byte_of_the_weights(state: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (_flip_a_byte_of_the_weights, "safetensors is not what was written"),
+        (_flip_a_byte_of_the_weights, "safetensors is changed (its sha256"),
         (lambda state: (state / "metrics/step_00001.json").unlink(), "step_00001.json is missing"),
         (lambda state: (state / "metrics/step_00002.json").write_text("{}"), "step_00002.json is damaged"),
         (lambda state: (state / "rollouts/step_00001.parquet").write_bytes(b"PAR1"), "parquet has 4 bytes, and"),

@@ -15,9 +15,10 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.checkpoints.manifest import MANIFEST, verify, write_manifest
+from dagrpo.checkpoints.manifest import verify, write_manifest
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.distributed import process_group, single_process
+from dagrpo.listing import MANIFEST
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh

@@ -14,9 +14,9 @@ from tests.trainer import runs
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.checkpoints.manifest import MANIFEST
 from dagrpo.distributed import process_group, single_process
 from dagrpo.errors import UserError
+from dagrpo.listing import MANIFEST
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.runtime import SftRuntime
 from dagrpo.params.sft import Sft

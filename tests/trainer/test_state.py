@@ -109,7 +109,7 @@ def _edit(folder: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "is not what was written (another sha256)": lambda folder: _flip_a_byte(_weights(folder)),
+    "is changed (its sha256 is not that of what was written)": lambda folder: _flip_a_byte(_weights(folder)),
     "bytes, and": lambda folder: _weights(folder).write_bytes(_weights(folder).read_bytes()[:-1]),
     "safetensors is missing": lambda folder: _weights(folder).unlink(),
     "does not belong there": lambda folder: (folder / "shard-00009.safetensors").write_bytes(b""),

@@ -9,6 +9,7 @@ import torch
 from torch.serialization import set_crc32_options
 
 from dagrpo.checkpoints.planned import write_all
+from dagrpo.errors import UserError
 from dagrpo_megatron.distcp_reader import DistcpReader
 from dagrpo_megatron.distcp_writer import DistcpPlan
 from dagrpo_megatron.layout import Piece, Sizes
@@ -95,3 +96,43 @@ def test_a_file_ends_before_the_tensor_that_would_not_fit(tmp_path: Path) -> Non
     files = sorted(path.name for path in (tmp_path / "x").glob("*.distcp"))
     assert files == ["__0_0.distcp", "__0_1.distcp", "__0_2.distcp"]
     assert all((tmp_path / "x" / name).stat().st_size <= 12_000 for name in files)
+
+
+def _described(folder: Path, start: Sizes, extent: Sizes, **place: object) -> DistcpReader:
+    """A reader of a tensor [2, 3] whose one chunk is described so."""
+    _write(folder, {"w": torch.rand(2, 3)})
+    reader = DistcpReader(folder)
+    ((_, (_, stored)),) = reader._stored["w"].chunks.items()
+    reader._stored["w"].chunks.clear()
+    reader._stored["w"].chunks[start] = extent, replace(stored, **place)  # type: ignore[arg-type]
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("start", "extent", "place"),
+    [
+        ((0, 0), (2, 4), {}),
+        ((0, 0), (1 << 40, 1 << 40), {}),
+        ((0, 0), (-2, -3), {}),
+        ((0, 0), (0, 0), {}),
+        ((-1, 0), (4, 3), {}),
+        ((1 << 62, 0), (2, 3), {}),
+        ((0,), (2, 3), {}),
+        ((0, 0), (6,), {}),
+        ((), (), {}),
+        ((0, 0), (2, 3), {"offset": -1}),
+        ((0, 0), (2, 3), {"length": -1}),
+        ((0, 0), (2, 3), {"offset": 1 << 70}),
+        ((0, 0), (2, 3), {"length": 1 << 70}),
+        ((0, 0), (2, 3), {"length": 0}),
+        ((0, 0), (2, 3), {"file": "../x"}),
+        ((0, 0), (2, 3), {"file": "n\0ul"}),
+        ((0, 0), (2, 3), {"file": ".metadata"}),
+    ],
+)
+def test_a_hostile_description_of_a_chunk_is_one_sentence(
+    start: Sizes, extent: Sizes, place: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as refused:
+        _described(tmp_path / "x", start, extent, **place).read("w", (0, 0), (2, 3))
+    assert len(str(refused.value)) < 500

@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 
 from dagrpo.checkpoints.formats import FORMATS, format_named
-from dagrpo.checkpoints.manifest import BESIDE, MANIFEST, Manifest, read_manifest
+from dagrpo.checkpoints.manifest import BESIDE, Manifest, read_manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder, read_json, require_space, write_text
+from dagrpo.files import atomic_folder, read_object, require_space, write_text
 from dagrpo.full_disk import full_disk_naming
+from dagrpo.listing import MANIFEST
 
 CONFIG = "config.json"
 ADAPTER = "adapter"  # the folder of a LoRA adapter inside a checkpoint
@@ -91,7 +92,7 @@ def copy_files(files: Mapping[str, Path], folder: Path) -> None:
 
 def set_config_dtype(folder: Path, dtype: torch.dtype) -> None:
     """Make config.json name the type of the weights; a file that does so already keeps its bytes."""
-    config = read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     if config.get("dtype", config.get("torch_dtype")) == dtype_name(dtype):
         return
     config.pop("torch_dtype", None)
@@ -125,7 +126,7 @@ def require_chat_template(folder: Path) -> None:
     if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
         return
     config = folder / "tokenizer_config.json"
-    if not (config.is_file() and read_json(config).get("chat_template")):
+    if not (config.is_file() and read_object(config).get("chat_template")):
         raise UserError(
             f"{folder} has no chat template (chat_template.jinja): add one, or choose a model that was tuned for chat."
         )

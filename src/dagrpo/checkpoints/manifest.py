@@ -15,19 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from dagrpo.checkpoints.tensors import Tensors, dtype_name, raw_bytes
 from dagrpo.errors import UserError
 from dagrpo.file_names import is_below
-from dagrpo.files import canonical_json, read_json, sha256_of, write_json
+from dagrpo.files import canonical_json, read_json, write_json
+from dagrpo.listing import MANIFEST, FileEntry, entry_of, fault_of, fault_of_size
 from dagrpo.visible import one_line, shown
 
-MANIFEST = "manifest.json"
 BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """One file of a checkpoint."""
-
-    sha256: str
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +107,7 @@ def verify_listing(folder: Path) -> Manifest:
     """The cheap part of `verify`: that the files are there and as long as they should be, and no others."""
     manifest = read_manifest(folder / MANIFEST)
     for name, entry in manifest.files.items():
-        _verify_size(folder, name, entry)
+        _require_none(folder, name, fault_of_size(folder / name, entry))
     for name in _names(folder):
         # An unlisted weight shard or tokenizer file would be loaded with the rest; hidden files of tools are not.
         if name not in manifest.files and not name.startswith("."):
@@ -126,29 +118,14 @@ def verify_listing(folder: Path) -> Manifest:
 def verify_digests(folder: Path, manifest: Manifest) -> None:
     """The other part of `verify`: that the bytes are the listed ones. Reads every file."""
     for name, entry in manifest.files.items():
-        if sha256_of(folder / name) != entry.sha256:
-            raise UserError(
-                f"{folder / name} is changed (its sha256 is not what {folder / MANIFEST} lists): "
-                "restore it, or make the checkpoint again."
-            )
+        _require_none(folder, name, fault_of(folder / name, entry))
 
 
-def _verify_size(folder: Path, name: str, entry: FileEntry) -> None:
-    path = folder / name
-    listed = f"{folder / MANIFEST} lists"
-    if not path.is_file():
-        raise UserError(f"{path} is missing, but {listed} it: restore it, or make the checkpoint again.")
-    size = path.stat().st_size
-    if size != entry.bytes:
-        state = "truncated" if size < entry.bytes else "changed"
+def _require_none(folder: Path, name: str, fault: str | None) -> None:
+    if fault is not None:
         raise UserError(
-            f"{path} is {state} ({size:,} bytes, {listed} {entry.bytes:,}): restore it, or make the checkpoint again."
+            f"{folder / name} {fault}, but {folder / MANIFEST} lists it: restore it, or make the checkpoint again."
         )
-
-
-def entry_of(path: Path) -> FileEntry:
-    """What a manifest says about a file. Reads it."""
-    return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
 
 
 def _names(folder: Path) -> list[str]:

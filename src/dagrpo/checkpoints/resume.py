@@ -21,12 +21,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from dagrpo.checkpoints.manifest import FileEntry, entry_of
 from dagrpo.checkpoints.planned import PlannedFile, write_planned
 from dagrpo.console import Advance
 from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, fsync_file, recover_folder, replace_folder, require_space, write_text
 from dagrpo.full_disk import full_disk_naming, no_room
+from dagrpo.listing import FileEntry, entry_of, fault_of
 
 LOCK, JOURNAL, CHECKPOINT = "lock", "journal.jsonl", "checkpoint"
 _SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
@@ -128,8 +128,8 @@ class Unfinished:
     def _finished_before(self) -> dict[str, FileEntry]:
         entries = {record.name: record.entry for record in _records(self._journal, self._making)}
         names = [file.name for file in self._files if file.name in entries]
-        whole = self._hashing.map(lambda name: _is_whole(self.folder / name, entries[name]), names)
-        return {name: entries[name] for name, is_whole in zip(names, whole, strict=True) if is_whole}
+        faults = self._hashing.map(lambda name: fault_of(self.folder / name, entries[name]), names)
+        return {name: entries[name] for name, fault in zip(names, faults, strict=True) if fault is None}
 
     def _remove_all_others(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -148,10 +148,6 @@ def _records(journal: Path, making: str) -> Iterator[Record]:
             yield _RECORD.validate_json(line)
         except ValidationError:
             return
-
-
-def _is_whole(path: Path, entry: FileEntry) -> bool:
-    return path.is_file() and path.stat().st_size == entry.bytes and entry_of(path) == entry
 
 
 @contextmanager

@@ -96,6 +96,8 @@ class SafetensorsFile:
             raise UserError(
                 f"{self.path} is truncated or not a safetensors file ({error}): copy or make that checkpoint again."
             ) from None
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read ({error}): copy or make that checkpoint again.") from None
 
     def _dtype(self, name: str, code: str) -> torch.dtype:
         if code not in DTYPES:

@@ -7,17 +7,11 @@ from typing import Any
 
 from dagrpo.checkpoints.folder import CONFIG, auxiliary_files
 from dagrpo.checkpoints.formats import FORMATS, format_named
-from dagrpo.checkpoints.manifest import (
-    MANIFEST,
-    TensorSummary,
-    read_manifest,
-    summary_of,
-    verify_digests,
-    verify_listing,
-)
+from dagrpo.checkpoints.manifest import TensorSummary, read_manifest, summary_of, verify_digests, verify_listing
 from dagrpo.checkpoints.tensors import Tensors, dtype_name
 from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
+from dagrpo.listing import MANIFEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,12 @@ import torch
 
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.formats import format_named
-from dagrpo.checkpoints.manifest import MANIFEST, Manifest, verify, write_manifest
+from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.files import link_or_copy
+from dagrpo.listing import MANIFEST
 
 if TYPE_CHECKING:  # transformers is imported where a model is made: reading and writing tensors needs none of it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -8,11 +8,11 @@ from pathlib import Path
 from dagrpo.errors import UserError
 from dagrpo.file_names import is_plain, leads_out
 from dagrpo.files import read_json
+from dagrpo.listing import MANIFEST
 from dagrpo.visible import shown
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_MANIFEST = "manifest.json"  # where there is one, a link is checked by the content it leads to
 
 
 def files_of_weights(folder: Path) -> list[str]:
@@ -49,6 +49,6 @@ def require_shard(folder: Path, name: str) -> str:
 
 
 def require_own(folder: Path, name: str) -> None:
-    """Refuse a file that is a link out of a folder for whose content nobody vouches."""
-    if not (folder / _MANIFEST).is_file() and leads_out(folder / name):
+    """Refuse a file that is a link out of a folder for whose content no manifest vouches."""
+    if not (folder / MANIFEST).is_file() and leads_out(folder / name):
         raise UserError(f"{folder / name} is a link out of its folder: put the file itself there.")

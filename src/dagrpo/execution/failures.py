@@ -13,6 +13,9 @@ from dagrpo.redaction import redacted
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
 NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+NO_FILE = frozenset(
+    {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENODEV, errno.EIO}
+)  # something else, or beyond reading
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -23,8 +26,8 @@ def exit_code_of(error: BaseException) -> int:
 def sentence_of(error: BaseException) -> str | None:
     """What to tell the user; None for a bug, which is shown with its traceback.
 
-    Of the system's errors only a full disk and a missing permission on a file are the user's: a refused connection, say,
-    says nothing that they could act on.
+    Of the system's errors only those are the user's that are about a file: a full disk, a missing permission, something
+    else in the file's place. A refused connection, say, says nothing that they could act on.
     """
     sentence = _sentence_of(error)
     return None if sentence is None else redacted(sentence)
@@ -54,6 +57,8 @@ def _about_a_file(error: OSError) -> str | None:
         return about_room(error)
     if error.errno in NO_PERMISSION and error.filename is not None:
         return f"{error.filename}: {error.strerror}: correct its permissions, then run again."
+    if error.errno in NO_FILE and error.filename is not None:
+        return f"{error.filename}: {error.strerror}: move it away, or put a readable file there, then run again."
     return None
 
 

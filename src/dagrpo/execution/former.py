@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dagrpo.files import link_or_copy, replace_folder, unshare
+from dagrpo.listing import MANIFEST
 
-MANIFEST = "manifest.json"  # stands for the folder that it is in
 DECLARED = frozenset({MANIFEST, "provenance.json"})
 
 

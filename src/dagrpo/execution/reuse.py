@@ -15,10 +15,10 @@ from typing import Any
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.former import MANIFEST
 from dagrpo.execution.record import declared, outputs_of, record_of, runtime_of
-from dagrpo.execution.whole import is_whole, listed_files
+from dagrpo.execution.whole import is_whole
 from dagrpo.files import atomic_file, atomic_folder, link_or_copy, read_json, sha256_of
+from dagrpo.listing import MANIFEST, listed_files
 
 SAME = ("key", "environment")
 
@@ -82,12 +82,12 @@ def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:
             return False
         same = all(other[name] == record[name] for name in SAME)
         return same and all(is_whole(Path(path), digest) for path, digest in other["outputs"].items())
-    except (UserError, KeyError, TypeError, AttributeError):
+    except (OSError, UserError, KeyError, TypeError, AttributeError):
         return False
 
 
 def _link_folder(source: Path, destination: Path) -> None:
-    names = [name for name, _ in listed_files(source / MANIFEST)]
+    names = listed_files(source / MANIFEST)
     replaces = (destination / MANIFEST).exists()
     with atomic_folder(destination) as temporary:
         for name in names:

@@ -13,7 +13,7 @@ from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
-from dagrpo.files import read_json, write_json
+from dagrpo.files import read_object, write_json
 
 # What transformers 5 notes about this process rather than about the tokenizer.
 _NOT_OF_THE_TOKENIZER = ("backend", "is_local", "local_files_only")
@@ -34,14 +34,14 @@ def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """tokenizer.json, tokenizer_config.json and chat_template.jinja, beside the config.json that is there already."""
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
-    config = {key: value for key, value in read_json(path).items() if key not in _NOT_OF_THE_TOKENIZER}
+    config = {key: value for key, value in read_object(path).items() if key not in _NOT_OF_THE_TOKENIZER}
     if config["tokenizer_class"] == "TokenizersBackend":  # transformers 4 knows the same class by another name
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_json(path, config)
     # transformers may choose the class by the model's type rather than by this file.
     if load_tokenizer(folder).encode(_PROBE) != tokenizer.encode(_PROBE):
         raise UserError(
-            f"transformers reads the tokenizer of a {read_json(folder / CONFIG)['model_type']} model "
+            f"transformers reads the tokenizer of a {read_object(folder / CONFIG)['model_type']} model "
             "back as another one: choose another model."
         )
 

@@ -17,7 +17,7 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
 from dagrpo.errors import UserError
-from dagrpo.files import read_json, require_space
+from dagrpo.files import read_object, require_space
 from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
 from dagrpo.models.folder import finish
 
@@ -67,7 +67,7 @@ def _download(repository: str, revision: str, folder: Path) -> None:
 def _require_plain(folder: Path, repository: str) -> None:
     """Refuse what would need the model's own code, or has no weights to train."""
     require_config(folder)
-    config = read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise UserError(f"{repository} needs Python code of its own, which is never run: choose another model.")
     if "quantization_config" in config:
@@ -77,5 +77,5 @@ def _require_plain(folder: Path, repository: str) -> None:
 def _without_tied_copy(folder: Path) -> Tensors:
     """The weights without an output layer that is a copy of the embedding: tied weights are stored once."""
     tensors = HuggingFaceTensors(folder)
-    tied = read_json(folder / CONFIG).get("tie_word_embeddings", False)
+    tied = read_object(folder / CONFIG).get("tie_word_embeddings", False)
     return SomeTensors(tensors, [name for name in tensors.specs if not (tied and name == "lm_head.weight")])

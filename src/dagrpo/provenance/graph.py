@@ -7,10 +7,10 @@ from pathlib import Path
 
 from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
+from dagrpo.listing import MANIFEST
 from dagrpo.provenance.records import Execution, File
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
-CHECKPOINT = "manifest.json"  # a checkpoint folder is represented by this file
 CANDIDATES_SHOWN = 5
 
 
@@ -92,7 +92,7 @@ class Graph:
         return next((place for place in places if not self.state(place)), places[0])
 
     def _relative(self, target: str) -> str:
-        path = Path(target) if not Path(target).is_dir() else Path(target) / CHECKPOINT
+        path = Path(target) if not Path(target).is_dir() else Path(target) / MANIFEST
         absolute, root = path.absolute(), self._root.absolute()
         return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else str(path)
 

@@ -4,14 +4,14 @@ A file is named by its path and the sha256 of its content; a checkpoint by its m
 `dagrpo.provenance.walk` adds the history of runs to what is read here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dagrpo.errors import UserError
-from dagrpo.files import read_json
+from dagrpo.files import read_object
 
 
 class File(NamedTuple):
@@ -51,11 +51,30 @@ def files_of(digests: Mapping[str, str]) -> tuple[File, ...]:
 
 def read_execution(provenance: Path) -> Execution:
     """What one provenance.json says. UserError names the file and the field that is missing or wrong."""
-    record = read_json(provenance)
-    for field, kind in (("stage", str), ("experiment", str), ("key", str), ("inputs", dict), ("outputs", dict)):
-        if not isinstance(record, dict) or not isinstance(record.get(field), kind):
+    record = read_object(provenance)
+    for field, is_valid in FIELDS.items():
+        if not is_valid(record.get(field)):
             raise UserError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
     return execution_of(record)
+
+
+def are_digests(value: object) -> bool:
+    """Whether it is {path: sha256}."""
+    return isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values())
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+FIELDS: Mapping[str, Callable[[object], bool]] = {
+    "stage": _is_text,
+    "experiment": _is_text,
+    "key": _is_text,
+    "seed": lambda value: value is None or isinstance(value, int),
+    "inputs": are_digests,
+    "outputs": are_digests,
+}
 
 
 def execution_of(record: Mapping[str, Any]) -> Execution:

@@ -13,15 +13,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from dagrpo.files import read_json, sha256_of
+from dagrpo.errors import UserError
+from dagrpo.files import read_object, sha256_of
 from dagrpo.provenance.graph import Graph
 from dagrpo.provenance.mlflow_runs import past_executions
-from dagrpo.provenance.records import Execution, File, in_order, read_execution
+from dagrpo.provenance.records import Execution, File, are_digests, in_order, read_execution
+from dagrpo.visible import one_line
 
 FOLDERS = ("data", "models", "results")
 CARD = "card.json"  # of prepared data: names the raw files and their digests
 DIGITS_SHOWN = 12
 PIPE_WIDTH = 200
+LONGEST_TEXT = 1000  # characters of a path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ def show(target: str) -> None:
     console.print(_rich("made from", result.up))
     console.print(_rich("used for", result.down))
     if result.same_content:
-        console.print(f"same content: {escape(', '.join(result.same_content))}")
+        console.print(f"same content: {_text(', '.join(result.same_content))}")
 
 
 class _Walk:
@@ -122,13 +125,23 @@ def _raw_files(execution: Execution, root: Path) -> list[File]:
         File(f"{_source(card)}/{name}", digest)
         for file in cards
         if sha256_of(root / file.path) == file.digest
-        for card in (read_json(root / file.path),)
+        for card in (_card(root / file.path),)
         for name, digest in card["raw"].items()
     ]
 
 
+def _card(path: Path) -> dict[str, Any]:
+    """What is known of a task's raw data. UserError: the file is not what the stage prepare writes."""
+    card = read_object(path)
+    if not are_digests(card.get("raw")) or not isinstance(card.get("revision"), str | None):
+        raise UserError(f"{path} does not name raw files and their digests: run the stage prepare again.")
+    return card
+
+
 def _source(card: dict[str, Any]) -> str:
-    return f"{card['source']}@{card['revision'][:DIGITS_SHOWN]}" if card.get("revision") else str(card["source"])
+    return (
+        f"{card.get('source')}@{card['revision'][:DIGITS_SHOWN]}" if card.get("revision") else str(card.get("source"))
+    )
 
 
 def _rich(title: str, branch: Branch) -> Tree:
@@ -143,14 +156,19 @@ def _attach(tree: Tree, branch: Branch) -> None:
         _attach(node, inner)
 
 
+def _text(text: str) -> str:
+    """What a record says, harmless for a terminal, and no markup."""
+    return escape(one_line(text, LONGEST_TEXT))
+
+
 def _label(branch: Branch) -> str:
-    parts = [escape(branch.file.path), f"[dim]{branch.file.digest[:DIGITS_SHOWN]}[/dim]"]
+    parts = [_text(branch.file.path), f"[dim]{_text(branch.file.digest[:DIGITS_SHOWN])}[/dim]"]
     made_by = branch.made_by
     if made_by is None:
         parts.append("[cyan]raw[/cyan]")
     else:
         seed = "" if made_by.seed is None else f", seed {made_by.seed}"
-        parts.append(f"[green]{made_by.stage}[/green] [dim]({escape(made_by.experiment)}{seed})[/dim]")
+        parts.append(f"[green]{_text(made_by.stage)}[/green] [dim]({_text(made_by.experiment)}{seed})[/dim]")
     if branch.state:
         parts.append(f"[bold red]{branch.state}[/bold red]")
     if branch.repeated:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.files import canonical_json, read_json
+from dagrpo.errors import UserError
+from dagrpo.files import canonical_json, read_object
 
 SECTIONS = (  # in the order of the pipeline
     "experiment",
@@ -36,7 +37,7 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
     """Parameters by section; `own` are those of the report stage, whose provenance is not written yet."""
     values: dict[str, set[str]] = {}
     stages: dict[str, set[str]] = {}
-    records = [(record["stage"], record.get("params", {})) for record in map(read_json, provenance)]
+    records = [_of_a_stage(path) for path in provenance]
     for stage, params in [*records, ("report", own)]:
         for key, value in _flat(params):
             values.setdefault(key, set()).add(canonical_json(value))
@@ -47,6 +48,15 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
         parameter = Parameter(key=rest, values=tuple(sorted(values[key])), stages=tuple(sorted(stages[key])))
         sections.setdefault(section, []).append(parameter)
     return sections
+
+
+def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
+    """A stage and what it read. UserError: the file is not what a stage has written."""
+    record = read_object(provenance)
+    stage, params = record.get("stage"), record.get("params", {})
+    if isinstance(stage, str) and isinstance(params, dict):
+        return stage, params
+    raise UserError(f"{provenance} has no stage with its parameters: run the stage that makes it again.")
 
 
 def _position(key: str) -> tuple[int, str]:

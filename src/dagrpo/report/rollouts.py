@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 
 from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers
-from dagrpo.file_names import is_plain
-from dagrpo.files import read_object, read_parquet, sha256_of
+from dagrpo.files import read_parquet
+from dagrpo.listing import fault_of, listed_files
 from dagrpo.report.inputs import Inputs
-from dagrpo.visible import shown
 
 COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward")
 
@@ -32,7 +31,7 @@ class Phase:
 
 def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
     """Up to `most_steps` steps from each end, never overlapping unless there is a single step."""
-    names = {seed: sorted(_listed(path)) for seed, path in inputs.rollouts.items()}
+    names = {seed: sorted(listed_files(path)) for seed, path in inputs.rollouts.items()}
     total = min(len(steps) for steps in names.values())
     if total == 0:
         raise UserError("A rollouts/manifest.json lists no steps: run the stage train again.")
@@ -62,28 +61,8 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
 def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
     """The last step's number and its rollouts, all columns."""
     manifest = inputs.rollouts[seed]
-    names = sorted(_listed(manifest))
+    names = sorted(listed_files(manifest))
     return len(names), _read_all(manifest, names[-1])
-
-
-def _listed(manifest: Path) -> dict[str, str]:
-    """The files of a rollouts/manifest.json with their sha256. UserError: it is no such manifest."""
-    files = read_object(manifest).get("files")
-    if not isinstance(files, dict):
-        raise _no_list(manifest, "it has no files")
-    listed = {}
-    for name, entry in files.items():
-        digest = entry.get("sha256") if isinstance(entry, dict) else None
-        if not is_plain(name) or not isinstance(digest, str):
-            raise _no_list(manifest, shown(name))
-        listed[name] = digest
-    return listed
-
-
-def _no_list(manifest: Path, fault: str) -> UserError:
-    return UserError(
-        f"{manifest} does not list its files by name and sha256 ({fault}): delete it and run the stage train again."
-    )
 
 
 def _read(manifest: Path, name: str) -> pa.Table:
@@ -94,8 +73,8 @@ def _read(manifest: Path, name: str) -> pa.Table:
 def _read_all(manifest: Path, name: str) -> pa.Table:
     """One step's rollouts; UserError when the file is not the one the manifest lists."""
     path = manifest.parent / name
-    if not path.is_file() or sha256_of(path) != _listed(manifest)[name]:
-        raise UserError(f"{path} is missing or not the file that {manifest} lists: run the stage train again.")
+    if fault := fault_of(path, listed_files(manifest)[name]):
+        raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage train again.")
     table = read_parquet(path)
     missing = [column for column in COLUMNS if column not in table.column_names]
     if missing or table.num_rows == 0:

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_text
-from dagrpo.redaction import hide_secrets_in_tracebacks
+from dagrpo.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import (
     FOLDER,
@@ -270,7 +270,13 @@ def _remove_abandoned(root: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-if __name__ == "__main__":
+def main(folder: Path) -> None:
+    """`follow`, as the process that `start_following` starts. Its streams lead to the log, also for what MLflow prints."""
     os.nice(10)  # the stages come first
     hide_secrets_in_tracebacks()
-    follow(Path(sys.argv[1]))
+    hide_secrets_in_streams()
+    follow(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

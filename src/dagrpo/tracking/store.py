@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from dagrpo.addresses import SERVER_SCHEMES, parts_of
 from dagrpo.errors import UserError
+from dagrpo.full_disk import NEARLY_FULL, disk_of, free_on
 from dagrpo.redaction import HIDDEN, redacted
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ ARTIFACTS = "mlartifacts"
 ANSWER_SECONDS = 10
 CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _SECRET_QUERY = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|token|secret|key)[^=&]*=)([^&#]+)", re.IGNORECASE)
+DATABASE_REMEDIES = {  # what SQLite says, and what helps
+    "locked": "end the program that holds it",
+    "readonly": "correct its permissions",
+    "unable to open": "correct its permissions",
+}
 _REMEDY = "or set DAGRPO_TRACKING=off to run without a record"
 
 
@@ -196,6 +202,14 @@ def _use_write_ahead_log(uri: str) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
 
 
+def remedy_for(database: Path, words: str) -> str:
+    """What helps where SQLite says these words of a database. A full disk has it say many."""
+    disk = disk_of(database)
+    if "full" in words or free_on(disk) < NEARLY_FULL:
+        return f"make room on {disk}, where {free_on(disk):,} bytes are free"
+    return next((remedy for sign, remedy in DATABASE_REMEDIES.items() if sign in words), "move it away")
+
+
 def _require_database(database: Path) -> None:
     folder = next(parent for parent in database.parents if parent.exists())
     if not database.exists():
@@ -210,5 +224,6 @@ def _require_database(database: Path) -> None:
             connection.rollback()
     except sqlite3.Error as error:
         raise UserError(
-            f"{database} cannot record runs ({error}): move it away, name another with MLFLOW_TRACKING_URI, {_REMEDY}."
+            f"{database} cannot record runs ({error}): {remedy_for(database, str(error))}, name another with "
+            f"MLFLOW_TRACKING_URI, {_REMEDY}."
         ) from None

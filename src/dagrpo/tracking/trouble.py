@@ -10,17 +10,11 @@ from mlflow.exceptions import MlflowException
 from requests.exceptions import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagrpo.tracking.store import database_path, is_server, without_user
+from dagrpo.tracking.store import database_path, is_server, remedy_for, without_user
 from dagrpo.visible import one_line
 
 REFUSALS = (401, 403)
 LONGEST = 200  # characters of what others say
-DATABASE_REMEDIES = {  # what SQLite says, and what helps
-    "locked": "end the program that holds it",
-    "full": "make room on its disk",
-    "readonly": "correct its permissions",
-    "unable to open": "correct its permissions",
-}
 
 
 def trouble_with(error: Exception) -> str:
@@ -56,11 +50,9 @@ def _of_server(error: Exception, uri: str) -> str:
 def _of_database(error: Exception, uri: str) -> str:
     said = next((cause for cause in _chain(error) if isinstance(cause, sqlite3.Error | SQLAlchemyError)), error)
     words = _words(getattr(said, "orig", None) or said)
-    remedies = [remedy for sign, remedy in DATABASE_REMEDIES.items() if sign in words]
-    remedy = remedies[0] if remedies else "move it away"
-    return (
-        f"{database_path(uri) or 'the database'} cannot record runs ({words}): {remedy}, or correct MLFLOW_TRACKING_URI"
-    )
+    database = database_path(uri)
+    remedy = "see that it answers" if database is None else remedy_for(database, words)
+    return f"{database or 'the database'} cannot record runs ({words}): {remedy}, or correct MLFLOW_TRACKING_URI"
 
 
 def _status(error: Exception) -> int | None:

@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
-import yaml
 from rich.console import Console
 
 from dagrpo.errors import UserError
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.store import (
     artifact_location,
@@ -82,12 +82,9 @@ def _announce(base: str) -> None:
 
 
 def _experiment_name() -> str | None:
-    if not PARAMS.exists():
-        return None
     try:
-        values = yaml.safe_load(PARAMS.read_text())
-        return str(values["experiment"]["name"])
-    except (yaml.YAMLError, KeyError, TypeError):  # a params.yaml under repair is no reason not to look at runs
+        return str(read_yaml(PARAMS)["experiment"]["name"])
+    except (UserError, KeyError, TypeError):  # a params.yaml under repair is no reason not to look at runs
         return None
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from dagrpo.checkpoints.manifest import entry_of
 from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
+from dagrpo.listing import entry_of
 from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
 from dagrpo.sealed import read_sealed, write_sealed

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dagrpo.files import sha256_of
+from dagrpo.listing import FileEntry, fault_of
 from dagrpo.sealed import Damaged
 
 THREADS = 4  # hashing waits for the disk, and leaves Python free
@@ -30,9 +30,5 @@ def _require_whole_file(folder: Path, name: str, entry: Mapping[str, Any]) -> No
 
 def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
     """Check one file. Damaged: it is missing, cut off or changed."""
-    if not path.is_file():
-        raise Damaged(path, "is missing")
-    if path.stat().st_size != entry["bytes"]:
-        raise Damaged(path, f"has {path.stat().st_size:,} bytes, and {entry['bytes']:,} were written")
-    if sha256_of(path) != entry["sha256"]:
-        raise Damaged(path, "is not what was written (another sha256)")
+    if fault := fault_of(path, FileEntry(**entry)):
+        raise Damaged(path, fault)

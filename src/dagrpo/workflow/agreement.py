@@ -58,7 +58,7 @@ def _is_known(provenance: Path) -> bool:
     if (UNFINISHED / name).exists():  # of a run that was killed
         return False
     try:
-        recorded, told = json.loads(record.read_text(encoding="utf-8")), read_json(provenance)
+        recorded, told = read_json(record), read_json(provenance)
         seen = {path: digest.removeprefix("sha256:") for path, digest in recorded["input_checksums"].items()}
         code = {path: digest for path, digest in seen.items() if path not in told["inputs"] and path != SCRIPT}
         same_job = any(f"{told['job']}.json" in param for param in recorded["params"])

@@ -7,11 +7,12 @@ database where it remembers them makes it forget each one at once.
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES
-from dagrpo.files import write_text
+from dagrpo.files import read_text, write_text
 
 FOUND = STATES / f"dvc_links_{os.getuid()}"  # names the database: DVC, which knows it, takes a second to import
 FORGET = (
@@ -23,12 +24,20 @@ def keep_other_experiments() -> None:
     """Make DVC forget each output as soon as it has put it in place. Takes a second the first time in a folder."""
     if not Path(".dvc").is_dir():
         return
-    database = Path(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else None
-    if database is None or not database.exists():  # whatever cleans DVC's folder takes the trigger, too
+    database = _found()
+    if database is None:  # whatever cleans DVC's folder takes the trigger, too
         database = _emptied()
         write_text(FOUND, str(database))
     with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
         connection.execute(FORGET)
+
+
+def _found() -> Path | None:
+    """The database that was found before; None where it is gone, or what names it is damaged."""
+    with suppress(UserError, ValueError, OSError):  # a name may have a NUL in it, or be too long
+        database = Path(read_text(FOUND, "delete it"))
+        return database if database.is_file() else None
+    return None
 
 
 def _emptied() -> Path:

@@ -12,7 +12,7 @@ import yaml
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import note_what_ran
 from dagrpo.execution.record import TOPS, provenances_of
-from dagrpo.files import read_json
+from dagrpo.files import MOST_JSON_BYTES, read_json, read_regular
 from dagrpo.tracking.variations import TRY
 
 PATH = Path("dvc.lock")
@@ -34,10 +34,12 @@ def require_readable_lock() -> None:
 
 def _trouble() -> str | None:
     try:
-        text = PATH.read_bytes()
+        text = read_regular(PATH, MOST_JSON_BYTES)
         content = None if _is_too_deep(text) else yaml.load(text, LOADER)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     except (yaml.YAMLError, ValueError) as error:
         return _in_short(error)
     if (

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +11,9 @@ from rich.markdown import Markdown
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
-from dagrpo.files import json_text
+from dagrpo.files import json_text, read_text
 from dagrpo.params.schema import Params, read_params
+from dagrpo.visible import visible
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.tries import Try, try_of
 
@@ -67,6 +69,12 @@ def show_results(experiment: str) -> None:
     if dvc_drives() or not summary.exists():
         return
     console = Console(stderr=True)
-    console.print(Markdown(summary.read_text(encoding="utf-8")))
+    try:
+        text = read_text(summary, "run the stage report again")
+    except UserError as error:
+        say(str(error))
+        return
+    with suppress(RecursionError):  # somebody else's text: nested as no table of ours is
+        console.print(Markdown(visible(text)))
     console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
     console.print("Runs:   make ui")

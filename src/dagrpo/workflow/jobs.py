@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Needs, Stage
 from dagrpo.execution.identity import code_of
-from dagrpo.files import digest_of, json_text, read_json, write_json
+from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, write_json
+from dagrpo.listing import MANIFEST, listed_files
 from dagrpo.params.schema import Params
 from dagrpo.selection import selected_modules
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
-MANIFEST = "manifest.json"  # stands for a checkpoint folder, and lists its files
 NOT_DATA = frozenset({"script", "code"})
 
 
@@ -58,9 +59,16 @@ def overrides_file(overrides: Mapping[str, Any]) -> str:
 
 def _file(name: str, content: dict[str, Any]) -> str:
     path = JOBS / f"{name}-{digest_of(content)[:16]}.json"
-    if not path.exists() or path.read_text(encoding="utf-8") != json_text(content):
+    if not _holds(path, json_text(content)):
         write_json(path, content)
     return str(path)
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return read_regular(path, MOST_JSON_BYTES) == text.encode()
+    except OSError:  # there is none, or it cannot be read
+        return False
 
 
 def file_arguments(
@@ -86,10 +94,12 @@ def _listed(paths: str | Sequence[str]) -> list[str]:
 def memory_mb(needs: Needs, inputs: Sequence[str]) -> int:
     """Megabytes that a job takes: its fixed part, and so many times the bytes of the checkpoints among its inputs."""
     manifests = [Path(path) for path in inputs if path.endswith(f"/{MANIFEST}")] if needs.memory_per_byte else []
-    weights = sum(entry["bytes"] for path in manifests if path.exists() for entry in _entries(path))
-    return needs.memory_mb + round(needs.memory_per_byte * weights / 1e6)
+    return needs.memory_mb + round(needs.memory_per_byte * sum(map(_bytes_of, manifests)) / 1e6)
 
 
-def _entries(manifest: Path) -> list[dict[str, int]]:
-    files = read_json(manifest)["files"]
-    return list(files.values())
+def _bytes_of(manifest: Path) -> int:
+    """What a checkpoint's files have together; 0 where its manifest is missing or damaged, which the stage then says."""
+    try:
+        return sum(entry.bytes for entry in listed_files(manifest).values())
+    except UserError:
+        return 0

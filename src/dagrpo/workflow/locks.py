@@ -18,7 +18,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
 from dagrpo.execution.record import STATES, TOPS
-from dagrpo.files import read_json, write_json
+from dagrpo.files import read_json, read_text, write_json
 from dagrpo.sole import Holder
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.variations import TRY
@@ -182,6 +182,6 @@ def _locks_of(experiment: str) -> list[Path]:
 
 def _lists(lock: Path, starts: tuple[str, ...]) -> bool:
     try:
-        return any(line.startswith(starts) for line in lock.read_text(encoding="utf-8").splitlines())
-    except FileNotFoundError:  # its owner has just ended
+        return any(line.startswith(starts) for line in read_text(lock, "").splitlines())
+    except UserError:  # its owner has just ended, or it is damaged
         return False

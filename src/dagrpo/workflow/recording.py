@@ -5,6 +5,7 @@ cannot be recorded now, because params.yaml has been edited meanwhile, is record
 """
 
 import logging
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,8 +55,15 @@ def _recordable(entry: Path, params: Params) -> list[str]:
         print(
             f"Not recorded in DVC: {entry} cannot be read ({error}): what it names will be made again.", file=sys.stderr
         )
-        entry.unlink()
+        _remove(entry)
         return []
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
 
 
 def still_current(entry: Path, params: Params) -> list[str]:

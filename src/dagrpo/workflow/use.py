@@ -15,12 +15,12 @@ from rich.text import Text
 
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES
-from dagrpo.files import atomic_file, write_text
+from dagrpo.files import atomic_file, read_regular, read_text, write_text
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import Change, changes
 from dagrpo.params.presets import composed, experiments, preset_text
 from dagrpo.params.schema import Params
-from dagrpo.params.yaml_text import read_yaml
+from dagrpo.params.yaml_text import LARGEST_FILE, read_yaml
 from dagrpo.workflow.dvc_file import keep_current
 from dagrpo.workflow.forms import require_fitting_tasks
 
@@ -51,11 +51,13 @@ def use(names: Sequence[str], *, force: bool) -> None:
 
 def _present() -> bytes | None:
     try:
-        return PARAMS.read_bytes()
+        return read_regular(PARAMS, LARGEST_FILE)
     except FileNotFoundError:
         return None
-    except IsADirectoryError:
-        raise UserError(f"{PARAMS} is a folder: move it away, then run `dagrpo use` again.") from None
+    except OSError as error:
+        raise UserError(
+            f"{PARAMS} cannot be read ({error.strerror}): move it away, then run `dagrpo use` again."
+        ) from None
 
 
 def _show_what_changes(new: Params) -> None:
@@ -77,8 +79,15 @@ def _line(change: Change) -> Text:
 
 
 def _is_edited(text: bytes) -> bool:
-    wrote_it = WRITTEN.exists() and WRITTEN.read_text(encoding="utf-8") == _digest(text)
-    return not wrote_it and not any(_says(name, text) for name in experiments())
+    return not _wrote(text) and not any(_says(name, text) for name in experiments())
+
+
+def _wrote(text: bytes) -> bool:
+    """Whether this command wrote it last."""
+    try:
+        return read_text(WRITTEN, "") == _digest(text)
+    except UserError:  # there is none, or it is damaged
+        return False
 
 
 def _says(preset: str, text: bytes) -> bool:

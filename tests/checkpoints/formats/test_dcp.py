@@ -21,11 +21,12 @@ from dagrpo.checkpoints.convert import convert, export, write_as
 from dagrpo.checkpoints.folder import auxiliary_files
 from dagrpo.checkpoints.formats.dcp import DcpTensors
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.checkpoints.manifest import MANIFEST, Manifest, tensor_digest, verify, write_manifest
+from dagrpo.checkpoints.manifest import Manifest, tensor_digest, verify, write_manifest
 from dagrpo.checkpoints.source import open_source
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.errors import UserError
+from dagrpo.listing import MANIFEST
 from dagrpo.params.checkpoint import Checkpoint
 
 LARGE = 1 << 30

@@ -9,12 +9,13 @@ from transformers import AutoModelForCausalLM
 
 from dagrpo.checkpoints.folder import require_chat_template, require_tokenizer
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
-from dagrpo.checkpoints.manifest import MANIFEST, tensor_digest, verify
+from dagrpo.checkpoints.manifest import tensor_digest, verify
 from dagrpo.checkpoints.planned import write_all
 from dagrpo.checkpoints.safetensors_file import plan_shards
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.checkpoints.tensors import StateTensors, parameter_count, total_bytes
 from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS
+from dagrpo.listing import MANIFEST
 
 LIMIT = 4096
 

@@ -13,8 +13,9 @@ from dagrpo import plugins
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.formats.dcp import Dcp
-from dagrpo.checkpoints.manifest import MANIFEST, verify
+from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import format_of
+from dagrpo.listing import MANIFEST
 from dagrpo.params.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parents[3]

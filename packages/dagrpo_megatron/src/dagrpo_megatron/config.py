@@ -10,7 +10,7 @@ from typing import Any
 
 from dagrpo.checkpoints.folder import CONFIG, require_config
 from dagrpo.errors import UserError
-from dagrpo.files import read_json
+from dagrpo.files import read_object
 from dagrpo_megatron.families import family_of
 from dagrpo_megatron.rules import Dimension, Family
 
@@ -82,7 +82,7 @@ class ModelConfig:
 def load_config(folder: Path) -> ModelConfig:
     """Read the config.json of a folder. UserError: an architecture without a table, or a size is missing."""
     require_config(folder)
-    given = read_json(folder / CONFIG)
+    given = read_object(folder / CONFIG)
     family = family_of(_architecture(given, folder))
     for key in _REQUIRED:
         if not isinstance(given.get(key), int):

@@ -60,8 +60,18 @@ class DistcpReader:
     def _candidates(self, key: str, offsets: Sizes, sizes: Sizes) -> list[tuple[Sizes, Sizes]]:
         """Where the chunks begin that may hold a part of the box, and how large they are."""
         if key not in self._indexes:
+            self._require_as_many_axes(key)
             self._indexes[key] = _ChunkIndex(self._stored[key])
         return self._indexes[key].near(offsets, sizes)
+
+    def _require_as_many_axes(self, key: str) -> None:
+        """UserError for a chunk that is described with more or fewer axes than its tensor has."""
+        stored = self._stored[key]
+        axes = len(stored.spec.shape)
+        if any(len(start) != axes or len(extent) != axes for start, (extent, _) in stored.chunks.items()):
+            raise UserError(
+                f"{self._folder / METADATA} describes a part of {shown(key)} that does not fit it: do not use this checkpoint."
+            )
 
     def _chunk(self, key: str, start: Sizes, extent: Sizes) -> Tensor:
         """One stored chunk, mapped."""

@@ -24,12 +24,12 @@ from torch.futures import Future
 
 from dagrpo.checkpoints.chunks import require_sound_chunks
 from dagrpo.checkpoints.formats import CheckpointFormat
-from dagrpo.checkpoints.manifest import FileEntry
 from dagrpo.checkpoints.planned import PlannedFile, write_hashed
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.errors import UserError
 from dagrpo.files import fsync_file
+from dagrpo.listing import FileEntry
 
 
 class StreamedStorageWriter(HuggingFaceStorageWriter):

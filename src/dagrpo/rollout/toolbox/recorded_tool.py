@@ -3,11 +3,14 @@
 One line of JSON per result. A result belongs to an attempt, a function, its arguments, and to the number of such calls that the
 attempt made before: so calls that run at the same time, or are made again after a failure, find their own. A tool that keeps
 something between calls has lost it by a kill: before its first new call it is called as it was before.
+
+Each line carries its digest: one that is damaged is passed over, told of, and its call made again.
 """
 
 import asyncio
 import hashlib
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,9 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
+from dagrpo.sealed import sealed, unsealed
 
+logger = logging.getLogger(__name__)
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 
@@ -43,12 +49,13 @@ class RecordedTool:
         self._attempts: defaultdict[str, _Attempt] = defaultdict(_Attempt)
 
     def __enter__(self) -> Self:
-        """UserError: a line of the file is no record of a result, and was not merely cut off at the end."""
+        """Opens the file, and tells of lines that are damaged. A line that was cut off at the end is removed."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = self._path.open("a+b")
         self._file.truncate(_whole_lines(self._file))
-        for start, line in _lines(self._file):
-            self._places[self._read(line)["call"]] = start
+        lines = [(start, _record(line)) for start, line in _lines(self._file)]
+        self._places = {record["call"]: start for start, record in lines if record is not None}
+        self._tell(sum(record is None for _, record in lines), len(lines))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -61,10 +68,11 @@ class RecordedTool:
         """
         attempt = self._attempts[context.trajectory]
         call = _take(attempt.taken, function, arguments, context.trajectory)
-        if call in self._places:
+        record = self._recorded(call)
+        if record is not None:
             if not self._stateless:
                 attempt.missed.append((function, arguments, context))
-            return _told(self._at(self._places[call]))
+            return _told(record)
         try:
             await self._catch_up(attempt)
             record = {"call": call, "result": await self._tool.call(function, arguments, context)}
@@ -87,7 +95,7 @@ class RecordedTool:
     def _write(self, record: Mapping[str, str]) -> None:
         start = self._file.seek(0, 2)
         try:
-            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.write(json.dumps(sealed(record)).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             with suppress(OSError):
@@ -102,18 +110,33 @@ class RecordedTool:
         self._attempts.pop(trajectory, None)
         await self._tool.forget(trajectory)
 
-    def _at(self, start: int) -> Mapping[str, Any]:
-        self._file.seek(start)
-        return self._read(self._file.readline())
+    def _recorded(self, call: str) -> Mapping[str, Any] | None:
+        """The record of a call; None where there is none, or it was damaged since the file was opened."""
+        if call not in self._places:
+            return None
+        self._file.seek(self._places[call])
+        record = _record(self._file.readline())
+        if record is None or record["call"] != call:
+            self._tell(1, len(self._places))
+            return None
+        return record
 
-    def _read(self, line: bytes) -> Mapping[str, Any]:
-        try:
-            record: Mapping[str, Any] = json.loads(line)
-            assert isinstance(record["call"], str)
-            assert isinstance(next(record[kind] for kind in KINDS if kind in record), str)
-            return record
-        except (ValueError, KeyError, TypeError, AssertionError, RecursionError, StopIteration):
-            raise UserError(f"{self._path} holds a line that is no recorded result: delete the file.") from None
+    def _tell(self, damaged: int, lines: int) -> None:
+        if damaged:
+            is_damaged = "is damaged: what it was is" if damaged == 1 else "are damaged: what they were is"
+            sentence = f"{self._path}: {damaged} of {lines} recorded results {is_damaged} asked for again."
+            logger.warning(sentence)
+            say(sentence)
+
+
+def _record(line: bytes) -> Mapping[str, Any] | None:
+    """What a line records; None where it is damaged."""
+    try:
+        record = unsealed(json.loads(line))
+    except (ValueError, RecursionError):
+        return None
+    texts = [record.get("call"), *(record[kind] for kind in KINDS if kind in record)]
+    return record if len(texts) == 2 and all(isinstance(text, str) for text in texts) else None
 
 
 def _take(taken: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:

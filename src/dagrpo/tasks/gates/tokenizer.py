@@ -13,9 +13,10 @@ from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
-from dagrpo.files import read_json
+from dagrpo.files import read_object
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
+from dagrpo.visible import one_line
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
@@ -24,11 +25,21 @@ _MODELS = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen3", "q
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """What AutoTokenizer gives for a checkpoint folder; nothing is looked up elsewhere."""
+    """What AutoTokenizer gives for a checkpoint folder; nothing is looked up elsewhere. UserError: its files are damaged."""
+    try:
+        return _load_tokenizer(folder)
+    except (UserError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        reason = one_line(str(error), 200)
+        raise UserError(f"{folder} has no tokenizer that can be read ({reason}): restore its files.") from error
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     config, tokenizer_config = folder / "config.json", folder / "tokenizer_config.json"
     if config.is_file() and tokenizer_config.is_file():
-        known = read_json(config).get("model_type") in _MODELS
-        if known and read_json(tokenizer_config).get("tokenizer_class") in _QWEN2:
+        known = read_object(config).get("model_type") in _MODELS
+        if known and read_object(tokenizer_config).get("tokenizer_class") in _QWEN2:
             return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
     from transformers import AutoTokenizer  # imports torch
 

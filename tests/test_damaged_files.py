@@ -1,0 +1,259 @@
+"""Every command and every reader of a file ends in one sentence, soon, whatever lies in the place of the file."""
+
+import shutil
+import signal
+import sqlite3
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+from tests import damaging
+from tests.rollout import conversations
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from typer.testing import CliRunner
+
+from dagrpo.__main__ import app
+from dagrpo.checkpoints.folder import require_chat_template, set_config_dtype
+from dagrpo.execution import ending, record, reuse
+from dagrpo.execution.failures import sentence_of
+from dagrpo.files import sha256_of, write_json, write_parquet, write_text
+from dagrpo.listing import entry_of, listed_files
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.model import Fresh
+from dagrpo.params.runtime import Engine
+from dagrpo.params.schema import Params
+from dagrpo.report import parameters
+from dagrpo.rollout.context import context_tokens
+from dagrpo.sealed import read_sealed, write_sealed
+from dagrpo.search.index import Index
+from dagrpo.stages import all_stages
+from dagrpo.tasks.gates.tokenizer import load_tokenizer
+from dagrpo.tracking import store, ui
+from dagrpo.trainer.record import Record
+from dagrpo.visible import visible
+from dagrpo.workflow import agreement, dvc_file, dvc_links, dvc_lock, finish, jobs, locks, recording
+from snakemake_logger_plugin_dagrpo.failures import failure_of
+from snakemake_logger_plugin_dagrpo.run import Job
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 500  # characters
+SECONDS = 5.0  # of a processor
+PATIENCE = 5  # seconds by the clock
+RUN = "results/tiny/runs/seed_0"
+MODEL = "models/tiny/qwen"
+DOWNLOAD = "download"  # a model without a manifest
+CARD, PROVENANCE = (f"data/tiny/gsm8k/{name}.json" for name in ("card", "provenance"))
+RAN = ".state/ran/tiny/x.json"
+SNAKEMAKES_RECORD = f".snakemake/metadata/{urlsafe_b64encode(PROVENANCE.encode()).decode()}"
+SHAPE = Fresh(
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    intermediate_size=16,
+    max_position_embeddings=64,
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one of each file that commands read."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copyfile(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "presets", folder / "presets")
+    make_fresh(folder / MODEL, SHAPE, torch.float32)
+    shutil.copytree(folder / MODEL, folder / DOWNLOAD)
+    for name in ("manifest.json", "chat_template.jinja"):
+        (folder / DOWNLOAD / name).unlink()
+    _make_run(folder / RUN)
+    write_json(folder / "data/tiny/gsm8k/card.json", {"source": "a/b", "revision": None, "raw": {"x.jsonl": "9" * 64}})
+    _make_records(folder)
+    _make_notes(folder)
+    _make_databases(folder)
+    write_parquet(folder / "passages.parquet", conversations.table([conversations.alone(0)]).select(["task"]))
+    write_text(folder / "answers.jsonl", '{"completion": "#### 72", "ground_truth": "72"}\n')
+    return folder
+
+
+def _make_run(run: Path) -> None:
+    rows = [conversations.with_tool(0), conversations.alone(1)]
+    write_parquet(run / "rollouts/step_00001.parquet", conversations.training_table(rows, [1.0, 0.0]))
+    entry = asdict(entry_of(run / "rollouts/step_00001.parquet"))
+    write_json(run / "rollouts/manifest.json", {"files": {"step_00001.parquet": entry}})
+    write_text(run / "exported/tokenizer.json", Tokenizer(WordLevel({f"w{n}": n for n in range(20)}, "w0")).to_str())
+
+
+def _make_records(folder: Path) -> None:
+    told: dict[str, object] = {"stage": "prepare", "experiment": "tiny", "seed": None, "key": "k", "params": {}, "code": "c", "job": "j"}
+    told["environment"] = {}
+    made = {CARD: sha256_of(folder / CARD)}
+    write_json(folder / PROVENANCE, told | {"inputs": {}, "outputs": made})
+
+
+def _make_notes(folder: Path) -> None:
+    """What our own code keeps in `.state`."""
+    state = folder / ".state"
+    write_text(state / "params.sha256", "0" * 64)
+    write_json(state / "running/tiny.json", {"process": {}, "command": "x"})
+    write_text(state / f"{dvc_links.FOUND.name}", str(folder / "links.db"))
+    write_json(folder / RAN, {"provenance": PROVENANCE, "key": "k", "outputs": []})
+    write_json(folder / TRAINS_FAILURE, {})
+    write_json(state / "runtime.json", {})
+    write_json(folder / SNAKEMAKES_RECORD, {"input_checksums": {}, "params": []})
+    _make_state(state / "tiny")
+    write_text(folder / ".snakemake/locks/0.input.lock", "data/tiny/x\n")
+    write_text(folder / "dvc.lock", "schema: '2.0'\nstages: {}\n")
+    write_text(folder / "results/tiny/report/summary.md", "# A summary\n")
+
+
+def _make_state(state: Path) -> None:
+    Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward_mean": 1.0}, {})
+    write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})
+
+
+def _make_databases(folder: Path) -> None:
+    (folder / ".dvc").mkdir()
+    for name, table in (("mlflow.db", "runs"), ("links.db", "Cache")):
+        with closing(sqlite3.connect(folder / name)) as database:
+            database.execute(f"CREATE TABLE {table} (id)")
+
+
+@pytest.fixture(autouse=True)
+def _in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project}/mlflow.db")
+
+
+def _command(*arguments: str) -> Callable[[], object]:
+    def call() -> str:
+        result = CliRunner().invoke(app, list(arguments))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.output
+
+    return call
+
+
+PARAMS = Params()
+TRAIN, SCORE = (all_stages()[name] for name in ("train", "score"))
+JOB = "the job file"  # named by its content
+TRAINS_FAILURE = str(ending.path_of("train", Path("train.log")))
+# What reads files, by a name; and which files of the project it reads.
+READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "use": (
+        _command("use", "arithmetic_tiny", "--force"),
+        ("params.yaml", "dvc.yaml", "presets/experiments/arithmetic_tiny.yaml", ".state/params.sha256"),
+    ),
+    "lineage": (_command("lineage", CARD), (CARD, PROVENANCE)),
+    "grade": (_command("grade", "gsm8k", "answers.jsonl"), ("answers.jsonl",)),
+    "clean": (_command("clean", "--tries"), (".state/running/tiny.json",)),
+    "search": (lambda: Index.read(Path("passages.parquet")), ("passages.parquet",)),
+    "show": (
+        _command("show", "tiny", "--tokens"),
+        (f"{RUN}/rollouts/step_00001.parquet", f"{RUN}/exported/tokenizer.json"),
+    ),
+    "inspect": (_command("inspect", MODEL), (f"{MODEL}/manifest.json", f"{MODEL}/model.safetensors")),
+    "verify": (
+        _command("verify", MODEL),
+        (f"{MODEL}/manifest.json", f"{MODEL}/config.json", f"{MODEL}/model.safetensors"),
+    ),
+    "diff": (_command("diff", MODEL, MODEL), (f"{MODEL}/manifest.json", f"{MODEL}/model.safetensors")),
+    "convert": (
+        _command("convert", MODEL, "converted", "--to", "dcp"),
+        (f"{MODEL}/manifest.json", f"{MODEL}/config.json", f"{MODEL}/model.safetensors", f"{MODEL}/tokenizer.json"),
+    ),
+    "convert a download": (
+        _command("convert", DOWNLOAD, "converted", "--to", "dcp"),
+        (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/model.safetensors"),
+    ),
+    "ui": (ui._experiment_name, ("params.yaml",)),
+    "the database": (lambda: store.require_usable(store.tracking_uri(Path.cwd())), ("mlflow.db",)),
+    "job file": (lambda: jobs.job_file(PARAMS, SCORE), (JOB,)),
+    "memory": (
+        lambda: jobs.memory_mb(TRAIN.needs(PARAMS.runtime), [f"{MODEL}/manifest.json"]),
+        (f"{MODEL}/manifest.json",),
+    ),
+    "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
+    "DVC's links": (dvc_links._found, (f".state/{dvc_links.FOUND.name}",)),
+    "DVC's lock": (dvc_lock.require_readable_lock, ("dvc.lock",)),
+    "context": (lambda: context_tokens(Path(MODEL), Engine()), (f"{MODEL}/config.json",)),
+    "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
+    "type of weights": (lambda: set_config_dtype(Path(DOWNLOAD), torch.float32), (f"{DOWNLOAD}/config.json",)),
+    "tokenizer of the gates": (
+        lambda: load_tokenizer(Path(DOWNLOAD)),
+        (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/tokenizer_config.json", f"{DOWNLOAD}/tokenizer.json"),
+    ),
+    "parameters of the report": (lambda: parameters.recorded([Path(PROVENANCE)], {}), (PROVENANCE,)),
+    "rollouts of the report": (
+        lambda: listed_files(Path(RUN, "rollouts/manifest.json")),
+        (f"{RUN}/rollouts/manifest.json",),
+    ),
+    "record of steps": (
+        lambda: Record(Path(".state/tiny")).require_whole(1),
+        (".state/tiny/metrics/step_00001.json", ".state/tiny/rollouts/step_00001.parquet"),
+    ),
+    "state": (lambda: read_sealed(Path(".state/tiny/state.json")), (".state/tiny/state.json",)),
+    "earlier failure": (lambda: ending.Ending(TRAIN, 0, Path("train.log")).noted(), (TRAINS_FAILURE,)),
+    "failure on the screen": (
+        lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),
+        (TRAINS_FAILURE,),
+    ),
+    "who runs an experiment": (lambda: locks._owner("tiny"), (".state/running/tiny.json",)),
+    "Snakemake's locks": (lambda: locks._locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
+    "Snakemake's records": (lambda: agreement._is_known(Path(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
+    "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
+    "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
+    "what another has made": (
+        lambda: reuse.made_elsewhere(
+            {"experiment": "own", "key": "k", "environment": {}}, Path("data/own/gsm8k/provenance.json")
+        ),
+        (PROVENANCE, CARD),
+    ),
+    "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
+    "results": (lambda: finish.show_results("tiny"), ("results/tiny/report/summary.md",)),
+}
+SLOW = {"use": ("empty", "truncated", "deep lists", "zeros", "a folder", "a pipe", "a disk that fails")}
+CASES = [
+    (name, file, way) for name, (_, files) in READERS.items() for file in files for way in SLOW.get(name, damaging.WAYS)
+]
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """TimeoutError in whatever waits for ever, such as a pipe without a writer."""
+
+    def give_up(signum: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no end after {PATIENCE} seconds")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(("reader", "file", "way"), CASES)
+def test_damage_is_one_sentence_soon(reader: str, file: str, way: str, project: Path) -> None:
+    call = READERS[reader][0]
+    path = Path(jobs.job_file(PARAMS, SCORE) if file == JOB else file).absolute()
+    started = time.process_time()
+    with damaging.damaged(path, way), _patience():
+        try:
+            call()
+        except Exception as error:
+            told = sentence_of(error)
+            if told is None:
+                raise
+            assert 0 < len(told) <= LONGEST
+            assert told == visible(told)
+    assert time.process_time() - started < SECONDS
