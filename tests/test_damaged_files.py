@@ -92,7 +92,15 @@ def _make_run(run: Path) -> None:
 
 
 def _make_records(folder: Path) -> None:
-    told: dict[str, object] = {"stage": "prepare", "experiment": "tiny", "seed": None, "key": "k", "params": {}, "code": "c", "job": "j"}
+    told: dict[str, object] = {
+        "stage": "prepare",
+        "experiment": "tiny",
+        "seed": None,
+        "key": "k",
+        "params": {},
+        "code": "c",
+        "job": "j",
+    }
     told["environment"] = {}
     made = {CARD: sha256_of(folder / CARD)}
     write_json(folder / PROVENANCE, told | {"inputs": {}, "outputs": made})

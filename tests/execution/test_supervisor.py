@@ -149,7 +149,9 @@ def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], t
     assert not (tmp_path / "result.txt").exists()
 
 
-def test_a_stage_that_is_told_to_stop_again_while_it_ends_says_nothing_of_it(command: list[str], tmp_path: Path) -> None:
+def test_a_stage_that_is_told_to_stop_again_while_it_ends_says_nothing_of_it(
+    command: list[str], tmp_path: Path
+) -> None:
     process = _run(command, tmp_path, "slow, told twice")
     _wait_until_it_works(tmp_path)
     process.send_signal(signal.SIGTERM)

@@ -107,7 +107,7 @@ def test_a_stage_that_ended_without_a_word_on_a_full_disk_is_told_with_the_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     full = type(shutil.disk_usage("."))(1 << 30, 1 << 30, 2048)
-    monkeypatch.setattr(failures.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
     with screen(monkeypatch, *ARGUMENTS) as (shown, text):
         shown.tell(started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
     told = " ".join(text.getvalue().split())

@@ -78,7 +78,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     except (KeyboardInterrupt, Terminated):
         logger.warning("stopped", exc_info=True)
         ending.tell_stopped()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already: again, it would interrupt what is left to close
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # again, it would interrupt what is left to close
         raise
     if rank() == 0:
         ending.forget()
