@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dagrpo.execution.damaged import NOTES, forget_damage, is_noted
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.failures import MISTAKE
 from dagrpo.files import sha256_of, write_json
+from dagrpo.listing import entry_of
 from dagrpo.params.runtime import Runtime
 
 FOLDER = Path("models/e/m")
@@ -26,7 +28,7 @@ def _a_model_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(frame, "stop_with_the_workflow", lambda: None)
     FOLDER.mkdir(parents=True)
     SHARD.write_text("weights")
-    write_json(MANIFEST, {"files": {SHARD.name: {"sha256": sha256_of(SHARD)}}})
+    write_json(MANIFEST, {"files": {SHARD.name: asdict(entry_of(SHARD))}})
     write_json(PROVENANCE, {"outputs": {str(MANIFEST): sha256_of(MANIFEST)}})
     with without_open_logs():
         yield

@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dagrpo.execution import frame
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.reuse import taking_over
 from dagrpo.files import read_json, sha256_of, write_json, write_text
+from dagrpo.listing import entry_of
 from dagrpo.params.runtime import Runtime
 
 made: list[str] = []
@@ -36,7 +38,7 @@ def _work(job: Job) -> None:
     folder = job.output("policy").parent
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "weights.bin", job.input("split").read_text())
-    write_json(folder / "manifest.json", {"files": {"weights.bin": {"sha256": sha256_of(folder / "weights.bin")}}})
+    write_json(folder / "manifest.json", {"files": {"weights.bin": asdict(entry_of(folder / "weights.bin"))}})
     job.output("metrics").write_text(f"metrics of {job.params}")  # in place
 
 
@@ -115,7 +117,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
     _run("one")
     manifest = Path("results/one/runs/seed_3/policy/manifest.json")
     Path("secret").write_text("secret")
-    write_json(manifest, {"files": {"../../../../../secret": {"sha256": sha256_of(Path("secret"))}}})
+    write_json(manifest, {"files": {"../../../../../secret": asdict(entry_of(Path("secret")))}})
     provenance = manifest.with_name("provenance.json")
     record = json.loads(provenance.read_text())
     record["outputs"][str(manifest)] = sha256_of(manifest)

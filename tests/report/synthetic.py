@@ -1,6 +1,6 @@
 """A made-up experiment in the results layout: every file the report reads, small, and the same each time."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tests.rollout.problems import SINGLE_TURN
 from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.files import sha256_of, write_json, write_parquet
+from dagrpo.listing import entry_of
 from dagrpo.params.evaluation import Scoring
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.rollout.table import ROLLOUTS
@@ -103,7 +104,7 @@ class _Maker:
         for step, name in enumerate(names):
             table = _talks(step + 1) if talks else _rollouts(step + 1, float(course[step]), self._random)
             write_parquet(rollouts.parent / name, table)
-        listed = {name: {"sha256": sha256_of(rollouts.parent / name)} for name in names}
+        listed = {name: asdict(entry_of(rollouts.parent / name)) for name in names}
         write_json(rollouts, {"files": listed})
         policy = folder / "policy/manifest.json"
         write_json(policy, {"format": "dcp", "seed": seed})
