@@ -20,6 +20,7 @@ from dagrpo.workflow.tries import Try, try_of
 SECONDS_TO_SETTLE = 60
 SECONDS_BETWEEN_DELIVERIES = 60  # under DVC
 LAST_STAGE = "report"
+LONGEST_SUMMARY = 1 << 20  # bytes of a file that is shown
 
 
 def begin(a_try: Try) -> None:
@@ -70,7 +71,7 @@ def show_results(experiment: str) -> None:
         return
     console = Console(stderr=True)
     try:
-        text = read_text(summary, "run the stage report again")
+        text = read_text(summary, "run the stage report again", LONGEST_SUMMARY)
     except UserError as error:
         say(str(error))
         return
