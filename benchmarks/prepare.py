@@ -21,11 +21,11 @@ from typing import Any
 import datasets
 import pyarrow.parquet as pq
 
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.params.data import Data
 from dagrpo.records import Example
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tasks.gates.text import normalised
-from dagrpo.tasks.gates.tokenizer import load_tokenizer
 from dagrpo.tasks.prepare import prepare
 from dagrpo.tasks.registry import get_task
 

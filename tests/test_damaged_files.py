@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from dagrpo.__main__ import app
 from dagrpo.checkpoints.folder import require_chat_template, set_config_dtype
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.execution import ending, record, reuse
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import sha256_of, write_json, write_parquet, write_text
@@ -34,7 +35,6 @@ from dagrpo.rollout.context import context_tokens
 from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.search.index import Index
 from dagrpo.stages import all_stages
-from dagrpo.tasks.gates.tokenizer import load_tokenizer
 from dagrpo.tracking import store, ui
 from dagrpo.trainer.record import Record
 from dagrpo.visible import visible

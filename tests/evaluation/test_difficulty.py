@@ -6,7 +6,8 @@ import pytest
 from tests.rollout.problems import example, problem
 
 from dagrpo.evaluation import difficulty
-from dagrpo.evaluation.difficulty import Rating, pass_through, rate, ratings_of
+from dagrpo.evaluation.difficulty import Rating, rate, ratings_of
+from dagrpo.evaluation.pass_rates import pass_through
 from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.files import read_parquet, sha256_of, write_parquet
 from dagrpo.params.reward import Reward

@@ -10,7 +10,7 @@ import torch
 from tests.rollout.problems import example
 from tests.rollout.scripted_engine import ScriptedEngine
 
-from dagrpo.checkpoints.modules import load_tokenizer
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
 from dagrpo.evaluation.sampling import SplitAttempts, attempt, evaluation_sampling, read_problems, sample
 from dagrpo.files import write_parquet

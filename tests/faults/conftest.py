@@ -21,6 +21,12 @@ TALLY = Tally()
 Copy = Callable[[str], Path]
 
 
+@pytest.fixture(autouse=True)
+def _delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliveries to MLflow are killed like everything else, and what is delivered afterwards is compared."""
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+
+
 @pytest.fixture(scope="session")
 def undisturbed(request: pytest.FixtureRequest) -> Path:
     """A clone in which the tiny experiment has run to its end. DAGRPO_FAULTS_UNDISTURBED names one that is there already."""

@@ -9,8 +9,8 @@ import pytest
 from tests.rollout.single_turns import single_turns
 from tests.trainer import runs
 
-from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
 from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.workflow import clones
 
+pytestmark = pytest.mark.dag
 CARD = Path("data/tiny/arithmetic/card.json")
 
 

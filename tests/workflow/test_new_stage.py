@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 from tests.workflow import clones
 
@@ -39,6 +40,7 @@ rule census:
 """
 
 
+@pytest.mark.dag
 def test_one_file_and_one_rule_make_a_stage_of_both_engines(tmp_path: Path) -> None:
     folder = clones.clone(tmp_path / "clone")
     (folder / "src/dagrpo/stages/census.py").write_text(STAGE)

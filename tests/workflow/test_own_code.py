@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.workflow import clones
 from tests.workflow.clones import ROOT
 
@@ -18,6 +19,7 @@ def _run(folder: Path, *command: str, **environment: str) -> "subprocess.Complet
     )
 
 
+@pytest.mark.dag
 def test_an_edited_clone_runs_its_own_code_though_another_folder_is_installed(tmp_path: Path) -> None:
     folder = clones.clone(tmp_path / "clone")
     stage = folder / "src/dagrpo/stages/model.py"

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 
+from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
 from dagrpo.distributed import World

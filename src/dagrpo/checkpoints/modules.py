@@ -11,11 +11,9 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.core_model_loading import revert_weight_conversion
-from transformers.initialization import no_init_weights
 
 from dagrpo.checkpoints.folder import require_config
+from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel, no_init_weights, revert_weight_conversion
 from dagrpo.errors import UserError
 
 
@@ -46,11 +44,6 @@ def _architecture_of(folder: Path) -> tuple[PreTrainedConfig, type[PreTrainedMod
     if model_class is None:
         raise UserError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
     return config, model_class
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint folder; nothing is looked up elsewhere."""
-    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def empty_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:

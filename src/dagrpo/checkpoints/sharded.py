@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
 
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
 from dagrpo.checkpoints.manifest import verify, write_manifest
+from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import build_model, dtype_of_model, empty_model, own_state
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.store import save_weights

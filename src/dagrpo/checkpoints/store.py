@@ -27,7 +27,8 @@ DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 
 def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """(model, tokenizer) of a checkpoint in any format, after checking it against its manifest, in eval mode."""
-    from dagrpo.checkpoints.modules import build_model, load_tokenizer
+    from dagrpo.checkpoints.modules import build_model
+    from dagrpo.checkpoints.tokenizers import load_tokenizer
 
     verify(folder)
     require_tokenizer(folder)

@@ -5,7 +5,6 @@ the split passes through: the DAG has one shape for every experiment.
 """
 
 import hashlib
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,24 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.evaluation.pass_rates import PASS_RATES
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_split
-from dagrpo.files import atomic_file, read_parquet, write_parquet
+from dagrpo.files import read_parquet, write_parquet
 from dagrpo.params.reward import Reward
 from dagrpo.records import Example, Verdict
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.collect import grade
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
 from dagrpo.tasks.schema import from_table, to_table
-
-PASS_RATES = pa.schema(
-    [
-        pa.field("question_sha256", pa.string(), nullable=False),
-        pa.field("pass_rate", pa.float64()),  # null: no completion could be verified
-        pa.field("right", pa.int32(), nullable=False),
-        pa.field("unverifiable", pa.int32(), nullable=False),
-        pa.field("samples", pa.int32(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +36,6 @@ class Rating:
         """The share of right answers among those that could be verified; None when none could."""
         verified = self.samples - self.unverifiable
         return self.right / verified if verified else None
-
-
-def pass_through(split: Path, rated: Path, pass_rates: Path) -> None:
-    """No ratings: the split as it is, and an empty table."""
-    with atomic_file(rated) as temporary:
-        shutil.copyfile(split, temporary)
-    write_parquet(pass_rates, PASS_RATES.empty_table())
 
 
 def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import require_chat_template, require_format, require_tokenizer
 from dagrpo.checkpoints.manifest import Manifest, verify
-from dagrpo.checkpoints.modules import load_tokenizer
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.params import evaluation
 from dagrpo.params.rollout import Conversation

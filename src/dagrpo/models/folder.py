@@ -10,8 +10,8 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 from dagrpo.checkpoints import store
 from dagrpo.checkpoints.folder import CONFIG, require_chat_template, require_config, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.manifest import Manifest
-from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
 from dagrpo.files import read_object, write_json
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+import transformers
+from transformers import PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
+from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
 from dagrpo.errors import UserError
@@ -26,7 +28,7 @@ def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype) -> Manifest:
     config = _config(shape, tokenizer)
     tensors = StateTensors(state_of(_initialised(config, shape.seed).to(dtype)))
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
-        save_config(folder, config, Qwen2ForCausalLM.__name__)
+        save_config(folder, config, "Qwen2ForCausalLM")
         save_tokenizer(folder, tokenizer)
         return finish(folder, tensors, dtype, {"source": "fresh", "fresh": shape.model_dump()})
 
@@ -47,15 +49,15 @@ def _spelled(tool: str, function: ToolFunction) -> tuple[str, str]:
     return function.name, text
 
 
-def _initialised(config: Qwen2Config, seed: int) -> Qwen2ForCausalLM:
+def _initialised(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     """Random weights from a seed of their own; the caller's random numbers are left as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config)
+        return transformers.Qwen2ForCausalLM(config)
 
 
-def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
-    return Qwen2Config(
+def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    return transformers.Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
         num_hidden_layers=shape.num_hidden_layers,

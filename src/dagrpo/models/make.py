@@ -4,22 +4,25 @@ from pathlib import Path
 
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.models.fresh import make_fresh
-from dagrpo.models.gguf import make_gguf
-from dagrpo.models.hub import make_hub
 from dagrpo.params.model import Model
 
 
 def make_model(destination: Path, params: Model) -> Manifest:
-    """Write the folder that `params` asks for, in the Hugging Face layout, whole or not at all."""
+    """Write the folder that `params` asks for, in the Hugging Face layout, whole or not at all. Each source imports seconds."""
     dtype = NAMED_DTYPES[params.dtype]
     match params.source:
         case "fresh":
+            from dagrpo.models.fresh import make_fresh
+
             return make_fresh(destination, params.fresh, dtype)
         case "gguf":
+            from dagrpo.models.gguf import make_gguf
+
             assert params.gguf is not None  # the schema asks for it
             return make_gguf(destination, params.gguf, dtype)
         case "hub":
+            from dagrpo.models.hub import make_hub
+
             assert params.repository is not None
             assert params.revision is not None
             return make_hub(destination, params.repository, params.revision, dtype)

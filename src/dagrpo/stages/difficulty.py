@@ -1,25 +1,38 @@
 """Stage difficulty: the pass rate of every train problem under the policy that training starts from."""
 
+from typing import TYPE_CHECKING
+
 from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime
+
+if TYPE_CHECKING:
+    from dagrpo.params.difficulty import Difficulty
 
 
 def work(job: Job) -> None:
     """Sample as training does, grade, and write the split with its pass rates; with 0 samples it passes through."""
     from dagrpo.console import summary
-    from dagrpo.evaluation.difficulty import metrics_to_log, pass_through, rate
+    from dagrpo.evaluation.pass_rates import pass_through
+    from dagrpo.params.difficulty import Difficulty
+
+    difficulty = job.section(Difficulty, "difficulty")
+    if difficulty.samples:
+        _rate(job, difficulty)
+        return
+    pass_through(job.input("train"), job.output("train"), job.output("pass_rates"))
+    summary("difficulty", [("problems", "not rated: difficulty.samples is 0")])
+
+
+def _rate(job: Job, difficulty: "Difficulty") -> None:
+    from dagrpo.console import summary
+    from dagrpo.evaluation.difficulty import metrics_to_log, rate
     from dagrpo.evaluation.sampling import SplitAttempts
     from dagrpo.files import sha256_of
-    from dagrpo.params.difficulty import Difficulty
     from dagrpo.params.reward import Reward
     from dagrpo.params.rollout import Rollout
     from dagrpo.rollout.sampling import training_sampling
 
-    difficulty, split = job.section(Difficulty, "difficulty"), job.input("train")
-    if difficulty.samples == 0:
-        pass_through(split, job.output("train"), job.output("pass_rates"))
-        summary("difficulty", [("problems", "not rated: difficulty.samples is 0")])
-        return
+    split = job.input("train")
     rollout = job.section(Rollout, "rollout")
     attempts = SplitAttempts(
         model=job.input("model").parent,

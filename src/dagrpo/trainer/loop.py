@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 
 from dagrpo.checkpoints.gathered import GatheredWeights
-from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
 from dagrpo.params.runtime import Engine

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from transformers import PreTrainedModel
 
+from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
 from dagrpo.trainer.packing import PaddedBatch
 

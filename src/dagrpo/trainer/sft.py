@@ -9,9 +9,9 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from dagrpo.checkpoints.modules import load_tokenizer
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.store import link
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.distributed import World
 from dagrpo.rollout.chat import chat_format

@@ -14,10 +14,11 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rendering import render
 from dagrpo.rollout.tools import function_schemas
-from dagrpo.tasks.gates.tokenizer import CHUNK, TokenCounter, load_tokenizer, rendered
+from dagrpo.tasks.gates.tokenizer import CHUNK, TokenCounter, rendered
 
 TEXTS = [
     "What is 2 + 2?",
@@ -96,7 +97,7 @@ def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     folder = character_model(tmp_path / "tiny")
     program = (
         "import sys; from pathlib import Path; import dagrpo.tasks.prepare; "
-        "from dagrpo.tasks.gates.tokenizer import load_tokenizer; load_tokenizer(Path(sys.argv[1])); "
+        "from dagrpo.checkpoints.tokenizers import load_tokenizer; load_tokenizer(Path(sys.argv[1])); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program, str(folder)], check=False).returncode == 0

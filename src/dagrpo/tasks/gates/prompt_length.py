@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import counted
 from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rollout.tools import function_schemas
 from dagrpo.tasks.gates.sieve import Sieve
-from dagrpo.tasks.gates.tokenizer import TokenCounter, load_tokenizer, rendered
+from dagrpo.tasks.gates.tokenizer import TokenCounter, rendered
 
 LONG = "prompt too long"
 DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it ships with

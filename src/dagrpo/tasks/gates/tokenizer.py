@@ -1,49 +1,18 @@
-"""The tokenizer of the experiment's model, and how many tokens prompts have in it.
-
-The same text and the same tokens as rendering.py gives, without importing torch where that can be avoided: it costs
-seconds and half a gigabyte.
-"""
+"""How many tokens prompts have in the tokenizer of the experiment's model: the same as rendering.py gives."""
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
-from dagrpo.files import read_object
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
-from dagrpo.visible import one_line
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
-_QWEN2 = frozenset({"Qwen2Tokenizer", "Qwen2TokenizerFast"})
-_MODELS = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"})
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """What AutoTokenizer gives for a checkpoint folder; nothing is looked up elsewhere. UserError: its files are damaged."""
-    try:
-        return _load_tokenizer(folder)
-    except (UserError, ImportError, MemoryError):
-        raise
-    except Exception as error:
-        reason = one_line(str(error), 200)
-        raise UserError(f"{folder} has no tokenizer that can be read ({reason}): restore its files.") from error
-
-
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    config, tokenizer_config = folder / "config.json", folder / "tokenizer_config.json"
-    if config.is_file() and tokenizer_config.is_file():
-        known = read_object(config).get("model_type") in _MODELS
-        if known and read_object(tokenizer_config).get("tokenizer_class") in _QWEN2:
-            return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
-    from transformers import AutoTokenizer  # imports torch
-
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def rendered(tokenizer: PreTrainedTokenizerBase, example: Example, schemas: Sequence[dict[str, Any]] = ()) -> str:

@@ -1,0 +1,34 @@
+"""The tokenizer of a model folder, without importing torch where that can be avoided: it costs seconds and half a gigabyte."""
+
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_object
+from dagrpo.visible import one_line
+
+_QWEN2 = frozenset({"Qwen2Tokenizer", "Qwen2TokenizerFast"})
+_MODELS = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"})
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """What AutoTokenizer gives for a checkpoint folder; nothing is looked up elsewhere. UserError: its files are damaged."""
+    try:
+        return _load_tokenizer(folder)
+    except (UserError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        reason = one_line(str(error), 200)
+        raise UserError(f"{folder} has no tokenizer that can be read ({reason}): restore its files.") from error
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    config, tokenizer_config = folder / "config.json", folder / "tokenizer_config.json"
+    if config.is_file() and tokenizer_config.is_file():
+        known = read_object(config).get("model_type") in _MODELS
+        if known and read_object(tokenizer_config).get("tokenizer_class") in _QWEN2:
+            return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
+    from transformers import AutoTokenizer  # imports torch
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
