@@ -93,3 +93,18 @@ def test_what_nvidia_smi_says_instead_of_numbers_is_no_device(tmp_path: Path, mo
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert visible_devices() == []
+
+
+@pytest.mark.parametrize("place", ["a link", "a file", "a folder for everybody"])
+def test_locks_that_others_could_hold_are_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "0")
+    locks = tmp_path / "locks"
+    if place == "a link":
+        locks.symlink_to(tmp_path)
+    elif place == "a file":
+        locks.touch()
+    else:
+        locks.mkdir()
+        locks.chmod(0o777)
+    with pytest.raises(UserError, match="locks is no folder that only you"), own_devices(1):
+        pass

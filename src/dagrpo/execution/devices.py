@@ -16,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
+from dagrpo.ownership import is_own_folder
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -83,7 +84,10 @@ def _take(devices: Sequence[str], count: int, held: ExitStack) -> list[str]:
 
 
 def _lock_of(device: str) -> Path:
-    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        LOCKS.mkdir(mode=0o700)
+    if not is_own_folder(LOCKS):
+        raise UserError(f"{LOCKS} is no folder that only you may write to: remove it, or have its owner remove it.")
     return LOCKS / f"{socket.gethostname()}-{device.replace('/', '_')}.lock"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from dagrpo.ownership import is_own_file, is_own_folder
 from dagrpo.rollout.engine.shared_memory import remove_noted
 
 LOCK = ".lock"
@@ -30,15 +31,26 @@ def held_folder(parent: Path, kind: str, mode: int = 0o700) -> Iterator[Path]:
             finally:
                 _remove(folder)
     finally:
-        lock.unlink(missing_ok=True)
+        _forget(lock, folder)
 
 
 def remove_abandoned(parent: Path, kind: str) -> None:
-    """Remove the folders of this kind whose process is gone: nobody holds their lock. What has no lock is not ours."""
-    for lock in parent.glob(f"{_prefix(kind)}*{LOCK}"):
-        with suppress(Timeout, OSError), FileLock(lock, timeout=0):  # or it is another user's
-            _remove(Path(str(lock).removesuffix(LOCK)))
-            lock.unlink(missing_ok=True)
+    """Remove this user's folders of this kind whose process is gone: nobody holds their lock.
+
+    What has no lock, or is another user's, is left alone: anybody may write to the parent.
+    """
+    for lock in filter(is_own_file, parent.glob(f"{_prefix(kind)}*{LOCK}")):
+        folder = Path(str(lock).removesuffix(LOCK))
+        with suppress(Timeout, OSError), FileLock(lock, timeout=0):
+            if is_own_folder(folder):
+                _remove(folder)
+            _forget(lock, folder)
+
+
+def _forget(lock: Path, folder: Path) -> None:
+    """Remove the lock, unless the folder is still there, as after a second Ctrl-C: the next process removes both."""
+    if not is_own_folder(folder):
+        lock.unlink(missing_ok=True)
 
 
 def _prefix(kind: str) -> str:
