@@ -1,5 +1,6 @@
 """What can be converted from, and what of it goes along."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from dagrpo.checkpoints.convert import write_as
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import format_of, open_source
+from dagrpo.errors import UserError
 from dagrpo.listing import MANIFEST
 
 LARGE = 1 << 30
@@ -25,6 +27,45 @@ def test_a_plain_download_is_converted_without_what_belongs_to_other_formats(
     back = write_as("huggingface", open_source(tmp_path / "there"), tmp_path / "back", LARGE)
     assert set(back.files) == {*verify(pristine).files, "LICENSE"}
     assert back.tensors == verify(pristine).tensors
+
+
+@pytest.mark.parametrize(
+    "name", ["vocab.txt", "extra.json", "chat_template.jinja", "spiece.model", "LICENSE", "config.json"]
+)
+def test_what_goes_along_from_a_folder_without_a_manifest_is_no_link_out_of_it(
+    model_folder: Path, tmp_path: Path, name: str
+) -> None:
+    (model_folder / MANIFEST).unlink()
+    outside = tmp_path / "outside"
+    outside.write_bytes((model_folder / name).read_bytes() if (model_folder / name).exists() else b"private")
+    (model_folder / name).unlink(missing_ok=True)
+    (model_folder / name).symlink_to(outside)
+    with pytest.raises(UserError, match=rf"/{name} is a link out of its folder: put the file itself there"):
+        open_source(model_folder)
+    with pytest.raises(UserError, match="is a link out of its folder"):  # nor as the base of other weights
+        open_source(_weights_alone(model_folder, tmp_path / "saved"), model_folder)
+
+
+def test_links_inside_a_folder_without_a_manifest_are_followed(model_folder: Path) -> None:
+    (model_folder / MANIFEST).unlink()
+    (model_folder / "vocab.txt").symlink_to("config.json")
+    assert "vocab.txt" in open_source(model_folder).auxiliary
+
+
+def test_what_goes_along_from_the_hubs_own_cache_may_be_links_to_its_blobs(model_folder: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--lab--model"
+    snapshot, blobs = repository / "snapshots/0123", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    shutil.copytree(model_folder, blobs)
+    for name in (*open_source(model_folder).auxiliary, "model.safetensors"):
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    assert open_source(snapshot).auxiliary == tuple(sorted(open_source(model_folder).auxiliary))
+
+
+def _weights_alone(model_folder: Path, saved: Path) -> Path:
+    saved.mkdir()
+    shutil.copyfile(model_folder / "model.safetensors", saved / "model.safetensors")
+    return saved
 
 
 @pytest.mark.parametrize("format", FORMATS.names())

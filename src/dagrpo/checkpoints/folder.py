@@ -16,6 +16,7 @@ import torch
 from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import BESIDE, Manifest, read_manifest
 from dagrpo.checkpoints.tensors import dtype_name
+from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, read_object, require_space, write_text
 from dagrpo.full_disk import full_disk_naming
@@ -53,7 +54,10 @@ def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:
 
 
 def auxiliary_files(folder: Path) -> list[str]:
-    """The files of a model's folder that are neither its weights nor belong to one format of them."""
+    """The files of a model's folder that are neither its weights nor belong to one format of them.
+
+    UserError: the folder has no manifest, and one of them is a link out of it.
+    """
     if (folder / MANIFEST).is_file():
         return _listed_auxiliary_files(read_manifest(folder / MANIFEST))
     return _unlisted_auxiliary_files(folder)
@@ -71,11 +75,14 @@ def _unlisted_auxiliary_files(folder: Path) -> list[str]:
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     wanted = [name for name in names if name not in BESIDE and any(fnmatch(name, pattern) for pattern in AUXILIARY)]
     formats = [FORMATS.get(name) for name in FORMATS.names()]
-    return [
+    going_along = [
         name
         for name in wanted
         if not any(format.owns(name) for format in formats) and not name.endswith(".bin.index.json")
     ]
+    for name in going_along:
+        require_own(folder, name)
+    return going_along
 
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
