@@ -22,7 +22,7 @@ from dagrpo.line_process import LineProcess
 from dagrpo.models.tokenizer import CHAT_TEMPLATE, CHAT_TEMPLATE_WITH_TOOLS
 
 TALK: list[dict[str, Any]] = [
-    {"role": "user", "content": "2 + 3, <b>\u00e9\ud800</b>?"},
+    {"role": "user", "content": "2 + 3, <b>\u00e9\u2028</b>?"},
     {"role": "assistant", "content": "5"},
 ]
 TOOL = {"type": "function", "function": {"name": "add", "description": "a < b", "parameters": {"type": "object"}}}
@@ -86,6 +86,8 @@ BROKEN: Mapping[str, str] = {
     "attribute": "{{ ''.__class__.__mro__ }}",
     "type": "{{ 'a' + 1 }}",
     "raised": "{{ raise_exception('no\u202e\x00\n' * 999) }}",
+    "half a surrogate pair": r"{{ '\ud800' }}x",
+    "half a surrogate pair of the messages": "{{ messages[0].half }}",
     "deep": "{{ " + "(" * 500 + "1" + ")" * 500 + " }}",
 }
 
@@ -102,10 +104,16 @@ def test_a_template_without_bounds_is_ended_in_a_sentence_and_the_next_is_render
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_error_of_a_template_is_a_refusal_on_one_line(renderer: Renderer, name: str) -> None:
     with pytest.raises(TemplateRefusal) as refusal:
-        renderer.render(BROKEN[name], _variables(TALK), "m")
+        renderer.render(BROKEN[name], _variables([TALK[0] | {"half": "x\udfff"}, TALK[1]]), "m")
     assert 0 < len(str(refusal.value)) <= 200
     assert str(refusal.value).isprintable()
     assert renderer.render("{{ messages[1].content }}", _variables(TALK), "m") == "5"
+
+
+def test_half_of_a_surrogate_pair_is_named_as_what_cannot_be_tokenized(renderer: Renderer) -> None:
+    with pytest.raises(TemplateRefusal, match="it writes half of a surrogate pair, which is not text"):
+        renderer.render(r"{{ '\ud83e' }}", _variables(TALK), "m")
+    assert renderer.render(r"{{ '\U0001f9ee' }}", _variables(TALK), "m") == "\U0001f9ee"
 
 
 def test_a_text_beyond_the_limit_is_refused(renderer: Renderer) -> None:

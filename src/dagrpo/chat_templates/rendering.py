@@ -27,7 +27,7 @@ _REASON = 200  # characters
 
 
 class TemplateRefusal(Exception):
-    """A template has raised an error of its own over these messages, or is no template: the reason, on one line."""
+    """A template has raised an error of its own over these messages, writes no text, or is no template: why, on one line."""
 
 
 class Renderer:
@@ -46,7 +46,7 @@ class Renderer:
     def render(self, template: Any, variables: Mapping[str, Any], name: str) -> str:
         """The text. `name` is the model's, for sentences.
 
-        TemplateRefusal: the template raises an error. UserError: it is no text, or goes beyond a limit.
+        TemplateRefusal: the template raises an error, or writes half of a surrogate pair. UserError: it is no text, or goes beyond a limit.
         """
         if not isinstance(template, str) or len(template) > LONGEST_TEMPLATE:
             raise UserError(

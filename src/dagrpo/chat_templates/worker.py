@@ -9,6 +9,7 @@ answers. It ends when its input does. Not here: restarting, and what a lost work
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -20,6 +21,7 @@ from dagrpo.chat_templates.environment import chat_environment
 
 DEEPEST_RECURSION = 1_000
 LONGEST_REFUSAL = 400  # characters
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def main() -> None:
@@ -64,6 +66,8 @@ def _reply(templates: _Templates, line: str, longest: int) -> dict[str, Any]:
         return {"refusal": (str(error) or type(error).__name__)[:LONGEST_REFUSAL]}
     if len(text) > longest:
         return {"too_long": len(text)}
+    if _HALF_A_PAIR.search(text):  # no tokenizer takes it
+        return {"refusal": "it writes half of a surrogate pair, which is not text"}
     return {"text": text}
 
 
