@@ -255,12 +255,19 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 def read_parquet(path: Path, remedy: str = "run the stage that makes it again") -> pa.Table:
     """Read a parquet file; UserError names it, and the remedy, when it is missing, empty or damaged."""
+    with naming_parquet(path, remedy):
+        return pq.read_table(path)
+
+
+@contextmanager
+def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
+    """While a parquet file is read: UserError names it, and the remedy, when it is missing, empty or damaged."""
     if not path.is_file():
         raise UserError(f"{path} is missing, or no file: {remedy}.")
     try:
-        return pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        first_line = str(error).splitlines()[0]
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is not a readable parquet file ({first_line}): {remedy}.") from None
 
 

@@ -4,12 +4,15 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.repeated import repeated
 from tests.search.passages import PASSAGES, corpus
 
 from dagrpo.errors import UserError
@@ -91,6 +94,38 @@ def test_a_file_that_is_no_corpus_is_refused(tmp_path: Path, columns: dict[str, 
     path = tmp_path / "passages.parquet"
     write_parquet(path, pa.table(columns))
     with pytest.raises(UserError, match=r"passages.parquet has \d rows with the columns .*: a corpus has at least one"):
+        Index.read(path)
+
+
+@pytest.mark.parametrize("column", ["title", "text"])
+def test_a_column_that_is_not_utf_8_is_named(tmp_path: Path, column: str) -> None:
+    offsets, content = pa.array([0, 3], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xfe\xfd")
+    columns = {"title": ["a"], "text": ["b"]} | {column: pa.StringArray.from_buffers(1, offsets, content)}
+    pq.write_table(pa.table(columns), tmp_path / "passages.parquet")
+    with pytest.raises(UserError, match=rf"passages.parquet: its column {column} holds what is not UTF-8: write"):
+        Index.read(tmp_path / "passages.parquet")
+
+
+def test_a_small_file_that_decodes_to_more_than_a_corpus_may_have_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "passages.parquet"
+    repeated(path, {"title": "a", "text": "word " * 200_000}, rows=20_000)
+    assert path.stat().st_size < 10_000
+    started = time.process_time()
+    with pytest.raises(UserError, match=r"passages.parquet has more than 4 GiB of titles and texts: .*\.url"):
+        Index.read(path)
+    assert time.process_time() - started < 5
+
+
+def test_a_column_that_is_not_searched_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "passages.parquet"
+    repeated(path, {"title": "a", "text": "b", "vector": "x" * 1_000_000}, rows=20_000)
+    assert len(Index.read(path).passages) == 20_000
+
+
+def test_two_columns_of_one_name_are_no_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "passages.parquet"
+    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["title", "text", "text"]), path)
+    with pytest.raises(UserError, match="has 1 rows with the columns title, text, text: a corpus has"):
         Index.read(path)
 
 

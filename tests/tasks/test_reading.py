@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.repeated import repeated
 
 from dagrpo.errors import UserError
 from dagrpo.tasks import reading
@@ -183,6 +184,23 @@ def test_a_parquet_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(UserError, match=r"rows is not a Parquet file that can be read \(.*UTF8"):
         list(Reader(_source()).rows(tmp_path / "rows.parquet", "rows"))
+
+
+def test_a_small_parquet_file_that_decodes_to_more_than_memory_holds_is_refused(tmp_path: Path) -> None:
+    path = repeated(tmp_path / "rows.parquet", {"id": "x" * 1_000_000, "truth": "1", "prompt": "q"}, rows=20_000)
+    assert path.stat().st_size < 10_000
+    for copies in [(), ("id",)]:
+        with pytest.raises(UserError, match=r"rows has more than 4 GiB in the columns .*id.*: split it"):
+            list(Reader(_source(*copies)).rows(path, "rows"))
+
+
+def test_nested_parquet_texts_count_in_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _write(tmp_path / "rows.parquet", [_row("x" * 1000)] * 2000)
+    assert path.stat().st_size < 10_000
+    assert len(list(Reader(_source()).rows(path, "rows"))) == 2000
+    monkeypatch.setattr(reading, "MOST_BYTES", 1 << 20)
+    with pytest.raises(UserError, match=r"rows has more than 0\.000977 GiB in the columns"):
+        list(Reader(_source()).rows(path, "rows"))
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
+from dagrpo.files import naming_parquet
 from dagrpo.search import Passage
+from dagrpo.visible import sentence
 
 if TYPE_CHECKING:
-    from pyarrow import Field
+    from pyarrow import ChunkedArray, Table
 
+COLUMNS = ("title", "text")
+MOST_BYTES = 4 << 30  # of titles and texts
 _WORD = re.compile(r"\w+")
 _DECIMALS = 4  # of a score: the last bits of a logarithm, which differ between machines, decide no order
 
@@ -38,17 +41,11 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The index of a parquet file with the columns title and text. UserError when it has others, or no rows."""
-        table = read_parquet(path, "give a parquet file with the columns title and text")
-        if not {"title", "text"} <= set(table.column_names) or not table.num_rows:
-            raise UserError(
-                f"{path} has {table.num_rows} rows with the columns {', '.join(table.column_names)}: a corpus has at least one "
-                "row, and the columns title and text."
-            )
-        for name in ("title", "text"):
-            _require_text(path, table.schema.field(name))
-        columns = table.select(["title", "text"]).to_pydict()
-        pairs = zip(columns["title"], columns["text"], strict=True)
+        """The index of a parquet file with the columns title and text. UserError when it has others, no rows, or too much."""
+        table = _read(path)
+        for name in COLUMNS:
+            _require_text(path, name, table[name])
+        pairs = zip(*(table[name].to_pylist() for name in COLUMNS), strict=True)
         return cls([Passage(title=title or "", text=text or "") for title, text in pairs])
 
     def search(self, query: str, most: int) -> list[tuple[int, float]]:
@@ -67,11 +64,38 @@ class Index:
         return [self._numbers.setdefault(word, len(self._numbers)) for word in _words(text)]
 
 
-def _require_text(path: Path, column: "Field") -> None:
+def _read(path: Path) -> "Table":
+    """The two columns, once it is known that they fit into memory."""
+    import pyarrow.parquet as pq
+
+    from dagrpo.parquet_size import decodes_to_more
+
+    with naming_parquet(path, "give a parquet file with the columns title and text"):
+        _require_columns(path, pq.read_metadata(path).num_rows, pq.read_schema(path).names)
+        if decodes_to_more(path, MOST_BYTES, COLUMNS):
+            raise UserError(
+                f"{path} has more than {MOST_BYTES >> 30} GiB of titles and texts: leave passages out, or name a server that "
+                "searches them by rollout.tools.search.url."
+            )
+        return pq.read_table(path, columns=list(COLUMNS))
+
+
+def _require_columns(path: Path, rows: int, names: Sequence[str]) -> None:
+    if not rows or any(names.count(name) != 1 for name in COLUMNS):
+        fault = f"{path} has {rows} rows with the columns {', '.join(names)}"
+        raise UserError(sentence(f"{fault}: a corpus has at least one row, and the columns title and text."))
+
+
+def _require_text(path: Path, name: str, column: "ChunkedArray") -> None:
+    import pyarrow as pa
     import pyarrow.types as types
 
     if not (types.is_string(column.type) or types.is_large_string(column.type)):
-        raise UserError(f"{path}: its column {column.name} is of type {column.type}; make it text (pyarrow's string).")
+        raise UserError(f"{path}: its column {name} is of type {column.type}; make it text (pyarrow's string).")
+    try:
+        column.validate(full=True)
+    except pa.ArrowException:
+        raise UserError(f"{path}: its column {name} holds what is not UTF-8: write the file again.") from None
 
 
 def _words(text: str) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
+from dagrpo.parquet_size import BUFFER_BYTES, decodes_to_more
 from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import Source, to_row
 from dagrpo.visible import sentence
@@ -21,7 +22,7 @@ from dagrpo.visible import sentence
 BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once
 LONGEST_LINE = 64 << 20  # bytes
-BUFFER_BYTES = 1 << 20  # of a column, which would otherwise be read whole
+MOST_BYTES = 4 << 30  # of a parquet file's columns, decoded
 
 Numbered = tuple[int, Mapping[str, Any]]  # row number from 1, column -> value
 Identity = tuple[str, ...]  # what copies of a row have in common
@@ -105,6 +106,7 @@ def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.R
         with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
             columns = [name for name in file.schema_arrow.names if name in wanted]
             _require_once(columns, label)
+            _require_size(path, columns, label)
             for batch in file.iter_batches(size, columns=columns):
                 batch.validate(full=True)  # texts that are not UTF-8, offsets that lead nowhere
                 yield start, batch
@@ -119,6 +121,16 @@ def _require_once(columns: Sequence[str], label: str) -> None:
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"{label} has two columns called `{twice}`: rename one of them.")
+
+
+def _require_size(path: Path, columns: Sequence[str], label: str) -> None:
+    """Refuse a file of some kilobytes that would fill the memory."""
+    if decodes_to_more(path, MOST_BYTES, columns):
+        most = f"{MOST_BYTES / (1 << 30):.3g}"
+        names = ", ".join(f"`{name}`" for name in columns)
+        raise UserError(
+            sentence(f"{label} has more than {most} GiB in the columns {names}: split it, or leave rows out.")
+        )
 
 
 def _numbered(source: Source, batch: pa.RecordBatch, start: int, seen: Set[Identity]) -> list[Numbered]:

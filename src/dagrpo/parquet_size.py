@@ -1,0 +1,56 @@
+"""How much a parquet file holds once it is decoded: a text that its dictionary has once may stand in every row.
+
+Found out without decoding it: each text is read once, and its length counted for every row. Not bounded here: a page whose
+size is another than the file's own footer says.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+ROWS = 4096  # at a time
+BUFFER_BYTES = 1 << 20  # of a column, which would otherwise be read whole
+INDEX_BYTES = 4  # of a value of which only its place in the dictionary is read
+
+
+def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
+    """Whether these columns have more bytes than that. ArrowException, OSError: the file cannot be read."""
+    with pq.ParquetFile(path) as file:
+        leaves = [file.schema.column(number) for number in range(len(file.metadata.schema))]
+        wanted = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
+        texts = [leaves[number].path for number in wanted if leaves[number].physical_type == "BYTE_ARRAY"]
+        if _least_bytes(file.metadata, wanted) > most:
+            return True
+    decoded = 0
+    with pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER_BYTES) as file:
+        for group in range(file.num_row_groups):  # one at a time: nested texts of two dictionaries make no batch
+            for batch in file.iter_batches(ROWS, row_groups=[group], columns=list(columns)):
+                decoded += sum(map(_decoded_bytes, batch.columns))
+                if decoded > most:
+                    return True
+    return False
+
+
+def _is_in(path: str, column: str) -> bool:
+    return path == column or path.startswith(f"{column}.")
+
+
+def _least_bytes(footer: pq.FileMetaData, columns: Sequence[int]) -> int:
+    """What the texts, each read once, and their places take by the file's own account."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in columns]
+    return sum(max(chunk.total_uncompressed_size, INDEX_BYTES * chunk.num_values) for chunk in chunks)
+
+
+def _decoded_bytes(values: pa.Array) -> int:
+    """Of nested values those of their innermost ones."""
+    if isinstance(values, pa.DictionaryArray):
+        return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
+    if isinstance(values, pa.StructArray):
+        return sum(map(_decoded_bytes, values.flatten()))
+    if isinstance(values, pa.ListArray | pa.LargeListArray | pa.MapArray | pa.FixedSizeListArray):
+        return _decoded_bytes(values.flatten())
+    return int(values.nbytes)

@@ -1,0 +1,68 @@
+"""What a parquet file decodes to is counted exactly, however it is encoded, and without decoding it."""
+
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.repeated import repeated
+
+from dagrpo.parquet_size import decodes_to_more
+
+_texts = st.none() | st.text(max_size=20)
+_rows = st.lists(
+    st.fixed_dictionaries({"flat": _texts, "nested": st.none() | st.lists(st.fixed_dictionaries({"text": _texts}))}),
+    min_size=1,
+    max_size=30,
+)
+_SCHEMA = pa.schema([("flat", pa.string()), ("nested", pa.list_(pa.struct([("text", pa.large_string())])))])
+
+
+def _is_counted_exactly(path: Path, columns: list[str], characters: int) -> bool:
+    return decodes_to_more(path, characters - 1, columns) and not decodes_to_more(path, characters, columns)
+
+
+@settings(max_examples=15, deadline=None)
+@given(_rows, st.booleans(), st.integers(1, 30))
+def test_every_text_counts_in_every_row(rows: list[dict[str, Any]], dictionary: bool, group: int) -> None:
+    texts = [row["flat"] for row in rows] + [item["text"] for row in rows for item in row["nested"] or []]
+    expected = sum(len((text or "").encode()) for text in texts)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.parquet"
+        table = pa.Table.from_pylist([row for row in rows for _ in range(50)], _SCHEMA)
+        pq.write_table(table, path, use_dictionary=dictionary, row_group_size=group * 10)
+        assert decodes_to_more(path, 50 * expected - 1, ["flat", "nested"])
+        assert not decodes_to_more(path, 50 * expected + 10**6, ["flat", "nested"])
+
+
+def test_a_dictionary_that_a_writer_gave_up_is_counted_too(tmp_path: Path) -> None:
+    rows = [{"flat": f"{row:0100d}", "nested": [{"text": f"{row:0200d}"}]} for row in range(12_000)]
+    table = pa.Table.from_pylist(rows, _SCHEMA)
+    pq.write_table(table, tmp_path / "a", dictionary_pagesize_limit=50_000, data_page_size=20_000, row_group_size=7_000)
+    assert decodes_to_more(tmp_path / "a", 12_000 * 300 - 1, ["flat", "nested"])
+    assert not decodes_to_more(tmp_path / "a", 12_000 * 330, ["flat", "nested"])
+
+
+def test_other_columns_do_not_count(tmp_path: Path) -> None:
+    repeated(tmp_path / "a", {"a": "x" * 10, "ab": "x" * 1_000_000}, rows=1000)
+    assert _is_counted_exactly(tmp_path / "a", ["a"], 10_000)
+
+
+def test_rows_without_a_text_count_as_places(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.nulls(1_000_000, pa.string())}), tmp_path / "a")
+    assert _is_counted_exactly(tmp_path / "a", ["a"], 4_000_000)
+
+
+@pytest.mark.parametrize("rows", [20_000, 2_000_000])
+def test_counting_takes_neither_the_memory_nor_the_time_of_decoding(tmp_path: Path, rows: int) -> None:
+    repeated(tmp_path / "a", {"a": "x" * 1_000_000}, rows)
+    started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert decodes_to_more(tmp_path / "a", 16 << 30, ["a"])
+    assert time.process_time() - started < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
