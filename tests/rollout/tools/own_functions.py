@@ -1,6 +1,7 @@
 """Functions that a test offers to the policy."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -40,6 +41,12 @@ def leave() -> None:
 def broken() -> None:
     """Fail for no reason of the caller's."""
     raise InfrastructureFailure("the database is gone")
+
+
+def alarmed() -> None:
+    """Set an alarm."""
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def silent(x: int) -> int:

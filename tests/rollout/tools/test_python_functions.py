@@ -107,3 +107,8 @@ asyncio.run(main())
 def test_functions_that_never_end_hold_up_neither_others_nor_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "quick\n"
+
+
+def test_a_function_that_sets_an_alarm_is_told_that_it_runs_outside_the_main_thread() -> None:
+    with pytest.raises(ToolFailure, match="signal only works in main thread"):
+        _called("alarmed")

@@ -1,16 +1,14 @@
 """Whether a call that could be read is one of a tool that there is, with arguments that the tool takes."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.rollout.calls import Attempt, Schemas
+from dagrpo.rollout.calls.bounded_schema import TooMuchWork, faults
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
-    from jsonschema.protocols import Validator
 
 LONGEST_FAULT = 300  # characters of jsonschema's sentence, which quotes the arguments
 
@@ -38,10 +36,8 @@ def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     from jsonschema.exceptions import best_match
 
     try:
-        error: ValidationError | None = best_match(
-            _validator(json.dumps(schema, sort_keys=True)).iter_errors(arguments)
-        )
-    except (RecursionError, ArithmeticError) as failure:  # of a schema that recurs, and of huge numbers
+        error: ValidationError | None = best_match(faults(arguments, schema))
+    except (TooMuchWork, RecursionError, ArithmeticError) as failure:  # of a schema that recurs, and of huge numbers
         return f"The arguments cannot be checked ({type(failure).__name__})."
     except Exception:  # noqa: BLE001  # the border to a schema of other people's: a type or a reference that is none
         return ""
@@ -50,12 +46,3 @@ def fault_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     place = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
     where = f" at {place.removeprefix('.')}" if place else ""
     return f"The arguments are wrong{where}: {error.message[:LONGEST_FAULT]}."
-
-
-@lru_cache(maxsize=1024)
-def _validator(schema: str) -> "Validator":
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
-    # jsonschema's own registry would fetch what a `$ref` names, from the network and from this machine's files
-    return Draft202012Validator(json.loads(schema), registry=Registry())
