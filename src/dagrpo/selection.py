@@ -6,6 +6,7 @@ Not here: the closure itself, and which kinds of plug-in a stage runs.
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.formats import FORMATS
+from dagrpo.named_code import NamedCode
 from dagrpo.params.schema import Params
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import VERIFIERS
@@ -13,7 +14,7 @@ from dagrpo.rollout.agents import AGENTS
 from dagrpo.rollout.calls.families import CALLS
 from dagrpo.rollout.chat import CHATS
 from dagrpo.rollout.interactions import INTERACTIONS
-from dagrpo.rollout.tools import TOOLS
+from dagrpo.rollout.tools import TOOLS, config_for
 from dagrpo.tasks.registry import TASKS, get_task
 
 MODEL_FORMAT = "huggingface"  # of models/, sft/ and exported/: convert reads it, export writes it
@@ -44,6 +45,16 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
+    }
+
+
+def named_code(params: Params) -> dict[str, list[NamedCode]]:
+    """The user's own code by the kind of plug-in whose parameters name it: of the agent, and of the tasks' tools."""
+    agent, tools = params.rollout.agent, {tool for name in params.experiment.tasks for tool in get_task(name).tools}
+    configs = {name: config_for(name, params.rollout.tools) for name in sorted(tools)}
+    return {
+        "agent": [AGENTS.get(agent.name).code(agent)],
+        "tool": [TOOLS.get(name).code(config) for name, config in configs.items()],
     }
 
 

@@ -28,12 +28,13 @@ WITHOUT_EFFECT = (
 _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 
 
-def code_of(start: str, plugins: Iterable[str] = ()) -> list[str]:
+def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ()) -> list[str]:
     """The files of a stage whose module is `start`: relative to the project where they are inside it, sorted.
 
     `plugins` are the modules that the parameters select; of their own packages, what they import belongs to the stage.
+    `files` are code that is no module.
     """
-    return sorted(_name(file) for file in _files((start, *plugins)))
+    return sorted({_name(file) for file in (*_files((start, *plugins)), *files)})
 
 
 def code_digest(files: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from dagrpo.execution.identity import code_of
 from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, write_json
 from dagrpo.listing import MANIFEST, listed_files
 from dagrpo.params.schema import Params
-from dagrpo.selection import selected_modules
+from dagrpo.selection import named_code, selected_modules
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
@@ -38,7 +38,9 @@ def code_files(params: Params, stage: Stage) -> list[str]:
     """The files of a stage's code, as the parameters select it."""
     selected = selected_modules(params)
     plugins = [module for kind in stage.selects for module in selected[kind]]
-    return code_of(stage.work.__module__, plugins)
+    own = [code for kind in stage.selects for code in named_code(params).get(kind, ())]
+    modules = [module for code in own for module in code.modules]
+    return code_of(stage.work.__module__, [*plugins, *modules], [file for code in own for file in code.files])
 
 
 def job_file(params: Params, stage: Stage) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import Field
 
+from dagrpo.named_code import NamedCode, no_named_code
 from dagrpo.params.base import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
@@ -94,6 +95,7 @@ class AgentKind(Generic[ConfigType]):
     open: Callable[[ConfigType, AgentContext], AbstractAsyncContextManager[Agent]]  # UserError: it cannot run here
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
     check: Callable[[ConfigType], None] = _nothing_to_check
+    code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its attempts depend on
 
 
 AGENTS: Plugins[AgentKind[Any]] = Plugins(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.errors import Terminated, UserError
+from dagrpo.named_code import NamedCode
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.toolbox.described import described
 from dagrpo.rollout.toolbox.own_code import answer_of, imported, result_of
@@ -127,4 +128,6 @@ def _check(config: Config) -> None:
     methods_of(config.environment)
 
 
-AGENT = AgentKind(config=Config, open=open_environment, check=_check)
+AGENT = AgentKind(
+    config=Config, open=open_environment, check=_check, code=lambda config: NamedCode.at([config.environment])
+)

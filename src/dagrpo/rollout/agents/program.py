@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
+from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Texts
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
@@ -113,4 +114,4 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
         yield ProgramAgent(config, context, gateway, served)
 
 
-AGENT = AgentKind(config=Config, open=open_program)
+AGENT = AgentKind(config=Config, open=open_program, code=lambda config: NamedCode.of_command(config.command))

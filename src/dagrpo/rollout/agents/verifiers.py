@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Unchecked
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
@@ -103,4 +104,4 @@ async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator
         yield VerifiersAgent(config, gateway, worker)
 
 
-AGENT = AgentKind(config=Config, open=open_verifiers)
+AGENT = AgentKind(config=Config, open=open_verifiers, code=lambda config: NamedCode.at([config.taskset]))

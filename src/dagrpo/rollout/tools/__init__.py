@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from dagrpo.named_code import NamedCode, no_named_code
 from dagrpo.params.base import Section
 from dagrpo.plugins import Plugins
 from dagrpo.records import Example
@@ -122,6 +123,7 @@ class Tool(Generic[ConfigType]):
     open: Callable[[ConfigType, ToolPlace], AbstractAsyncContextManager[OpenTool]]
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
     check: Callable[[ConfigType], None] = _nothing_to_check
+    code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its results depend on
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
     # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
+from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Seconds, Texts
 from dagrpo.rollout.toolbox.mcp_connection import Address, Connection, offered
 from dagrpo.rollout.tools import (
@@ -66,4 +67,10 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
         yield McpTool(connection)
 
 
-TOOL = Tool(config=Config, functions=_functions, open=_open, repeatable=lambda config: False)
+TOOL = Tool(
+    config=Config,
+    functions=_functions,
+    code=lambda config: NamedCode.of_command(config.command),
+    open=_open,
+    repeatable=lambda config: False,
+)

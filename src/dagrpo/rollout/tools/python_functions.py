@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field, validate_call
 
 from dagrpo.errors import UserError
+from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Texts
 from dagrpo.rollout.toolbox.described import described
 from dagrpo.rollout.toolbox.own_code import answer_of, imported
@@ -67,6 +68,7 @@ TOOL = Tool(
     config=Config,
     functions=_functions,
     check=_check,
+    code=lambda config: NamedCode.at(config.functions),
     open=lambda config, place: nullcontext(PythonFunctions(functions_at(config.functions))),
     repeatable=lambda config: config.repeatable,
 )
