@@ -75,7 +75,7 @@ def _flip_a_byte_of_the_weights(state: Path) -> None:
         (_flip_a_byte_of_the_weights, "safetensors is changed (its sha256"),
         (lambda state: (state / "metrics/step_00001.json").unlink(), "step_00001.json is missing"),
         (lambda state: (state / "metrics/step_00002.json").write_text("{}"), "step_00002.json is damaged"),
-        (lambda state: (state / "rollouts/step_00001.parquet").write_bytes(b"PAR1"), "parquet has 4 bytes, and"),
+        (lambda state: (state / "rollouts/step_00001.parquet").write_bytes(b"PAR1"), "parquet is truncated (4 bytes"),
     ],
 )
 def test_what_was_damaged_before_a_run_goes_on_is_made_again_and_told(

@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -74,24 +75,12 @@ def test_what_was_made_is_noted_to_be_recorded_anew_of_every_experiment_and_of_n
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_accepted_or_refused_in_a_sentence(content: bytes) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dagrpo.workflow.dvc_lock.PATH", _Content(content))
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.chdir(folder)
+        Path("dvc.lock").write_bytes(content)
         sentence = refusal(require_readable_lock)
         assert len(sentence) < 500
         assert "\n" not in sentence
-
-
-class _Content:
-    """In the place of the file."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def read_bytes(self) -> bytes:
-        return self._content
-
-    def __str__(self) -> str:
-        return "dvc.lock"
 
 
 @pytest.mark.dag

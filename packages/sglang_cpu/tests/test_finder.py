@@ -2,6 +2,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import sysconfig
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -34,7 +35,9 @@ def stub(name: str) -> ModuleType:
 
 
 def test_the_installed_package_is_the_one_in_the_repository() -> None:
-    files = importlib.metadata.files("dagrpo-sglang-cpu") or []
+    site_packages = sysconfig.get_path("purelib")  # there alone: other tests put folders on sys.path
+    (package,) = importlib.metadata.distributions(name="dagrpo-sglang-cpu", path=[site_packages])
+    files = package.files or []
     installed = {str(file): Path(str(file.locate())) for file in files if file.suffix in (".py", ".pth")}
     source = {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*") if path.suffix in (".py", ".pth")}
     assert installed.keys() == source.keys()
