@@ -29,6 +29,7 @@ StopReason = Literal[
     "program_failed",  # the agent's program died, or never ended its attempt
     "excluded",  # something broke that the policy has no part in
 ]
+BROKEN: tuple[StopReason, ...] = ("excluded", "program_failed")  # ends of an attempt that went wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.rollout import conversations as made
 
+from dagrpo.evaluation.conversations import about_conversations
 from dagrpo.evaluation.scoring import metrics_to_log, rows_to_show, score
 from dagrpo.files import write_parquet
 from dagrpo.params.evaluation import Scoring
@@ -54,6 +55,21 @@ def test_single_turns_without_calls_are_described_as_before(tmp_path: Path) -> N
     _, summary = score(write(tmp_path, [made.alone(0, -1), made.alone(0, 0)]), SCORING)
     assert "conversations" not in summary
     assert not any("turns" in name for name in metrics_to_log(summary))
+
+
+@pytest.mark.parametrize("stop_reason", ["program_failed", "excluded"])
+def test_single_turns_of_which_one_went_wrong_are_told_with_their_ends(tmp_path: Path, stop_reason: str) -> None:
+    failed = made.alone(0, 0) | {"stop_reason": stop_reason, "fault": "dead"}
+    _, summary = score(write(tmp_path, [made.alone(0, -1), failed]), SCORING)
+    shown = dict(rows_to_show(summary))
+    assert (shown["ends, greedy"], shown["ends, sampled"]) == ("answered 100.0%", f"{stop_reason} 100.0%")
+    assert shown["excluded attempts, sampled"] == ("1.000" if stop_reason == "excluded" else "0.000")
+
+
+def test_what_another_agent_than_our_own_loop_made_is_always_told() -> None:
+    completions = made.table([made.alone(0, -1), made.alone(0, 0)])
+    assert about_conversations(completions, always=False) == []
+    assert dict(about_conversations(completions, always=True))["ends, sampled"] == "answered 100.0%"
 
 
 def test_the_numbers_are_logged_and_shown(completions: Path) -> None:

@@ -1,5 +1,6 @@
 """Sampling a test split: what is asked for, what is refused, and one run on the real server."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,15 @@ def test_each_problem_is_attempted_once_greedily_and_k_times_with_seeds_of_their
     greedy, sampled = requests[:2]
     assert (greedy.temperature, greedy.top_p, greedy.top_k) == (0.0, 1.0, -1)
     assert (sampled.temperature, sampled.top_p, sampled.top_k, sampled.max_new_tokens) == (0.7, 1.0, 9, 8)
+
+
+def test_a_program_that_fails_is_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = {"name": "program", "command": [sys.executable, "-c", ""]}
+    requests_of(attempts_of(model, tmp_path, ["1+2"], conversation=Conversation.model_validate({"agent": agent})))
+    told = (
+        "sample arithmetic (seed 5): 3 of 3 attempts ended with program_failed, such as: The program has ended without"
+    )
+    assert told in capsys.readouterr().err
 
 
 def test_base_and_trained_get_the_same_seeds_and_another_run_gets_others(model: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What the conversations of an evaluation were like: turns, calls and how they went, and what ended each attempt.
 
-Says nothing of answers; for a task whose every attempt is one turn without a call there is nothing to say.
+Says nothing of answers; where every attempt of our own loop is one turn without a call that went well, there is nothing to say.
 """
 
 from collections import Counter
@@ -18,13 +18,15 @@ SHARES = ("call_statuses", "stop_reasons")
 Summary = Mapping[str, Mapping[str, Any]]
 
 
-def conversations(attempts: pa.Table) -> dict[str, dict[str, Any]]:
-    """Of a rollout table or a scores table, each quantity by kind of attempt, greedy and sampled; {} without a conversation.
+def conversations(attempts: pa.Table, *, always: bool = False) -> dict[str, dict[str, Any]]:
+    """Of a rollout table or a scores table, each quantity by kind of attempt, greedy and sampled.
+
+    {} without a conversation, unless it is always asked for.
 
     `turns` and `calls` are means per attempt, `called` and `excluded` shares of attempts; `call_statuses` are shares of
     all calls, `stop_reasons` of all attempts.
     """
-    if not has_conversations(attempts):
+    if not (always or has_conversations(attempts)):
         return {}
     rows = attempts.select(["sample_index", "turns", "stop_reason", "calls"]).to_pylist()
     by_kind = {
@@ -36,9 +38,9 @@ def conversations(attempts: pa.Table) -> dict[str, dict[str, Any]]:
     return {name: {kind: each[name] for kind, each in described.items()} for name in (*MEANS, *SHARES)}
 
 
-def about_conversations(completions: pa.Table) -> list[tuple[str, str]]:
-    """Lines for a person on what was sampled; none without a conversation."""
-    return rows_to_show(conversations(completions))
+def about_conversations(completions: pa.Table, *, always: bool) -> list[tuple[str, str]]:
+    """Lines for a person on what was sampled; none without a conversation, unless they are always asked for."""
+    return rows_to_show(conversations(completions, always=always))
 
 
 def _described(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

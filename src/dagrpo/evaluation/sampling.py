@@ -21,6 +21,7 @@ from dagrpo.rollout.collect import collect
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import Surroundings, open_agent
 from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling
@@ -123,7 +124,8 @@ def attempt(
         problem = problems[position]
         return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
 
-    with progress(f"sample {task} (seed {attempts.seeds[1]})", len(problems) * len(sampling.sample_indices)) as bar:
+    what = f"sample {task} (seed {attempts.seeds[1]})"
+    with progress(what, len(problems) * len(sampling.sample_indices)) as bar:
 
         def show(finished: Sequence[Trajectory]) -> None:
             nonlocal tokens
@@ -131,7 +133,9 @@ def attempt(
             bar.advance(len(finished), note=f"{tokens:,} tokens")
 
         with open_agent(attempts.conversation, tokenizer, tools_of(problems), _surroundings(attempts)) as agent:
-            return collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=show)
+            trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=show)
+    FailedPrograms(attempts.agent_folder).warn(what, trajectories)
+    return trajectories
 
 
 def _surroundings(attempts: SplitAttempts) -> Surroundings:

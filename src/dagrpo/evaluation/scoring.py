@@ -71,7 +71,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
 
     With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
     itself: a score lies between its value and that plus the unverifiable rate. `conversations` is there where an attempt
-    called a tool or had several turns; its excluded attempts are part of the unverifiable rate.
+    called a tool, had several turns or went wrong; its excluded attempts are part of the unverifiable rate.
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, read_parquet
-from dagrpo.records import ToolCall
+from dagrpo.records import BROKEN, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
 AGAIN = "run the stage that makes it again"
@@ -157,9 +157,11 @@ def _storable(text: str) -> str:
 
 
 def has_conversations(table: pa.Table) -> bool:
-    """Whether any attempt of a table called a tool, or had more than one turn."""
+    """Whether any attempt of a table called a tool, had more than one turn, or went wrong."""
     calls = pc.sum(pc.list_value_length(table.column("calls"))).as_py()
-    return bool(calls) or (pc.max(table.column("turns")).as_py() or 0) > 1
+    if calls or (pc.max(table.column("turns")).as_py() or 0) > 1:
+        return True
+    return bool(pc.any(pc.is_in(table.column("stop_reason"), pa.array(BROKEN))).as_py())
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -14,6 +14,7 @@ def work(job: Job) -> None:
     from dagrpo.files import sha256_of, write_parquet
     from dagrpo.params.evaluation import Sampling
     from dagrpo.params.rollout import conversation_of
+    from dagrpo.rollout.agents import OWN_LOOP
     from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
@@ -36,7 +37,11 @@ def work(job: Job) -> None:
     job.run.log_metrics({"completions": completions.num_rows})
     shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(completions) else [])]
     job.run.log_table("completions", completions.select(shown))
-    rows = [("completions", f"{completions.num_rows:,}"), *about_conversations(completions)]
+    is_other_agent = attempts.conversation.agent.name != OWN_LOOP
+    rows = [
+        ("completions", f"{completions.num_rows:,}"),
+        *about_conversations(completions, always=is_other_agent),
+    ]
     summary("sample", [*rows, ("file", str(job.output("completions")))])
 
 

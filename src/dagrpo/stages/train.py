@@ -16,6 +16,7 @@ ABOUT_TURNS = {
     "tool/called_fraction": "trajectories with a call",
     "tool/ok_fraction": "calls that went well",
 }
+FAILED = "rollout/stop_program_failed_fraction"
 
 
 def work(job: Job) -> None:
@@ -44,7 +45,7 @@ def work(job: Job) -> None:
     shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
     job.run.log_table("completions_last_step", last_step.select(shown))
     job.run.log_attempts(last_step, job.runtime.traces)
-    summary(f"train, seed {job.seed}", _rows(curve))
+    summary(f"train, seed {job.seed}", rows_to_show(curve))
 
 
 def _run(job: Job) -> "TrainingRun":
@@ -72,7 +73,8 @@ def _run(job: Job) -> "TrainingRun":
     )
 
 
-def _rows(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
+def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
+    """A finished run in lines for a person."""
     last = curve[-min(10, len(curve)) :]
     seconds = sum(value for metrics in curve for name, value in metrics.items() if name.startswith("seconds_"))
     largest = max(metrics["logprob_difference_max"] for metrics in curve)
@@ -80,6 +82,7 @@ def _rows(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
         ("steps", str(len(curve))),
         ("reward, last 10 steps", f"{sum(m['reward_mean'] for m in last) / len(last):.3f}"),
         *_about_turns(last),
+        *_about_programs(curve, last),
         ("largest logprob difference, engine against trainer", f"{largest:.1e}"),
         ("seconds per step", f"{seconds / len(curve):.2f}"),
     ]
@@ -92,6 +95,13 @@ def _about_turns(last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
         for name, label in ABOUT_TURNS.items()
         if all(name in metrics for metrics in last)
     ]
+
+
+def _about_programs(curve: Sequence[Mapping[str, float]], last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
+    """A line on attempts whose program failed, for a run that has had any."""
+    if not any(metrics.get(FAILED) for metrics in curve):
+        return []
+    return [("attempts whose program failed, last 10 steps", f"{sum(m[FAILED] for m in last) / len(last):.1%}")]
 
 
 def needs(runtime: Runtime) -> Needs:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.records import BROKEN
 from dagrpo.rollout.segments import segments
 from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
 from dagrpo.visible import one_line, visible
 
 LONGEST = 10_000  # characters of one text
-BROKEN = ("excluded", "program_failed")  # ends of an attempt that went wrong
 ORDERED_BY = ("reward", "correct")
 SINGLE_TURNS = 2  # traces of a table without conversations: each says little more than its row
 

@@ -22,6 +22,7 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
 from dagrpo.rollout.prompts import Prompts, tools_of, training_problems
 from dagrpo.rollout.trajectory import Problem
@@ -84,6 +85,8 @@ class Trainer:
         self._opener = opener
         self._record = Record(run.state)
         self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
+        self._agent_folder = run.state / "agent"
+        self._failed_programs = FailedPrograms(self._agent_folder)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
         self._policy = load_policy(run.initial, world)
@@ -157,6 +160,8 @@ class Trainer:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             gates.require_calls(called, rollouts.functions, step)
         self._equal_rewards.warn(step)
+        attempts = [each.trajectory for each in rollouts.graded]
+        self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
 
     @contextmanager
@@ -191,7 +196,7 @@ class Trainer:
     def _agent(self) -> AbstractContextManager[OpenAgent]:
         run = self._run
         around = Surroundings(
-            folder=run.state / "agent",
+            folder=self._agent_folder,
             passages=run.passages,
             max_new_tokens=run.rollout.max_new_tokens,
             context_tokens=context_tokens(run.initial, run.runtime.engine),
