@@ -9,19 +9,20 @@ import pytest
 from tests.trainer import runs
 
 from dagrpo.errors import UserError
+from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.stages.train import rows_to_show
 from dagrpo.trainer.run import TrainingRun
 
 SERVE = """
 import json, sys, threading, urllib.request
-FAILS = {"some": lambda attempt: attempt > 0, "all": lambda attempt: True, "none": lambda attempt: False}[sys.argv[1]]
+FAILS = {"some": lambda attempt: attempt > 0, "all": lambda attempt: True}.get(sys.argv[1], lambda attempt: False)
 def work(line):
     request = urllib.request.Request(line["base_url"] + "/chat/completions",
                                      json.dumps({"messages": line["problem"]["messages"]}).encode(),
                                      {"Authorization": "Bearer " + line["api_key"], "Content-Type": "application/json"})
     urllib.request.urlopen(request).read()
-    answer = {"error": "dead"} if FAILS(line["problem"]["attempt"]) else {"reward": 1.0}
+    answer = {"error": "dead"} if FAILS(line["problem"]["attempt"]) else {} if sys.argv[1] == "silent" else {"reward": 1.0}
     print(json.dumps({"id": line["id"], **answer}), flush=True)
 print("ready", file=sys.stderr, flush=True)
 for line in map(json.loads, sys.stdin):
@@ -65,3 +66,11 @@ def test_a_program_that_never_fails_is_no_row_at_the_end(inputs: tuple[Path, Pat
 def test_a_step_in_which_every_attempt_has_failed_stops_the_run(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"step 1: the agent's program failed in every one of 16 attempts: .*dead"):
         runs.execute(_run(inputs, tmp_path, "all"))
+
+
+def test_a_program_that_reports_nothing_has_failed_where_what_it_reports_is_the_reward(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    reward = Reward.model_validate({"components": {"accuracy": {}, "reported": {}}})
+    with pytest.raises(UserError, match=r"failed in every one .*'The program has reported no reward\.' \(16 times\)"):
+        runs.execute(_run(inputs, tmp_path, "silent", reward=reward))

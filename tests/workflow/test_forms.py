@@ -117,6 +117,24 @@ def test_a_reward_for_tool_calls_needs_a_task_with_tools() -> None:
     _check("gsm8k_tool", "gsm8k", reward={"components": {"tool_calls": {"weight": 0.1}}})
 
 
+@pytest.mark.parametrize(
+    ("reward", "key"),
+    [
+        ({"components": {"reported": {}}}, r"reward\.components\.reported"),
+        ({"verifier": "reported"}, r"reward\.verifier"),
+    ],
+)
+def test_a_reward_that_is_reported_needs_an_agent_that_reports(reward: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError, match=rf"^{key} takes .*rollout\.agent tool_agent never reports anything"):
+        _check("arithmetic", "arithmetic", reward=reward)
+    agent = {"name": "program", "command": [sys.executable, "-c", ""]}
+    _check("arithmetic", "arithmetic", reward=reward, rollout={"agent": agent})
+
+
+def test_a_reported_reward_of_no_weight_needs_no_agent_that_reports() -> None:
+    _check("arithmetic", "arithmetic", reward={"components": {"accuracy": {}, "reported": {"weight": 0.0}}})
+
+
 @pytest.mark.parametrize("task", ["geo3k", "geo3k_tool"])
 def test_rollouts_with_images_are_refused(task: str) -> None:
     with pytest.raises(ValueError, match=f"{task} has prompts with images, .* `snakemake prepared`"):

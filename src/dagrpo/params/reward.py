@@ -8,7 +8,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import EXTRACTION, Extractor, Seconds, Section
 from dagrpo.params.plugged import NameOf, Several
 from dagrpo.rewards.components import COMPONENTS, Weighted
-from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 
 _ACCURACY: Any = {"accuracy": {}}
 
@@ -26,6 +26,14 @@ class Reward(Section):
         False,
         description="Control experiment: shuffle the rewards within each step, so that they say nothing; learning must stop.",
     )
+
+    @property
+    def reported_keys(self) -> list[str]:
+        """The keys that take what a program or an environment reports; [] where none does."""
+        verifier = self.verifier != "task" and get_verifier(self.verifier).by_report
+        names = [name for name, config in self.components.items() if config.weight]
+        components = [f"reward.components.{name}" for name in names if COMPONENTS.get(name).needs_report]
+        return [*(["reward.verifier"] if verifier else []), *components]
 
     @model_validator(mode="after")
     def _something_counts(self) -> Self:

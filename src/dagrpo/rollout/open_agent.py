@@ -32,6 +32,7 @@ class Surroundings:
     passages: Path | None  # of the task, for tools that search
     max_new_tokens: int  # of one turn
     context_tokens: int  # that model and engine hold
+    wants_report: bool = False  # whether the reward asks what the attempt's program reports
 
 
 class OpenAgent:
@@ -95,6 +96,7 @@ def open_agent(
         passages=around.passages,
         max_new_tokens=around.max_new_tokens,
         context_tokens=around.context_tokens,
+        wants_report=around.wants_report,
     )
     loop = asyncio.new_event_loop()
     keeper = _Keeper(lambda: kind.open(limits, context))

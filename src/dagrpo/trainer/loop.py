@@ -200,6 +200,7 @@ class Trainer:
             passages=run.passages,
             max_new_tokens=run.rollout.max_new_tokens,
             context_tokens=context_tokens(run.initial, run.runtime.engine),
+            wants_report=bool(run.reward.reported_keys),
         )
         return open_agent(run.rollout, self._tokenizer, tools_of(self._problems), around)
 

@@ -38,6 +38,7 @@ def require_fitting_tasks(params: Params) -> None:
         or [
             *_oracles(params.experiment.evaluate, params.evaluation),
             *_rewards_without_tools(params),
+            *_rewards_without_report(params),
             *_tasksets(params),
             *_agents(params),
             *_tools(params),
@@ -78,6 +79,17 @@ def _rewards_without_tools(params: Params) -> Iterator[str]:
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."
             )
+
+
+def _rewards_without_report(params: Params) -> Iterator[str]:
+    agent = params.rollout.agent.name
+    if AGENTS.get(agent).reports:
+        return
+    for key in params.reward.reported_keys:
+        yield (
+            f"{key} takes what a program or an environment reports, and rollout.agent {agent} never reports anything: take another "
+            "agent (docs/agents.md), or leave this out."
+        )
 
 
 def _agents(params: Params) -> Iterator[str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,29 @@ def test_a_program_that_fails_is_told_in_a_sentence(context: AgentContext, code:
     assert trajectory.stop_reason == "program_failed"
     assert fault in trajectory.fault
     assert all(log.stat().st_size <= 1 << 20 for log in context.folder.glob("*.log"))
+
+
+@pytest.mark.parametrize(
+    ("said", "stop_reason", "fault"),
+    [
+        ('print("done")', "program_failed", "The program has reported no reward."),
+        ('print(json.dumps({"rewards": {}}))', "program_failed", "The program has reported no reward."),
+        ('print(json.dumps({"reward": 0}))', "answered", ""),
+        ("raise SystemExit('no more')", "program_failed", "The program ended with code 1: no more"),
+    ],
+)
+def test_a_program_whose_report_is_wanted_has_failed_without_one(
+    context: AgentContext, said: str, stop_reason: str, fault: str
+) -> None:
+    trajectory = attempt(ASK + f'ask(problem["messages"]); {said}', replace(context, wants_report=True), "3")
+    assert (trajectory.stop_reason, trajectory.fault) == (stop_reason, fault)
+
+
+def test_a_program_whose_turns_are_used_up_need_not_report(context: AgentContext) -> None:
+    code = ASK + 'ask(problem["messages"]); ask(problem["messages"])'
+    session = session_with(ScriptedPolicy("a"), turns=1)
+    (trajectory,) = attempts(code, replace(context, wants_report=True), [session])
+    assert (trajectory.stop_reason, trajectory.fault) == ("max_turns", "")
 
 
 def test_a_limit_of_ours_is_not_the_programs_failure(context: AgentContext) -> None:

@@ -46,6 +46,7 @@ class Component(Generic[ConfigType]):
     function: Callable[[Judged, ConfigType], float]
     check: Callable[[ConfigType, int], None] = _fits  # config, rollout.max_new_tokens -> UserError: they do not fit
     needs_tools: bool = False  # worth nothing on a task without tools, which is refused
+    needs_report: bool = False  # worth nothing with an agent that never reports, which is refused
 
 
 COMPONENTS: Plugins[Component[Any]] = Plugins(

@@ -7,7 +7,7 @@ from dagrpo.rewards.reporting import whole
 
 
 class Config(Weighted):
-    """What a program or an environment reports; 0 when it reports nothing."""
+    """What a program or an environment reports; 0 when it reports nothing of that name."""
 
     name: str = Field(
         "", description='Which of the rewards that are reported; "": the one named reward, else the sum of all.'
@@ -20,4 +20,4 @@ def reported(judged: Judged, config: Config) -> float:
     return rewards.get(config.name, 0.0) if config.name else whole(rewards)
 
 
-COMPONENT = Component(config=Config, function=reported)
+COMPONENT = Component(config=Config, function=reported, needs_report=True)

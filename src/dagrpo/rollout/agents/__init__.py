@@ -69,6 +69,7 @@ class AgentContext:
     passages: Path | None  # passages.parquet of the task, for tools that search
     max_new_tokens: int  # of one turn
     context_tokens: int  # that model and engine hold
+    wants_report: bool = False  # whether the reward is, or has a part, that the attempt's program is to report
 
 
 class Agent(Protocol):
@@ -96,6 +97,7 @@ class AgentKind(Generic[ConfigType]):
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
     check: Callable[[ConfigType], None] = _nothing_to_check
     code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its attempts depend on
+    reports: bool = True  # whether its attempts may say themselves what they are worth
 
 
 AGENTS: Plugins[AgentKind[Any]] = Plugins(

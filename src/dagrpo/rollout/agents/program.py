@@ -54,6 +54,7 @@ class ProgramAgent:
         self._gateway = gateway
         self._service = service
         self._log = context.folder / "program.log"
+        self._wants_report = context.wants_report
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """One attempt, ended by the program or by limits.seconds."""
@@ -64,7 +65,14 @@ class ProgramAgent:
         async def run(access: Access) -> Mapping[str, float]:
             return await (self._served(problem_told, access) if self._service else self._started(problem_told, access))
 
-        return await attempt(self._gateway, session, sample_index, run, seconds=self._config.seconds)
+        return await attempt(
+            self._gateway,
+            session,
+            sample_index,
+            run,
+            seconds=self._config.seconds,
+            wants_report=self._wants_report,
+        )
 
     async def _served(self, problem: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """What the program that serves them all reports. ProgramFailure."""

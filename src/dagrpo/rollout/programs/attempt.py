@@ -31,8 +31,12 @@ async def attempt(
     run: Callable[[Access], Coroutine[Any, Any, Mapping[str, float]]],
     *,
     seconds: float,
+    wants_report: bool = False,
 ) -> Trajectory:
-    """One attempt: `run` has a program make it, and says what that reports. The engine's failure."""
+    """One attempt: `run` has a program make it, and says what that reports. The engine's failure.
+
+    wants_report: a program that reports nothing has failed.
+    """
     fault = ""
     reported: Mapping[str, float] = {}
     async with gateway.admit(session) as access:
@@ -42,6 +46,8 @@ async def attempt(
             fault = f"The program was not done after {seconds:g} seconds (rollout.agent.seconds)."
         except ProgramFailure as failure:
             fault = str(failure)
+        if wants_report and not reported and not fault and access.conversation.session.turns:
+            fault = "The program has reported no reward."
         return _came_to(access, sample_index, fault=fault, reported=reported)
 
 
