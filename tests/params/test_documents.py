@@ -40,6 +40,7 @@ def test_every_plug_in_has_its_place_in_the_page_and_in_the_json_schema() -> Non
     table, schema = documents.table(), json.loads(documents.json_schema())["$defs"]
     assert "| `algorithm.loss.clip_low` | number > 0, <= 1,000 | `0.0003` |" in table
     assert "| `reward.components.overlong.buffer` | integer >= 1, <= 4,194,304 | `4` |" in table
+    assert "| `reward.components.reported.name` | string |" in table
     losses = schema["Algorithm"]["properties"]["loss"]["oneOf"]
     assert [loss["properties"]["name"].get("const") for loss in losses] == ["gspo", "ppo_clip", None]
     assert all(loss["additionalProperties"] is False for loss in losses[:2])

@@ -84,6 +84,16 @@ def test_an_environment_that_is_none_is_refused_before_any_work() -> None:
         _check("arithmetic", "arithmetic", rollout={"agent": {"name": "environment", "environment": "my_lab:Nothing"}})
 
 
+def test_an_environment_that_is_not_named_is_asked_for() -> None:
+    with pytest.raises(UserError, match=r"^rollout\.agent\.environment is empty: name the class, such as my_lab"):
+        _check("arithmetic", "arithmetic", rollout={"agent": {"name": "environment"}})
+
+
+def test_a_program_that_cannot_be_started_is_refused_before_any_work() -> None:
+    with pytest.raises(UserError, match=r"^rollout\.agent\.command: there is no program `pyhton`"):
+        _check("arithmetic", "arithmetic", rollout={"agent": {"name": "program", "command": ["pyhton", "agent.py"]}})
+
+
 @pytest.mark.parametrize(
     ("tools", "function", "told"),
     [

@@ -168,7 +168,7 @@ def _variants(section: type[Section], prefix: str) -> Iterator[str]:
                     info,
                 )
                 for own, info in config.model_fields.items()
-                if own not in Choice.model_fields
+                if not (chosen and own in Choice.model_fields)  # `name` says which it is; a part's own is a key
             ]
             yield from ["", f"### {key}: {plugin}" if chosen else f"### {key}", "", _meaning(config)]
             yield from ["", *HEAD, *rows] if rows else []

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.rollout.agents.test_environment import context_in
 from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with, tokens
 
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.rollout.agents import AGENTS
 from dagrpo.rollout.agents.program import Config, open_program
 from dagrpo.rollout.trajectory import Trajectory
@@ -29,6 +30,14 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     assert (trajectory.fault, trajectory.text) == ("", "3")
     assert trajectory.reported == {"reward": 1.0, "turns": 3.0}
     assert [sample.completion_ids for sample in trajectory.samples] == [tokens("three, I think\x013\x01")]
+
+
+def test_every_block_of_parameters_on_the_page_can_be_read_as_params_yaml_is(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) > 3
+    for block in blocks:
+        (tmp_path / "params.yaml").write_text(block)
+        assert read_yaml(tmp_path / "params.yaml")
 
 
 def test_the_page_tells_of_every_agent() -> None:

@@ -123,7 +123,10 @@ def test_its_environment_has_no_secrets_but_its_own(
         ("pass", "without asking"),
         (ASK + 'ask(problem["messages"]); raise SystemExit("no more")', "code 1: no more"),
         ("import os; os.abort()", "code -6"),
-        (ASK + 'ask(problem["messages"]); print(json.dumps({"reward": "much"}))', "no finite number"),
+        (
+            ASK + 'ask(problem["messages"]); print(json.dumps({"reward": "much"}))',
+            "the reward `reward` as 'much', which is not",
+        ),
         ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "more than 16 MiB"),
         ("import time; time.sleep(1000)", "not done after 1.5 seconds"),
         ("import sys\nwhile True: sys.stderr.write('x' * 65536)", "not done after 1.5 seconds"),
@@ -256,7 +259,7 @@ def test_a_server_that_reports_no_number_is_told_so_at_once(context: AgentContex
     code = SERVE.replace('"reward": len(content)', '"reward": float("nan")')
     trajectory = attempt(code, context, "3", serve=True, seconds=30.0)
     assert trajectory.stop_reason == "program_failed"
-    assert "no finite number" in trajectory.fault
+    assert trajectory.fault == "It reports the reward `reward` as nan, which is not a finite number below 1e30."
 
 
 def test_a_server_that_writes_without_end_is_ended(context: AgentContext) -> None:

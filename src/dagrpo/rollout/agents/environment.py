@@ -109,6 +109,8 @@ class EnvironmentAgent:
 
 def methods_of(path: str) -> tuple[Callable[[], Any], list[ToolFunction]]:
     """The class, and what the policy may call of its objects. UserError: it cannot be imported, or is no environment."""
+    if not path:
+        raise UserError(f"{KEY} is empty: name the class, such as my_lab.envs:Wordle.")
     factory = imported(path, KEY)
     if not inspect.isclass(factory) or not callable(getattr(factory, "reset", None)):
         raise UserError(f"{KEY}: {path} is not a class with a method reset(**row): name one, or add the method.")

@@ -7,7 +7,6 @@ own verifiers say, or the program does. It runs with the rights of this process:
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from dagrpo.errors import UserError
 from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Texts
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
@@ -104,15 +102,12 @@ class ProgramAgent:
 
 @asynccontextmanager
 async def open_program(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
-    """The agent, and the gateway that its program asks. UserError: there is no such program."""
+    """The agent, and the gateway that its program asks. UserError: there is no such program, or script."""
     from dagrpo.rollout.gateway.server import open_gateway
     from dagrpo.rollout.programs.service import service
     from dagrpo.rollout.programs.variables import without_secrets
 
-    if shutil.which(config.command[0]) is None:
-        raise UserError(
-            f"rollout.agent.command: there is no program `{config.command[0]}` that can be started; install it, or give its path."
-        )
+    _check(config)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway())
         served = None
@@ -122,4 +117,12 @@ async def open_program(config: Config, context: AgentContext) -> AsyncIterator[A
         yield ProgramAgent(config, context, gateway, served)
 
 
-AGENT = AgentKind(config=Config, open=open_program, code=lambda config: NamedCode.of_command(config.command))
+def _check(config: Config) -> None:
+    from dagrpo.rollout.programs.command import require_command
+
+    require_command(config.command)
+
+
+AGENT = AgentKind(
+    config=Config, open=open_program, check=_check, code=lambda config: NamedCode.of_command(config.command)
+)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagrpo.rollout.untrusted_json import read_json
+from dagrpo.visible import shown
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80
@@ -48,6 +49,6 @@ def _number(name: str, value: Any) -> float:
         number = math.inf
     if not abs(number) <= LARGEST:
         raise ProgramFailure(
-            f"It reports a reward {name} of {str(value)[:40]!r}, which is no finite number below 1e30."
+            f"It reports the reward `{name}` as {shown(value)}, which is not a finite number below 1e30."
         )
     return number

@@ -1,0 +1,65 @@
+"""Whether a program's command can be started here: asked when params.yaml is read, so that no work is lost to a slip of the pen.
+
+Not here: what happens once it runs (process.py).
+"""
+
+import difflib
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+
+from dagrpo.errors import UserError
+from dagrpo.visible import one_line
+
+KEY = "rollout.agent.command"
+LONGEST = 80  # characters of a word that are shown
+INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|z)?sh|node|perl|ruby|Rscript|julia")
+CODE = ("-c", "-m", "-e")  # what follows is code, or a module's name
+SCRIPT = re.compile(r"[^\s=]*(/|\.py\Z|\.sh\Z)[^\s=]*")
+
+
+def require_command(command: Sequence[str]) -> None:
+    """UserError when there is no such program, or it is an interpreter and there is no such script.
+
+    Of other programs the arguments are their own: a path may be one in a container, or of a file to be written.
+    """
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"{KEY}: there is no program `{one_line(command[0], LONGEST)}` that can be started: {_nearest(command[0])}install it, "
+            "or give its path."
+        )
+    script = _script(command)
+    if script is not None and not os.path.exists(script):
+        raise UserError(
+            f"{KEY}: there is no file `{one_line(script, LONGEST)}` for {one_line(command[0], LONGEST)} to run: give a path that "
+            "counts from the folder in which dagrpo is started."
+        )
+
+
+def _script(command: Sequence[str]) -> str | None:
+    """The script that an interpreter is to run; None where it is no interpreter, or no word is clearly a path."""
+    if not INTERPRETER.fullmatch(os.path.basename(command[0])):
+        return None
+    for argument in command[1:]:
+        if argument in CODE:
+            return None
+        if not argument.startswith("-") and "://" not in argument and SCRIPT.fullmatch(argument):
+            return argument
+    return None
+
+
+def _nearest(name: str) -> str:
+    """Advice on a program of nearly that name; "" where there is none."""
+    near = difflib.get_close_matches(name[:LONGEST], _programs(name[:1]), n=1, cutoff=0.7)
+    return f"the nearest one is `{near[0]}`; correct it, " if near else ""
+
+
+def _programs(first: str) -> set[str]:
+    """What can be started by its name alone and begins with that letter."""
+    names = set()
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        with suppress(OSError):  # PATH may name folders that are not there
+            names |= {name for name in os.listdir(folder or ".") if name.startswith(first)}
+    return {name for name in names if shutil.which(name)}
