@@ -139,7 +139,7 @@ def test_a_process_that_was_killed_while_idle_is_started_again(renderer: Rendere
     assert renderer.render("a", {}, "m") == "a"
 
 
-LONG = "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}done"  # a second or so
+LONG = "{% for i in range(9000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}done"  # a second or more
 
 
 def test_a_process_that_is_killed_at_work_is_no_templates_fault() -> None:
