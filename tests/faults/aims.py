@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE = 60.0  # seconds for the event that an aim waits for; to kill without it would be to kill mostly imports
+PATIENCE = 20.0  # seconds for the event that an aim waits for; to kill without it would be to kill mostly imports
 Stamps = dict[Path, tuple[int, int]]
 
 
@@ -20,7 +20,7 @@ class Aim:
 
 
 AIMS = (
-    Aim(name="at any time", within=16.0),
+    Aim(name="at any time", within=10.0),
     Aim(name="a stage starts", files=("logs/tiny/*.log", "logs/tiny/seed_3/*[!r].log"), within=8.0),
     Aim(name="a server starts", files=("logs/tiny/**/*.server.log",), within=10.0),
     Aim(name="weights reach the server", files=("/dev/shm/dagrpo-weights-*",), within=0.5),

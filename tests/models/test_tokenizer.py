@@ -5,6 +5,7 @@ import string
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -181,3 +182,17 @@ def test_a_function_without_a_text_argument_cannot_be_spelled() -> None:
 def test_a_tool_that_is_not_known_is_refused_with_the_parameter_that_names_it() -> None:
     with pytest.raises(ValidationError, match=r"`hammer` is not a tool.*; correct model\.fresh\.tools, or give"):
         Fresh(tools=["hammer"])
+
+
+def test_calls_of_functions_that_are_no_tools_are_spelled_alike(tmp_path: Path) -> None:
+    make_fresh(tmp_path / "model", Fresh(calls={"move": "direction"}), torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    text = tokenizer.apply_chat_template([_calling("move", direction="up")], tokenize=False)
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode(text))[2:4] == ["u", "p"]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a\nb", '"'])
+def test_a_function_that_no_protocol_could_name_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="calls"):
+        Fresh(calls={name: "direction"})

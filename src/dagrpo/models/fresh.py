@@ -24,7 +24,7 @@ from dagrpo.rollout.tools import ToolFunction, functions_of
 
 def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype) -> Manifest:
     """Write a fresh model. The same shape and seed give the same bytes."""
-    tokenizer = character_tokenizer(shape.max_position_embeddings, spelled_calls(shape.tools))
+    tokenizer = character_tokenizer(shape.max_position_embeddings, [*spelled_calls(shape.tools), *shape.calls.items()])
     config = _config(shape, tokenizer)
     tensors = StateTensors(state_of(_initialised(config, shape.seed).to(dtype)))
     with new_checkpoint(destination, total_bytes(tensors)) as folder:

@@ -9,6 +9,8 @@ from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts
 from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
+
 
 class Fresh(Section):
     seed: Seed = Field(0, description="Seed of the initial weights.")
@@ -26,6 +28,9 @@ class Fresh(Section):
     )
     tools: Texts = Field(
         [], description="Tools whose calls the tokenizer writes with two tokens beside the argument's own."
+    )
+    calls: Annotated[dict[FunctionName, FunctionName], Field(max_length=1000)] = Field(
+        {}, description="The same for other functions, such as those of an environment: function -> its text argument."
     )
 
     @model_validator(mode="after")

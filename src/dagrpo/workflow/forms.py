@@ -82,13 +82,14 @@ def _rewards_without_tools(params: Params) -> Iterator[str]:
 
 
 def _rewards_without_report(params: Params) -> Iterator[str]:
-    agent = params.rollout.agent.name
-    if AGENTS.get(agent).reports:
+    agent = params.rollout.agent
+    kind = AGENTS.get(agent.name)
+    if _raised_by(kind.check, agent) is not None or kind.reports(agent):  # what the check raises is said elsewhere
         return
     for key in params.reward.reported_keys:
         yield (
-            f"{key} takes what a program or an environment reports, and rollout.agent {agent} never reports anything: take another "
-            "agent (docs/agents.md), or leave this out."
+            f"{key} takes what a program or an environment reports, and rollout.agent {agent.name} never reports anything: take an "
+            "agent that does, give an environment a method get_reward or reward_functions (docs/agents.md), or leave this out."
         )
 
 

@@ -1,6 +1,7 @@
 """A class whose public methods are tools, as TRL has it."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, ses
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.agents import AgentContext
-from dagrpo.rollout.agents.environment import Config, open_environment
+from dagrpo.rollout.agents.environment import AGENT, Config, open_environment
 from dagrpo.rollout.trajectory import Trajectory
 
 
@@ -18,8 +19,17 @@ def context_in(folder: Path) -> AgentContext:
     )
 
 
-def attempts(folder: Path, *policies: ScriptedPolicy, environment: str = "Guess") -> list[Trajectory]:
-    config = Config(name="environment", environment=f"tests.rollout.agents.worlds:{environment}")
+WORLDS = "tests.rollout.agents.worlds"
+
+
+def attempts(
+    folder: Path, *policies: ScriptedPolicy, environment: str = "Guess", rewards: Sequence[str] = ()
+) -> list[Trajectory]:
+    config = Config(
+        name="environment",
+        environment=f"{WORLDS}:{environment}",
+        reward_functions=[f"{WORLDS}:{name}" for name in rewards],
+    )
 
     async def run() -> list[Trajectory]:
         async with open_environment(config, context_in(folder)) as agent:
@@ -76,3 +86,56 @@ def test_an_environment_that_breaks_excludes_the_attempt(tmp_path: Path) -> None
 def test_what_is_no_environment_is_refused(tmp_path: Path, environment: str, names: str) -> None:
     with pytest.raises(UserError, match=names):
         attempts(tmp_path, ScriptedPolicy(), environment=environment)
+
+
+def test_reward_functions_are_asked_about_the_object_the_row_and_the_conversation(tmp_path: Path) -> None:
+    policy = ScriptedPolicy('@add{"number": 2}', '@add{"number": 3}', "5")
+    (trajectory,) = attempts(tmp_path, policy, environment="Unrewarded", rewards=["score", "turns", "right_columns"])
+    assert trajectory.reported == {"score": 5.0, "turns": 3.0}  # the third says None: nothing
+
+
+def test_a_reward_function_stands_beside_the_reward_of_the_class(tmp_path: Path) -> None:
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["turns"])
+    assert trajectory.reported == {"environment": 0.0, "turns": 1.0}
+
+
+def test_a_reward_function_that_raises_excludes_the_attempt(tmp_path: Path) -> None:
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["broken"])
+    assert trajectory.excluded
+    assert "broken raised RuntimeError: no score" in trajectory.fault
+
+
+@pytest.mark.parametrize(
+    ("rewards", "told"),
+    [
+        (["two_numbers"], r"two_numbers returns \[1.0, 2.0\] for one attempt: return a list of one finite number"),
+        (["nowhere"], r"rollout\.agent\.reward_functions: .*nowhere` cannot be imported"),
+        (["__name__"], r"reward_functions: .*__name__ is not a function"),
+        (["score", "score"], "two functions are called score: rename one"),
+    ],
+    ids=["two numbers for one attempt", "not there", "no function", "two of one name"],
+)
+def test_a_reward_function_that_cannot_count_is_refused(tmp_path: Path, rewards: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        attempts(tmp_path, ScriptedPolicy("3"), environment="Unrewarded", rewards=rewards)
+
+
+def test_only_a_class_that_says_what_an_attempt_is_worth_reports() -> None:
+    def reports(environment: str, *rewards: str) -> bool:
+        return AGENT.reports(
+            Config(name="environment", environment=f"{WORLDS}:{environment}", reward_functions=list(rewards))
+        )
+
+    assert reports("Guess")
+    assert not reports("Unrewarded")
+    assert reports("Unrewarded", f"{WORLDS}:score")
+
+
+def test_random_numbers_that_all_attempts_share_are_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts(tmp_path, ScriptedPolicy("3"), ScriptedPolicy("3"), environment="Dice")
+    told = capsys.readouterr()
+    assert (told.out + told.err).replace("\n", " ").count("draws random numbers") == 1
+    attempts(tmp_path, ScriptedPolicy("3"), environment="Guess")
+    assert "draws random numbers" not in capsys.readouterr().err

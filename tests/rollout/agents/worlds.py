@@ -1,4 +1,6 @@
-"""An environment class as TRL's documentation has them."""
+"""Environment classes and reward functions as TRL's documentation has them."""
+
+import random
 
 
 class Guess:
@@ -44,3 +46,45 @@ class Broken(Guess):
 class Undescribed(Guess):
     def peek(self) -> str:
         return "3"
+
+
+class Dice(Guess):
+    """Draws from random numbers that all attempts share."""
+
+    def reset(self, **row: object) -> str | None:
+        self.number = random.randint(1, 6)
+        return None
+
+
+class Unrewarded:
+    """As in TRL's examples: a reward function looks into the object."""
+
+    def reset(self, **row: object) -> None:
+        self.score = 0.0
+
+    def add(self, number: int) -> str:
+        """Add to the score."""
+        self.score += number
+        return f"{self.score}"
+
+
+def score(environments: list[Unrewarded], **row: object) -> list[float]:
+    return [environment.score for environment in environments]
+
+
+def turns(prompts: list[object], completions: list[list[dict[str, object]]], **row: object) -> list[float]:
+    assert len(prompts) == len(completions) == 1
+    return [sum(message["role"] == "assistant" for message in completion) for completion in completions]
+
+
+def right_columns(ground_truth: list[str], index: list[int], **row: object) -> list[None]:
+    assert (ground_truth, index) == (["3"], [0])
+    return [None]
+
+
+def two_numbers(environments: list[Unrewarded], **row: object) -> list[float]:
+    return [1.0, 2.0]
+
+
+def broken(environments: list[Unrewarded], **row: object) -> list[float]:
+    raise RuntimeError("no score")

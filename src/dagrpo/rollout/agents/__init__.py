@@ -88,6 +88,10 @@ def _nothing_to_check(config: Limits) -> None:
     pass
 
 
+def _may_report(config: Limits) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind(Generic[ConfigType]):
     """A kind of agent, before anything of it runs."""
@@ -97,7 +101,7 @@ class AgentKind(Generic[ConfigType]):
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
     check: Callable[[ConfigType], None] = _nothing_to_check
     code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its attempts depend on
-    reports: bool = True  # whether its attempts may say themselves what they are worth
+    reports: Callable[[ConfigType], bool] = _may_report  # whether its attempts may say themselves what they are worth
 
 
 AGENTS: Plugins[AgentKind[Any]] = Plugins(

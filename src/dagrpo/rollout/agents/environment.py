@@ -1,8 +1,8 @@
 """environment: a class whose public methods are tools, in the form that TRL made common.
 
 `reset(**row)` begins an episode and may say something to the policy; every other public method is a tool, described by its
-signature and docstring; `get_reward()`, where there is one, says what the episode was worth. One object per attempt, in this
-process, with all its rights.
+signature and docstring; `get_reward()`, where there is one, says what the episode was worth, and so do functions that are
+given the object (reward_functions.py). One object per attempt, in this process, with all its rights.
 """
 
 from __future__ import annotations
@@ -12,30 +12,49 @@ import inspect
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from dagrpo.errors import Terminated, UserError
+from dagrpo.errors import UserError
 from dagrpo.named_code import NamedCode
+from dagrpo.params.base import Texts
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.reward_functions import RewardFunction, reward_functions_of, rewards_by
 from dagrpo.rollout.toolbox.described import described
-from dagrpo.rollout.toolbox.own_code import answer_of, imported, result_of
-from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFunction
+from dagrpo.rollout.toolbox.own_code import answer_of, imported, trusted_result_of
+from dagrpo.rollout.toolbox.shared_random import SharedRandom
+from dagrpo.rollout.tools import CallContext, ToolFunction
 
 if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
 
 KEY = "rollout.agent.environment"
-OWN_METHODS = ("reset", "get_reward")
+GET_REWARD = "get_reward"
+OWN_METHODS = ("reset", GET_REWARD)
 
 
 class Config(Limits):
     """A class whose public methods are tools."""
 
     environment: str = Field("", description="Import path of the class, such as my_lab.envs:Wordle.")
+    reward_functions: Texts = Field(
+        [],
+        description="Import paths of functions, such as my_lab.envs:score, that are called with environments=[the object] and the "
+        "row; what each returns is reported under its name.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What the user's code has for the attempts."""
+
+    factory: Callable[[], Any]  # the class
+    functions: Sequence[ToolFunction]
+    reward_functions: Mapping[str, RewardFunction]
 
 
 class ObjectEpisode:
@@ -43,27 +62,23 @@ class ObjectEpisode:
 
     over = False
 
-    def __init__(self, environment: Any, functions: Sequence[ToolFunction]) -> None:
-        self.functions = functions
+    def __init__(self, environment: Any, offer: Offer, session: Session, random: SharedRandom) -> None:
+        self.functions = offer.functions
         self._environment = environment
+        self._reward_functions = offer.reward_functions
+        self._session = session
+        self._random = random
 
     async def begin(self, problem: Problem) -> str | None:
         """What `reset` says to the row of the problem."""
-        example = problem.example
-        row = {
-            "prompt": [dict(message) for message in example.prompt],
-            "question": example.question,
-            "answer": example.answer,
-            "ground_truth": example.ground_truth,
-            "data_source": example.data_source,
-            "index": example.index,
-        }
-        said = await _trusted(self._environment.reset, row)
+        with self._random.watched():
+            said = await trusted_result_of(self._environment.reset, _row(problem))
         return None if said is None else str(said)
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """What the method returns, a text as it is and anything else as JSON. ToolFailure: what it raised."""
-        return await answer_of(getattr(self._environment, function), arguments)
+        with self._random.watched():
+            return await answer_of(getattr(self._environment, function), arguments)
 
     async def forget(self, trajectory: str) -> None:
         """The object goes with the attempt."""
@@ -72,42 +87,63 @@ class ObjectEpisode:
         """An answer without a call ends the attempt."""
 
     async def rewards(self) -> Mapping[str, float]:
-        """What `get_reward` says, a finite number."""
-        if not hasattr(self._environment, "get_reward"):
+        """What `get_reward` and the reward functions say, finite numbers."""
+        own = await self._own_reward()
+        if not self._reward_functions:
+            return own
+        problem = self._session.problem
+        said = self._session.turns[-1].messages[len(problem.example.prompt) :] if self._session.turns else ()
+        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(problem), said)}
+
+    async def _own_reward(self) -> Mapping[str, float]:
+        if not hasattr(self._environment, GET_REWARD):
             return {}
-        reward = await _trusted(self._environment.get_reward, {})
+        reward = await trusted_result_of(self._environment.get_reward, {})
         if not isinstance(reward, int | float) or not math.isfinite(reward):
             raise UserError(f"{type(self._environment).__name__}.get_reward() is {reward!r}: return a finite number.")
         return {ENVIRONMENT_REWARD: float(reward)}
 
 
-async def _trusted(method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What the policy has no part in."""
-    try:
-        return await result_of(method, arguments)
-    except Terminated:
-        raise
-    except (Exception, SystemExit) as error:  # the border to other people's code
-        raise InfrastructureFailure(f"{method.__qualname__} raised {type(error).__name__}: {error}") from error
+def _row(problem: Problem) -> dict[str, Any]:
+    """What an environment and its reward functions are told of the problem."""
+    example = problem.example
+    return {
+        "prompt": [dict(message) for message in example.prompt],
+        "question": example.question,
+        "answer": example.answer,
+        "ground_truth": example.ground_truth,
+        "data_source": example.data_source,
+        "index": example.index,
+    }
 
 
 class EnvironmentAgent:
     """Plays every attempt in an object of its own."""
 
-    def __init__(self, config: Config, factory: Callable[[], Any], functions: Sequence[ToolFunction]) -> None:
+    def __init__(self, config: Config, offer: Offer) -> None:
         self._config = config
-        self._factory = factory
-        self._functions = functions
+        self._offer = offer
+        self._random = SharedRandom(config.environment)
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
         """One attempt."""
         from dagrpo.rollout.episode import attempt_in
 
-        episode = ObjectEpisode(await asyncio.to_thread(self._factory), self._functions)
+        environment = await asyncio.to_thread(self._offer.factory)
+        episode = ObjectEpisode(environment, self._offer, session, self._random)
         return await attempt_in(episode, self._config, sample_index, session)
 
 
-def methods_of(path: str) -> tuple[Callable[[], Any], list[ToolFunction]]:
+def offer_of(config: Config) -> Offer:
+    """What the user's code has. UserError: some of it cannot be imported, or is no environment."""
+    factory, functions = methods_of(config.environment)
+    rewards = reward_functions_of(config.reward_functions, f"{KEY.rpartition('.')[0]}.reward_functions")
+    if ENVIRONMENT_REWARD in rewards and hasattr(factory, GET_REWARD):
+        raise UserError(f"A reward function is called {ENVIRONMENT_REWARD}, as what get_reward reports: rename it.")
+    return Offer(factory=factory, functions=functions, reward_functions=rewards)
+
+
+def methods_of(path: str) -> tuple[type, list[ToolFunction]]:
     """The class, and what the policy may call of its objects. UserError: it cannot be imported, or is no environment."""
     if not path:
         raise UserError(f"{KEY} is empty: name the class, such as my_lab.envs:Wordle.")
@@ -122,14 +158,21 @@ def methods_of(path: str) -> tuple[Callable[[], Any], list[ToolFunction]]:
 @asynccontextmanager
 async def open_environment(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """The agent. UserError: there is no such environment."""
-    factory, functions = methods_of(config.environment)
-    yield EnvironmentAgent(config, factory, functions)
+    yield EnvironmentAgent(config, offer_of(config))
 
 
 def _check(config: Config) -> None:
-    methods_of(config.environment)
+    offer_of(config)
+
+
+def _reports(config: Config) -> bool:
+    return bool(config.reward_functions) or hasattr(methods_of(config.environment)[0], GET_REWARD)
 
 
 AGENT = AgentKind(
-    config=Config, open=open_environment, check=_check, code=lambda config: NamedCode.at([config.environment])
+    config=Config,
+    open=open_environment,
+    check=_check,
+    code=lambda config: NamedCode.at([config.environment, *config.reward_functions]),
+    reports=_reports,
 )

@@ -49,4 +49,4 @@ async def open_tool_agent(config: Limits, context: AgentContext) -> AsyncIterato
         yield ToolAgent(toolbox, config)
 
 
-AGENT = AgentKind(config=Config, open=open_tool_agent, reports=False)
+AGENT = AgentKind(config=Config, open=open_tool_agent, reports=lambda config: False)

@@ -37,6 +37,16 @@ async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) 
     return await in_thread(function, arguments)
 
 
+async def trusted_result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What a function returns that the policy has no part in. InfrastructureFailure: what it raised."""
+    try:
+        return await result_of(function, arguments)
+    except (InfrastructureFailure, Terminated):
+        raise
+    except (Exception, SystemExit) as error:  # the border to other people's code
+        raise InfrastructureFailure(f"{function.__qualname__} raised {type(error).__name__}: {error}") from error
+
+
 async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
     """The result as the policy is told of it. ToolFailure: what the function raised. InfrastructureFailure: its own."""
     try:

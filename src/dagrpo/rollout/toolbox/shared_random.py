@@ -1,0 +1,51 @@
+"""Random numbers that all attempts of a process share: which attempt gets which depends on who draws first.
+
+Code of the user's own that draws from them makes two runs differ that are otherwise the same, so it is said, once. Not here:
+any other source of chance, such as a clock or a generator that the code seeds from the system.
+"""
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from dagrpo.console import say
+
+logger = logging.getLogger(__name__)
+
+
+class SharedRandom:
+    """Watches the module functions of `random` and `numpy.random` while some code runs."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._has_warned = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """What runs within is the owner's code, at times beside other attempts of the same."""
+        if self._has_warned:
+            yield
+            return
+        before = _state()
+        yield
+        if _state() != before:
+            self._warn()
+
+    def _warn(self) -> None:
+        if self._has_warned:  # by an attempt beside this one
+            return
+        self._has_warned = True
+        sentence = (
+            f"{self._owner} draws random numbers from the module random or numpy.random, which all attempts share: two runs will "
+            "differ. Draw them from random.Random(index), with the index that reset is given."
+        )
+        logger.warning(sentence)
+        say(sentence)
+
+
+def _state() -> tuple[object, ...]:
+    numpy_state = np.random.get_state(legacy=False)["state"]
+    return random.getstate(), numpy_state["key"].tobytes(), numpy_state["pos"]
