@@ -13,7 +13,7 @@ from tests.workflow import clones
 
 SECONDS_TO_END = 180.0  # a stage has a minute to end, and the machine may have other work
 MEMORY = Path("/dev/shm")
-OURS = re.compile(rf"(?:{MEMORY}|{re.escape(tempfile.gettempdir())}/dagrpo-)[^\s/\0]*(?:/[^\s/\0]+)?")
+OURS = re.compile(rf"(?:{MEMORY}/|{re.escape(tempfile.gettempdir())}/dagrpo-)[\w.-]+")
 TOPS = ("data", "models", "results")
 
 
@@ -34,7 +34,7 @@ class Witness:
                 used = [Path(f"/proc/{process.pid}/{told}").read_text() for told in ("cmdline", "environ", "maps")]
             except (psutil.Error, OSError):  # it has just ended
                 continue
-            self._outside |= {_top_of(found) for word in used for found in OURS.findall(word)}
+            self._outside |= {Path(found) for word in used for found in OURS.findall(word)}
 
     def left_outside(self) -> list[str]:
         """What the run has used in memory or in the folder for temporary files, and not removed."""
@@ -54,13 +54,6 @@ class Witness:
             *(f"MLflow shows {name} as RUNNING" for (name,) in running),
             *(f"{name} is not delivered to MLflow" for name in waiting),
         ]
-
-
-def _top_of(path: str) -> Path:
-    """The file or folder right below /dev/shm or the folder for temporary files."""
-    found = Path(path)
-    top = MEMORY if found.is_relative_to(MEMORY) else Path(tempfile.gettempdir())
-    return top / found.relative_to(top).parts[0] if found != top else Path("/nonexistent")
 
 
 def orphans(folder: Path, seconds: float = SECONDS_TO_END) -> list[str]:

@@ -85,7 +85,7 @@ def test_a_run_that_mlflow_lost_or_shows_as_running_is_told(tmp_path: Path) -> N
 
 def test_a_file_in_memory_that_a_process_leaves_is_told(tmp_path: Path) -> None:
     with Path(f"/dev/shm/dagrpo-test-{tmp_path.parent.name}-{tmp_path.name}").open("w") as file:
-        process = _sleeping(tmp_path, "--model-path", file.name)
+        process = _sleeping(tmp_path, "--model-path", file.name, 'print("/dev/shm")')
         witness = Witness(tmp_path)
         witness.look()
         process.kill()
