@@ -287,7 +287,7 @@ def test_a_server_that_is_not_ready_in_time_is_killed(
 ) -> None:
     monkeypatch.setattr("dagrpo.rollout.engine.server.server_command", lambda *args, **kwargs: ["sleep", "100"])
     server = SGLangServer(tiny_model, Engine(start_timeout=1), tmp_path / "server.log")
-    with pytest.raises(ServerError, match=r"not ready after 1 s: raise runtime\.engine\.start_timeout"), server:
+    with pytest.raises(ServerError, match=r"after 1 s; it was still importing its packages: .*start_timeout"), server:
         pass
     wait_until(lambda: not living_in(server.process.pid))
 

@@ -170,8 +170,9 @@ class SGLangServer:
                     raise ServerError(failure)
                 if time.monotonic() > deadline:
                     raise ServerError(
-                        f"The SGLang server was not ready after {self._engine.start_timeout} s: raise "
-                        f"runtime.engine.start_timeout; it last said: {last_line_of(self._log)} (log: {self._log})"
+                        f"The SGLang server was not ready after {self._engine.start_timeout} s; it was still "
+                        f"{phase_in(self._log)}: stop other work on this machine, or raise runtime.engine.start_timeout "
+                        f"(log: {self._log})."
                     )
                 tell(phase_in(self._log))
                 time.sleep(SECONDS_BETWEEN_CHECKS)
