@@ -195,10 +195,15 @@ def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away() -> None:
     _with_pool(use, size=2)
 
 
+def _kill_sandboxes() -> None:
+    """As a system does that is short of memory."""
+    for child in psutil.Process().children():
+        child.kill()
+
+
 def test_a_sandbox_that_is_killed_while_it_waits_is_no_programs_fault() -> None:
     async def use(pool: SandboxPool) -> None:
-        for child in psutil.Process().children():
-            child.kill()
+        _kill_sandboxes()
         results = await asyncio.gather(pool.run("print(1)"), pool.run("print(2)"), pool.session().run("print(3)"))
         assert [(result.status, result.stdout) for result in results] == [("ok", f"{n}\n") for n in (1, 2, 3)]
 
@@ -211,10 +216,37 @@ def test_a_program_whose_sandbox_is_killed_is_run_once_more(kills: int, status: 
         running = asyncio.create_task(pool.run("import time; time.sleep(2); print(1)"))
         for _ in range(kills):
             await asyncio.sleep(1)
-            for child in psutil.Process().children():
-                child.kill()
+            _kill_sandboxes()
         assert (await running).status == status
         assert (await pool.run("print(2)")).stdout == "2\n"
+
+    _with_pool(use, size=1)
+
+
+def test_a_session_whose_sandbox_is_killed_runs_its_first_program_once_more() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        running = asyncio.create_task(session.run("import time; time.sleep(1); x = 1"))
+        await asyncio.sleep(0.5)
+        _kill_sandboxes()
+        assert (await running).status == "ok"
+        assert (await session.run("print(x)")).stdout == "1\n"
+
+    _with_pool(use, size=1)
+
+
+@pytest.mark.parametrize("program", ["print(x)", "import time; time.sleep(1)"])
+def test_a_session_whose_variables_are_lost_from_outside_goes_on_with_no_others(program: str) -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("x = 1")
+        running = asyncio.create_task(session.run(program)) if "sleep" in program else None
+        await asyncio.sleep(0.5)
+        _kill_sandboxes()
+        for attempt in (running or session.run(program), session.run("print(2)")):
+            with pytest.raises(SandboxUnavailable, match="its variables are lost"):
+                await attempt
+        assert (await pool.session().run("print(3)")).stdout == "3\n"
 
     _with_pool(use, size=1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dagrpo_sandbox.bubblewrap import Installation, find_installation
-from dagrpo_sandbox.records import Limits, Result
+from dagrpo_sandbox.records import Limits, Result, SandboxUnavailable
 from dagrpo_sandbox.sandbox import Sandbox
 
 
@@ -151,18 +151,36 @@ class Session:
         self._turns = turns
         self._order = asyncio.Lock()
         self._sandbox: Sandbox | None = None
+        self._is_lost = False
 
     async def run(self, program: str) -> Result:
-        """What comes of the next program. SandboxUnavailable when no sandbox starts any more."""
+        """What comes of the next program. SandboxUnavailable when no sandbox starts any more.
+
+        Once more where the sandbox broke with nothing in it. One that broke with variables in it took them away through no
+        fault of a program: SandboxUnavailable, then and for ever.
+        """
         async with self._order, self._turns:
-            if self._sandbox is None:
-                self._sandbox = await self._pool.take()
-                self._pool.replace()
-            try:
-                return await self._sandbox.run(program, keep=True)
-            finally:
-                if not self._sandbox.usable:
-                    self._drop()
+            held_variables = self._sandbox is not None
+            if not self._is_lost:
+                result, broken = await self._run(program)
+                if broken and not held_variables:
+                    result, broken = await self._run(program)
+                self._is_lost = broken and held_variables
+            if self._is_lost:
+                raise SandboxUnavailable("a sandbox was ended from outside, and its variables are lost")
+            return result
+
+    async def _run(self, program: str) -> tuple[Result, bool]:
+        """(what comes of it, whether the sandbox broke)"""
+        if self._sandbox is None:
+            self._sandbox = await self._pool.take()
+            self._pool.replace()
+        sandbox = self._sandbox
+        try:
+            return await sandbox.run(program, keep=True), sandbox.broken
+        finally:
+            if not sandbox.usable:
+                self._drop()
 
     async def close(self) -> None:
         """Its variables and processes are gone."""
