@@ -18,6 +18,7 @@ from dagrpo.files import read_json, sha256_of
 from dagrpo.params.schema import Params, read_params
 from dagrpo.workflow.agreement import is_by
 from dagrpo.workflow.configuration import PARAMS
+from dagrpo.workflow.dvc_cache import store
 from dagrpo.workflow.dvc_file import CHECK_STAGE
 
 
@@ -109,13 +110,17 @@ def _record(repo: Any, outputs: list[Path]) -> bool:
     from dvc.exceptions import DvcException
 
     stages, recorded = [stage for stage in repo.index.stages if _is_to_record(stage, outputs)], []
+    troubles: dict[str, list[str]] = {}
     for stage in stages:
         try:
             stage.save()
-            stage.commit(relink=False)
+            store(stage)
             recorded.append(stage)
-        except DvcException as error:  # one stage's trouble is not the others'
-            print(f"Not recorded in DVC, the next run tries again: {stage.addressing}: {error}", file=sys.stderr)
+        except (DvcException, UserError) as error:  # one stage's trouble is not the others'
+            troubles.setdefault(str(error), []).append(stage.addressing)
+    for trouble, (first, *others) in troubles.items():
+        told = f"{first} and {len(others)} more" if others else first
+        print(f"Not recorded in DVC, the next run tries again: {told}: {trouble}", file=sys.stderr)
     if recorded:
         recorded[0].dvcfile.dump_stages(recorded, update_pipeline=False)
     return len(recorded) == len(stages)

@@ -1,0 +1,54 @@
+"""What DVC cannot store is not taken for recorded. A limit for the size of files stands for a disk without room."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+MEBIBYTE = 1 << 20
+COMMIT = (
+    "from pathlib import Path; from dagrpo.workflow.recording import _commit_to_dvc; "
+    "print(_commit_to_dvc([Path('made'), Path('small')]))"
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two stages that have run, one with an output of 2 MiB; nothing is recorded yet."""
+    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=tmp_path, check=True, timeout=120)
+    stages = {name: {"cmd": "true", "outs": [name]} for name in ("made", "small")}
+    YAML().dump({"stages": stages}, tmp_path / "dvc.yaml")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/large").write_bytes(os.urandom(2 * MEBIBYTE))
+    (tmp_path / "small").write_text("1")
+    return tmp_path
+
+
+def _commit(folder: Path, most_bytes: int) -> "subprocess.CompletedProcess[str]":
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+
+    command = [sys.executable, "-c", COMMIT]
+    return subprocess.run(command, cwd=folder, preexec_fn=limit, capture_output=True, text=True, timeout=120)
+
+
+def test_an_output_that_the_cache_has_no_room_for_is_not_recorded_and_the_others_are(repository: Path) -> None:
+    done = _commit(repository, MEBIBYTE)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: made: ")
+    assert f"{repository}/.dvc/cache/files/md5: File too large: raise the limit" in told
+    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"small"}
+
+
+def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:
+    _commit(repository, MEBIBYTE)
+    done = _commit(repository, 1 << 30)
+    assert (done.stdout.split(), done.stderr) == (["True"], "")
+    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
+    status = subprocess.run(["dvc", "status"], cwd=repository, capture_output=True, text=True, timeout=120)
+    assert "up to date" in status.stdout
