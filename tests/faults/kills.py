@@ -16,6 +16,9 @@ from tests.workflow import clones
 
 SECONDS_BETWEEN_LOOKS = 0.03
 SECONDS_BETWEEN_WITNESSES = 1.0  # who looks at every process
+DVC_IS_LOCKED = (
+    "Unable to acquire lock"  # by the Snakemake that a killed DVC has started, for as long as that takes to end
+)
 SPARED_WHILE_PLANNING = 0.9  # else many kills would come before any stage has been started
 
 
@@ -46,10 +49,11 @@ class Road:
         while code != 0 and time.monotonic() < deadline:
             before = self._killed
             code = self._once(draw, witness)
-            if code != 0 and self._killed == before:
+            if code != 0 and self._killed == before and DVC_IS_LOCKED not in self._output():
                 self._differs(f"refused without a kill: {said.sentence_in(self.folder, self._output())}")
                 break
-            if draw.random() < 0.5:  # whoever starts it again does so at once, or when all is quiet
+            # Whoever starts it again does so at once, or when all is quiet, as after a refusal.
+            if self._killed == before or draw.random() < 0.5:
                 self._differs(*orphans(self.folder))
         self._end(witness, done=code == 0)
         return self._killed

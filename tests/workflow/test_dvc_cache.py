@@ -45,6 +45,15 @@ def test_an_output_that_the_cache_has_no_room_for_is_not_recorded_and_the_others
     assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"small"}
 
 
+def test_a_full_cache_is_told_once_for_all_stages(repository: Path) -> None:
+    (repository / "small").write_bytes(os.urandom(2 * MEBIBYTE))
+    done = _commit(repository, MEBIBYTE)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: made and 1 more: ")
+    assert not (repository / "dvc.lock").exists()
+
+
 def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:
     _commit(repository, MEBIBYTE)
     done = _commit(repository, 1 << 30)

@@ -19,12 +19,12 @@ TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
 def store(stage: Any) -> None:
     """Put the outputs of DVC's stage into its cache. UserError: the cache does not hold all of them afterwards."""
     with _failures() as failures:
+        stage.save()
         stage.commit(relink=False)
-    outputs = [output for output in stage.outs if output.use_cache]
-    missing = next((output for output in outputs if output.changed_cache()), None)
+    missing = next((output for output in stage.outs if output.use_cache and output.changed_cache()), None)
     if missing is None:
         return
-    cache = Path(missing.cache.path)
+    cache = Path(stage.repo.cache.local.path)
     error = next((failure for failure in failures if isinstance(failure, OSError)), None)
     if error is not None and no_room(error):
         raise UserError(about_room(OSError(error.errno, error.strerror, str(cache))))
@@ -35,12 +35,16 @@ def store(stage: Any) -> None:
 
 @contextmanager
 def _failures() -> Iterator[list[BaseException]]:
-    """What DVC would log, a line and more for each file."""
+    """What DVC would log, a line and more for each file; and a full disk that ends the work."""
     kept = _Kept()
     propagates, TRANSFERS.propagate = TRANSFERS.propagate, False
     TRANSFERS.addHandler(kept)
     try:
         yield kept.errors
+    except OSError as error:
+        if not no_room(error):
+            raise
+        kept.errors.append(error)
     finally:
         TRANSFERS.removeHandler(kept)
         TRANSFERS.propagate = propagates

@@ -113,7 +113,6 @@ def _record(repo: Any, outputs: list[Path]) -> bool:
     troubles: dict[str, list[str]] = {}
     for stage in stages:
         try:
-            stage.save()
             store(stage)
             recorded.append(stage)
         except (DvcException, UserError) as error:  # one stage's trouble is not the others'

@@ -84,10 +84,35 @@ def test_what_processes_have_mapped_of_a_servers_shared_memory_is_noted(tmp_path
     path.write_bytes(b"x" * 4096)
     try:
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-            note(tmp_path, [os.getpid(), 1 << 30])
+            note(tmp_path, os.getpgid(0))
+        note(tmp_path, os.getpgid(0))  # what it has let go of may still be there
         assert (tmp_path / NOTE).read_text() == f"{path}\n"
         remove_noted(tmp_path)
         assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kill_parent", [False, True], ids=["stopped", "parent killed"])
+def test_shared_memory_of_a_server_that_was_never_ready_is_removed_with_it(
+    tmp_path: Path, wait_until: WaitUntil, kill_parent: bool
+) -> None:
+    path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}_{kill_parent}"
+    path.write_bytes(b"x" * 4096)
+    code = (
+        f"import mmap, time; file = open({str(path)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 0); "
+        "print('ready', flush=True); time.sleep(99)"
+    )
+    process = start([sys.executable, "-c", code], tmp_path)
+    try:
+        wait_until(lambda: process.log.read_text() == "ready\n")
+        if kill_parent:
+            os.close(process._lifeline)  # as the kernel does it
+            process._lifeline = -1
+        else:
+            process.stop()
+        wait_until(lambda: not path.exists())
+        wait_until(lambda: not process.scratch.exists())
     finally:
         path.unlink(missing_ok=True)
 

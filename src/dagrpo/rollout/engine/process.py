@@ -13,13 +13,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dagrpo.rollout.engine.shared_memory import remove_noted
+from dagrpo.rollout.engine.shared_memory import note, remove_noted
 
 # The shell becomes the process; the subshell in the background is the watcher.
 WATCHED = """
 exec 3<&0 </dev/null
 (
     read -r _ <&3
+    for maps in /proc/[0-9]*/maps; do
+        read -r status 2>/dev/null <"${maps%maps}stat" || continue
+        set -- ${status##*) }  # state, parent, group
+        test "$3" = $$ && grep -hoE "/dev/shm/(sglang_loads_|sem[.]mp-)[^ ]*" "$maps"
+    done 2>/dev/null >>"$SCRATCH/shared_memory"
     test -f "$SCRATCH/shared_memory" && while read -r name; do rm -f -- "$name"; done <"$SCRATCH/shared_memory"
     rm -rf -- "$SCRATCH"
     kill -KILL 0
@@ -65,6 +70,10 @@ class WatchedProcess:
         """None while it runs; negative: the signal that ended it."""
         return self._process.poll()
 
+    def note_shared_memory(self) -> None:
+        """What the group has there now is removed with it, whatever of the group has ended by then."""
+        note(self.scratch, self.pid)
+
     def kill_group(self) -> None:
         """Kill the process and all that it started, and wait for nothing."""
         with suppress(ProcessLookupError):  # nothing of the group is left
@@ -74,6 +83,7 @@ class WatchedProcess:
         """Kill the group, wait for the process to end, and remove the scratch folder. May be called again."""
         if self._lifeline < 0:
             return
+        self.note_shared_memory()
         self.kill_group()
         self._process.wait(SECONDS_TO_DIE)
         os.close(self._lifeline)

@@ -29,7 +29,7 @@ from dagrpo.rollout.engine.held_folder import held_folder
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.rollout.engine.servable import require_servable
-from dagrpo.rollout.engine.shared_memory import MEMORY, note
+from dagrpo.rollout.engine.shared_memory import MEMORY
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
@@ -109,7 +109,7 @@ class SGLangServer:
                 raise
         self._ready_at = self._log.stat().st_size
         children = psutil.Process(self._process.pid).children(recursive=True)
-        note(self._process.scratch, (self._process.pid, *(child.pid for child in children)))
+        self._process.note_shared_memory()
         workers = {child: child.name() for child in children if child.name().startswith("sglang")}
         threading.Thread(target=self._watch, args=(workers,), name="sglang-watch", daemon=True).start()
         return self
@@ -174,6 +174,7 @@ class SGLangServer:
                         f"{phase_in(self._log)}: stop other work on this machine, or raise runtime.engine.start_timeout "
                         f"(log: {self._log})."
                     )
+                self.process.note_shared_memory()
                 tell(phase_in(self._log))
                 time.sleep(SECONDS_BETWEEN_CHECKS)
             http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise

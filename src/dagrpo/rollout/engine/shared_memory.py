@@ -1,9 +1,10 @@
-"""Names in shared memory that a killed server leaves behind: noted once it is ready, removed when it is gone.
+"""Names in shared memory that a killed server leaves behind: noted while it lives, removed when it is gone.
 
 SGLang and Python's multiprocessing draw these names themselves and remove them on an orderly end only. A server is killed.
 """
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,10 +13,13 @@ NAMES = ("sglang_loads_", "sem.mp-")  # what schedulers tell of their load; sema
 NOTE = "shared_memory"  # a file in the server's scratch folder: a path per line
 
 
-def note(scratch: Path, processes: Iterable[int]) -> None:
-    """Write down what these processes have mapped."""
-    paths = sorted({path for process in processes for path in _mapped(process)})
-    (scratch / NOTE).write_text("".join(f"{path}\n" for path in paths))
+def note(scratch: Path, group: int) -> None:
+    """Write down what the processes of a group have mapped, beside what was noted before."""
+    file = scratch / NOTE
+    noted = set(file.read_text().splitlines()) if file.exists() else set()
+    mapped = {path for process in _members(group) for path in _mapped(process)}
+    if mapped - noted:
+        file.write_text("".join(f"{path}\n" for path in sorted(mapped | noted)))
 
 
 def remove_noted(scratch: Path) -> None:
@@ -25,6 +29,13 @@ def remove_noted(scratch: Path) -> None:
             path = Path(line)
             if path.parent == MEMORY and path.name.startswith(NAMES):
                 path.unlink(missing_ok=True)
+
+
+def _members(group: int) -> Iterator[int]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):  # it has ended
+            if os.getpgid(int(folder.name)) == group:
+                yield int(folder.name)
 
 
 def _mapped(process: int) -> Iterator[str]:
