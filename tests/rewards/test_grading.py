@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
+from dagrpo.evaluation.statistics import majority_correct
 from dagrpo.params.base import Extractor
 from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader, Judgement
@@ -107,3 +108,15 @@ def test_an_unknown_verifier_is_an_error(grader: Grader) -> None:
 def test_lists_of_different_lengths_are_a_mistake(grader: Grader) -> None:
     with pytest.raises(ValueError, match="argument 2 is longer"):
         grader.judge(["#### 18"], ["18", "19"], ["gsm8k"], "strict")
+
+
+def test_attempts_whose_worth_is_reported_vote_with_their_verdicts(grader: Grader) -> None:
+    reports: list[dict[str, float]] = [{"score": 12.0}, {"score": 4.0}, {"score": 0.0}, {}]
+    judged = grader.judge([""] * 4, [""] * 4, ["reported"] * 4, "strict", reports)
+    assert [(each.answer, each.verdict) for each in judged] == [
+        ("right", "right"),
+        ("right", "right"),
+        ("wrong", "wrong"),
+        (None, "missing"),
+    ]
+    assert majority_correct([each.answer for each in judged], [each.verdict == "right" for each in judged]) == 1.0

@@ -59,7 +59,7 @@ class Grader:
         known = {name: get_verifier(name) for name in set(verifiers)}
         for row, (text, truth, name) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
             if known[name].by_report:
-                judged.append(Judgement(answer=None, verdict=verdict_of(reported[row] if reported else {})))
+                judged.append(_by_report(reported[row] if reported else {}))
                 continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
             if verdict is None:
@@ -74,6 +74,12 @@ class Grader:
                 raise UserError(f"row {row}: {no_latex(comparison.ground_truth)}")
             judged[row] = Judgement(answer=comparison.answer, verdict=reply)
         return judged
+
+
+def _by_report(rewards: Mapping[str, float]) -> Judgement:
+    """There is no text to read: the verdict stands for the answer, so that a majority of attempts can be right."""
+    verdict = verdict_of(rewards)
+    return Judgement(answer=None if verdict == "missing" else verdict, verdict=verdict)
 
 
 def _judge_fast(
