@@ -1,5 +1,6 @@
 """An edit to code that parameters name runs the stages that use it again, and no others."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from dagrpo.execution import identity
 from dagrpo.execution.identity import code_digest
+from dagrpo.named_code import NamedCode
 from dagrpo.params.schema import parse
 from dagrpo.stages import all_stages
 from dagrpo.workflow.jobs import code_files
@@ -51,6 +53,18 @@ def test_a_module_that_is_named_is_code_with_what_it_imports() -> None:
 @pytest.mark.parametrize("stage", ["prepare", "sft", "score"])
 def test_stages_that_run_no_agent_do_not_depend_on_it(stage: str) -> None:
     assert _own_code(PROGRAM, stage) == _own_code(ENVIRONMENT, stage) == []
+
+
+def test_words_that_cannot_name_a_file_are_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code on the command line is longer than the name of any file, and a path may lead where nobody may look."""
+    words = ["python", "-c", "print(1);" * 100, "a\0b", "", "/root/of/somebody/else"]
+    assert NamedCode.of_command(words) == NamedCode()
+
+    def refuse(path: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert NamedCode.of_command(["python", "agent.py"]) == NamedCode()
 
 
 def test_an_edit_to_the_program_is_other_code() -> None:

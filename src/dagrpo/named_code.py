@@ -3,6 +3,7 @@
 Not here: finding what a module imports (execution/identity.py), and importing or running any of it.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,9 @@ class NamedCode:
     def of_command(cls, words: Iterable[str]) -> Self:
         """The files of this folder that a command names: its scripts, and what they are told to read."""
         root = Path.cwd()
-        files = (root / word for word in words if word and "\0" not in word)
-        return cls(files=tuple(file for file in files if file.is_file() and file.resolve().is_relative_to(root)))
+        # Not Path.is_file, which raises over a word that is too long for a name, or leads where nobody may look.
+        files = (root / word for word in words if os.path.isfile(word))
+        return cls(files=tuple(file for file in files if file.resolve().is_relative_to(root)))
 
 
 def no_named_code(config: object) -> NamedCode:
