@@ -12,8 +12,8 @@ from dagrpo.rollout.programs.command import require_command
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to start programs in, and a PATH with python, bash and docker."""
-    for name in ("python", "bash", "docker"):
+    """An empty folder to start programs in, and a PATH with python, bash, docker, node and perl."""
+    for name in ("python", "bash", "docker", "node", "perl"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).touch(mode=0o755)
     (tmp_path / "work").mkdir()
@@ -36,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["python", "-u", "-W", "ignore", "not_there.py", "there.py"], "no file `not_there.py`"),
         (["python", "agents/main"], "no file `agents/main`"),
         (["bash", "run.sh"], "no file `run.sh`"),
+        (["node", "-r", "dotenv/config", "agents/main"], "no file `agents/main`"),
     ],
 )
 def test_what_is_not_there_is_named(command: list[str], told: str) -> None:
@@ -53,6 +54,8 @@ def test_what_is_not_there_is_named(command: list[str], told: str) -> None:
         ["python", "-m", "my_lab.agent", "data/x"],
         ["bash", "-lc", "cd lab && ./run.sh"],
         ["python", "-X", "pycache_prefix=/tmp/not-there", "there.py"],
+        ["node", "-r", "dotenv/config", "--import", "tsx/esm", "agent.mjs"],
+        ["perl", "-I", "lib/", "agent.pl"],
         ["docker", "run", "image", "/app/agent.py"],
         ["python", "https://example.org/agent.py"],
     ],

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 from dagrpo.errors import UserError
 from dagrpo.visible import one_line
@@ -17,7 +18,8 @@ KEY = "rollout.agent.command"
 LONGEST = 80  # characters of a word that are shown
 INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|z)?sh|node|perl|ruby|Rscript|julia")
 CODE = ("-c", "-m", "-e")  # what follows is code, or a module's name
-SCRIPT = re.compile(r"[^\s=]*(/|\.py\Z|\.sh\Z)[^\s=]*")
+PATH = re.compile(r"[^\s=]*/[^\s=]*")
+SCRIPT = re.compile(r"[^\s=]+\.(py|sh)")
 
 
 def require_command(command: Sequence[str]) -> None:
@@ -42,10 +44,12 @@ def _script(command: Sequence[str]) -> str | None:
     """The script that an interpreter is to run; None where it is no interpreter, or no word is clearly a path."""
     if not INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
-    for argument in command[1:]:
+    for before, argument in pairwise(command):
         if argument in CODE:
             return None
-        if not argument.startswith("-") and "://" not in argument and SCRIPT.fullmatch(argument):
+        # What follows an option may be its value, such as a module's name: node -r dotenv/config.
+        is_path = SCRIPT.fullmatch(argument) or (PATH.fullmatch(argument) and not before.startswith("-"))
+        if is_path and not argument.startswith("-") and "://" not in argument:
             return argument
     return None
 
