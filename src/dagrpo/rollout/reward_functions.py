@@ -10,6 +10,7 @@ from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.rollout.toolbox.own_code import imported, trusted_result_of
+from dagrpo.visible import shown
 
 RewardFunction = Callable[..., Any]
 
@@ -56,9 +57,19 @@ def _reward(name: str, returned: Any) -> float | None:
     """The one number of a list, whatever kind of list and number it is."""
     try:
         (reward,) = returned
-        number = None if reward is None else float(reward)
+        return None if reward is None else finite(reward)
     except (TypeError, ValueError):
-        number = math.nan
-    if number is not None and not math.isfinite(number):
-        raise UserError(f"{name} returns {returned!r} for one attempt: return a list of one finite number.")
-    return number
+        raise UserError(
+            f"{name} returns {shown(returned)} for one attempt: return a list of one finite number."
+        ) from None
+
+
+def finite(number: Any) -> float:
+    """A number of any kind, such as numpy's. ValueError, TypeError: it is none, or not finite."""
+    try:
+        value = math.nan if isinstance(number, str | bytes) else float(number)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ValueError("it is not a finite number")
+    return value

@@ -105,19 +105,38 @@ def test_a_reward_function_that_raises_excludes_the_attempt(tmp_path: Path) -> N
     assert "broken raised RuntimeError: no score" in trajectory.fault
 
 
+def test_an_object_that_is_a_reward_function_may_raise_too(tmp_path: Path) -> None:
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["judge"])
+    assert trajectory.excluded
+    assert "Judge raised RuntimeError: no score" in trajectory.fault
+
+
 @pytest.mark.parametrize(
     ("rewards", "told"),
     [
         (["two_numbers"], r"two_numbers returns \[1.0, 2.0\] for one attempt: return a list of one finite number"),
+        (["huge"], r"huge returns \[an integer of 1,329 bits\] for one attempt"),
+        (["long"], r"long returns 'x+\.\.\.x+' for one attempt"),
         (["nowhere"], r"rollout\.agent\.reward_functions: .*nowhere` cannot be imported"),
         (["__name__"], r"reward_functions: .*__name__ is not a function"),
         (["score", "score"], "two functions are called score: rename one"),
     ],
-    ids=["two numbers for one attempt", "not there", "no function", "two of one name"],
+    ids=["two numbers for one attempt", "too large", "no number", "not there", "no function", "two of one name"],
 )
 def test_a_reward_function_that_cannot_count_is_refused(tmp_path: Path, rewards: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=told) as refused:
         attempts(tmp_path, ScriptedPolicy("3"), environment="Unrewarded", rewards=rewards)
+    assert len(str(refused.value)) < 500
+
+
+def test_a_reward_of_the_class_that_cannot_count_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Huge\.get_reward\(\) is an integer of 1,329 bits: return a finite number"):
+        attempts(tmp_path, ScriptedPolicy("3"), environment="Huge")
+
+
+def test_a_reward_of_the_class_may_be_any_kind_of_number(tmp_path: Path) -> None:
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), environment="Numpy")
+    assert trajectory.reported == {"environment": 0.5}
 
 
 def test_only_a_class_that_says_what_an_attempt_is_worth_reports() -> None:

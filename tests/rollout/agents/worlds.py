@@ -2,6 +2,8 @@
 
 import random
 
+import numpy as np
+
 
 class Guess:
     """A number is to be guessed."""
@@ -88,3 +90,33 @@ def two_numbers(environments: list[Unrewarded], **row: object) -> list[float]:
 
 def broken(environments: list[Unrewarded], **row: object) -> list[float]:
     raise RuntimeError("no score")
+
+
+class Judge:
+    """A reward function that is an object."""
+
+    def __call__(self, environments: list[Unrewarded], **row: object) -> list[float]:
+        raise RuntimeError("no score")
+
+
+judge = Judge()
+
+
+def huge(environments: list[Unrewarded], **row: object) -> list[int]:
+    return [10**400]
+
+
+def long(environments: list[Unrewarded], **row: object) -> str:
+    return "x" * 10_000
+
+
+class Huge(Guess):
+    def get_reward(self) -> int:
+        return 10**400
+
+
+class Numpy(Guess):
+    """Its reward is a number, and no Python float."""
+
+    def get_reward(self) -> np.float32:  # type: ignore[override]
+        return np.float32(0.5)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ from dagrpo.errors import UserError
 from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Texts
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.reward_functions import RewardFunction, reward_functions_of, rewards_by
+from dagrpo.rollout.reward_functions import RewardFunction, finite, reward_functions_of, rewards_by
 from dagrpo.rollout.toolbox.described import described
 from dagrpo.rollout.toolbox.own_code import answer_of, imported, trusted_result_of
 from dagrpo.rollout.toolbox.shared_random import SharedRandom
 from dagrpo.rollout.tools import CallContext, ToolFunction
+from dagrpo.visible import shown
 
 if TYPE_CHECKING:
     from dagrpo.rollout.session import Session
@@ -99,9 +99,12 @@ class ObjectEpisode:
         if not hasattr(self._environment, GET_REWARD):
             return {}
         reward = await trusted_result_of(self._environment.get_reward, {})
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise UserError(f"{type(self._environment).__name__}.get_reward() is {reward!r}: return a finite number.")
-        return {ENVIRONMENT_REWARD: float(reward)}
+        try:
+            return {ENVIRONMENT_REWARD: finite(reward)}
+        except (TypeError, ValueError):
+            raise UserError(
+                f"{type(self._environment).__name__}.get_reward() is {shown(reward)}: return a finite number."
+            ) from None
 
 
 def _row(problem: Problem) -> dict[str, Any]:

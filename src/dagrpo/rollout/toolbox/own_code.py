@@ -44,7 +44,8 @@ async def trusted_result_of(function: Callable[..., Any], arguments: Mapping[str
     except (InfrastructureFailure, Terminated):
         raise
     except (Exception, SystemExit) as error:  # the border to other people's code
-        raise InfrastructureFailure(f"{function.__qualname__} raised {type(error).__name__}: {error}") from error
+        name = getattr(function, "__qualname__", type(function).__name__)  # an object that can be called has no name
+        raise InfrastructureFailure(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 async def answer_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
