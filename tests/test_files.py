@@ -256,3 +256,11 @@ def test_a_folder_that_cannot_be_written_to_is_told_with_the_name_of_the_file(
     with pytest.raises(PermissionError) as told:
         write_text(tmp_path / "params.yaml", "")
     assert told.value.filename == str(tmp_path / "params.yaml")
+
+
+def test_a_file_in_whose_place_a_folder_stands_is_named_and_not_its_temporary_copy(tmp_path: Path) -> None:
+    (tmp_path / "job.json").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_json(tmp_path / "job.json", {})
+    assert caught.value.filename == str(tmp_path / "job.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]

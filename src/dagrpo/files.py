@@ -92,7 +92,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.chmod(0o644)
             fsync_file(temporary)
-            temporary.replace(path)
+            with _refusals_naming(path):
+                temporary.replace(path)
             fsync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -118,12 +119,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _refusals_naming(path: Path) -> Iterator[None]:
-    """A PermissionError of a temporary name, or a full disk's, as one of the name that the user knows."""
+    """A PermissionError of a temporary name, a full disk's, or that of a folder in its place, as one of the name that the user knows."""
     try:
         with full_disk_naming(path):
             yield
-    except PermissionError as error:
-        raise PermissionError(error.errno, error.strerror, str(path)) from None
+    except (PermissionError, IsADirectoryError) as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
 def replace_folder(new: Path, path: Path) -> None:
