@@ -1,6 +1,7 @@
 """Snakemake refuses bad parameters before any work, in one sentence; good ones may come from anywhere."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
     (folder / "overlay.yaml").write_text("experiment: {name: other, seeds: [1, 2]}")
     plan = clones.run(folder, *DRY_RUN, "--configfile", "params.yaml", "overlay.yaml", "--config", "training__steps=3")
     assert re.search(r"^train +2$", plan, re.MULTILINE)
+
+
+def test_a_file_that_cannot_be_written_while_jobs_are_planned_is_named(folder: Path) -> None:
+    (folder / "params.yaml").write_text(params_yaml(Params()))
+    shutil.rmtree(folder / ".state/jobs", ignore_errors=True)
+    clones.run(folder, *DRY_RUN)
+    (job,) = (folder / ".state/jobs").glob("train-*.json")
+    job.unlink()
+    job.mkdir()
+    try:
+        assert f"{job.relative_to(folder)}: Is a directory: move it away" in _refused(folder)
+    finally:
+        job.rmdir()
 
 
 def test_use_writes_a_preset_and_shows_what_changes(folder: Path) -> None:

@@ -41,27 +41,34 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 params = checked(config)
 experiment = params.experiment
-a_try = try_of(params, read_params(PARAMS))
+a_try = told_by_snakemake(lambda: try_of(params, read_params(PARAMS)))
 FOLDER = a_try.folder
 if is_command():
     # Also the Snakemake that runs one job on another machine: there it is the one above the stage.
     os.environ[STARTED_BY] = name_as_starter()
-if workflow.is_main_process and is_command():
-    told_by_snakemake(lambda: require_current(params))
+
+
+def prepare_plan():
+    """What a command needs before its jobs are planned."""
+    require_current(params)
     if not wants_data_alone():
-        told_by_snakemake(lambda: require_trainable(experiment))
-    told_by_snakemake(lambda: require_own_targets(FOLDER))
+        require_trainable(experiment)
+    require_own_targets(FOLDER)
     if runs_jobs():
-        told_by_snakemake(lambda: hold(FOLDER))
+        hold(FOLDER)
         if not a_try.is_one:
-            told_by_snakemake(require_readable_lock)
+            require_readable_lock()
     # Also before a dry run, whose plan is read from Snakemake's records, and for `dvc status` after it.
     keep_current(params, overridden=a_try.is_one)
     keep_other_experiments()
     if runs_jobs() or not is_run_by_another(FOLDER):
-        told_by_snakemake(lambda: agree(a_try, params))
+        agree(a_try, params)
     if runs_jobs():
         record_left_over(FOLDER)
+
+
+if workflow.is_main_process and is_command():
+    told_by_snakemake(prepare_plan)
 
 SCRIPT = jobs.SCRIPT
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
@@ -88,12 +95,12 @@ CHECKPOINT_OF = {"base": "sft", "trained": "exported"}
 
 def code(stage):
     """The files that the stage's result depends on, beside its data."""
-    return jobs.code_files(params, all_stages()[stage])
+    return told_by_snakemake(lambda: jobs.code_files(params, all_stages()[stage]))
 
 
 def job(stage):
     """The file with the stage's own parameters; its name changes with them."""
-    return jobs.job_file(params, all_stages()[stage])
+    return told_by_snakemake(lambda: jobs.job_file(params, all_stages()[stage]))
 
 
 def needs(stage):
@@ -113,16 +120,23 @@ def memory(stage):
 def arguments(wildcards, input, output):
     """The rest of a stage's command line. Snakemake compares none of it: it follows from the files, or changes no result."""
     seed = ["--seed", wildcards.seed] if "seed" in wildcards.keys() else []
-    overrides = jobs.overrides_file(a_try.overrides) if a_try.is_one else None
     return " ".join(
         [
             *("--experiment", wildcards.experiment),
             *seed,
             *jobs.file_arguments(input.items(), output.items()),
-            *("--runtime", jobs.runtime_file(params)),
-            *(("--overrides", overrides) if overrides else ()),
+            *told_by_snakemake(shared_arguments),
         ]
     )
+
+
+def shared_arguments():
+    """The part of a command line that is the same for all jobs of a run."""
+    overrides = jobs.overrides_file(a_try.overrides) if a_try.is_one else None
+    return [
+        *("--runtime", jobs.runtime_file(params)),
+        *(("--overrides", overrides) if overrides else ()),
+    ]
 
 
 def train_split(wildcards):

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from snakemake.exceptions import WorkflowError
 
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import sentence_of
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.overlay import with_overrides
 from dagrpo.params.schema import Params
@@ -22,11 +23,13 @@ class Refusal(WorkflowError):  # type: ignore[misc]  # Snakemake has no types
 
 
 def told_by_snakemake(ask: Callable[[], T]) -> T:
-    """What `ask` returns; its UserError as a Refusal, with which Snakemake ends."""
+    """What `ask` returns; an error that the user can mend as a Refusal, with which Snakemake ends."""
     try:
         return ask()
-    except UserError as error:
-        sentence = str(error)
+    except (UserError, OSError) as error:
+        sentence = sentence_of(error)
+        if sentence is None:
+            raise
     raise Refusal(sentence)
 
 
