@@ -7,12 +7,11 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dagrpo.execution.environment import PACKAGES, version_of
 from dagrpo.files import sha256_of
 
-PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 GIT_TIMEOUT_SECONDS = 10
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -77,7 +76,7 @@ def _state_and_start(pid: int) -> tuple[str, int]:
 def environment_tags(root: Path) -> dict[str, str]:
     """Tags that say in what a stage ran; what cannot be found out is left out."""
     tags = {"version.python": sys.version.split()[0], "mlflow.user": _user()}
-    tags |= {f"version.{name}": installed for name in PACKAGES if (installed := _version(name))}
+    tags |= {f"version.{name}": installed for name in PACKAGES if (installed := version_of(name))}
     return tags | _lock_tags(root) | _git_tags(root)
 
 
@@ -88,16 +87,9 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _lock_tags(root: Path) -> dict[str, str]:
     """The lock whose torch is the installed one: cpu.lock and gpu.lock never pin the same build."""
-    installed = (_version("torch") or "").partition("+")[0]
+    installed = (version_of("torch") or "").partition("+")[0]
     for name in LOCKS:
         path = root / name
         if path.is_file() and re.search(rf"^torch=={re.escape(installed)}(?![\w.])", path.read_text(), re.MULTILINE):
