@@ -17,10 +17,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_pr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.distributed import RENDEZVOUS
+from dagrpo.loopback import LOOPBACK
 from dagrpo.rollout.engine.held_folder import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # else they listen where the host name points to
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:

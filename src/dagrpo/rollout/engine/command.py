@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.execution.threads import READ_BY_LIBRARIES
+from dagrpo.loopback import LOOPBACK
 from dagrpo.params.runtime import Engine
 
 HOST = "127.0.0.1"
@@ -34,8 +35,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # a health check must not add a request to a batch
-    "GLOO_SOCKET_IFNAME": "lo",  # else they listen where the name of the host points to
-    "NCCL_SOCKET_IFNAME": "lo",
+    **LOOPBACK,
     "NO_PROXY": HOST,
     "no_proxy": HOST,
 }
