@@ -29,17 +29,19 @@ _SECRET_WORD = re.compile(
     r"|(?<=[A-Z]_)PWD$|CONNECTION_?STRING"
 )
 _WITH_PASSWORD = re.compile(r"://[^/\s]+@|://[^\s@]*:\S*@|(?<![a-z])(password|pwd|accountkey)\s*=", re.IGNORECASE)
+_PARAMETER = r"[?&][^\s=&?]{0,64}(?:password|passwd|pwd|token|secret|key)[^\s=&]{0,64}="  # of an address, and secret
 # What stands for the secret is the group `secret`. Each reads a text in time proportional to its length.
 _FORMS = [
     re.compile(form, re.IGNORECASE)
     for form in (
         r"://[^\s/?#@:]{0,256}:(?P<secret>[^\s/?#]{0,4096})@",  # a password
         r"https?://(?P<secret>[^\s/?#@:]{1,4096})@",  # a name without a password may be a token
-        r"[?&][^\s=&?]{0,64}(?:password|passwd|pwd|token|secret|key)[^\s=&?]{0,64}=(?P<secret>[^\s&#'\"]{1,4096})",
+        _PARAMETER + r"(?P<secret>[^\s&#'\"]{1,4096})",
         r"authorization['\"]?\s?[:=]\s?['\"]?(?:basic|bearer)\s(?P<secret>[^\s'\",]{1,4096})",
         r"(?<![a-z&?])(?:password|pwd|accountkey)=(?P<secret>[^\s;&'\"]{1,4096})",
     )
 ]
+_OF_AN_ADDRESS_ALONE = re.compile(_PARAMETER + r"(?P<secret>[^&#]+)", re.IGNORECASE)  # in no quotes
 # In the value of one variable, where a password may have any character.
 _ANY_PASSWORD = re.compile(
     r"://[^\s@:]*:(\S+)@|://([^\s@/]+)@|(?:password|pwd|accountkey)\s*=\s*([^;\s]+)", re.IGNORECASE
@@ -57,6 +59,16 @@ def without_passwords(text: str) -> str:
         for form in _FORMS:
             text = form.sub(_hide, text)
     return text
+
+
+def secret_parameters(address: str) -> list[str]:
+    """The values of an address's parameters that look like secrets, as they are written."""
+    return [found["secret"] for found in _OF_AN_ADDRESS_ALONE.finditer(address)]
+
+
+def without_secret_parameters(address: str) -> str:
+    """The address with those values as `***`; nothing else of it is looked at."""
+    return _OF_AN_ADDRESS_ALONE.sub(_hide, address)
 
 
 def redacted(text: str, secrets: Sequence[str] = ()) -> str:

@@ -83,6 +83,8 @@ def test_a_database_in_place_of_a_folder_is_refused_in_a_sentence(fresh: Path) -
             "postgresql://lab/runs?user=alice&password=***&sslmode=on",
         ),
         ("http://lab?access_token=s3cret", "http://lab?access_token=***"),
+        ("http://lab?token=s3cret'and%20more", "http://lab?token=***"),
+        ("http://lab?x=1&token?=s3cret#end", "http://lab?x=1&token?=***#end"),
         ("sqlite:////runs/all.db", "sqlite:////runs/all.db"),
     ],
 )

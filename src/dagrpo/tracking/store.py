@@ -4,7 +4,6 @@ Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so 
 """
 
 import os
-import re
 import sqlite3
 import urllib.error
 import urllib.request
@@ -19,7 +18,7 @@ from filelock import FileLock
 from dagrpo.addresses import SERVER_SCHEMES, parts_of
 from dagrpo.errors import UserError
 from dagrpo.full_disk import NEARLY_FULL, disk_of, free_on
-from dagrpo.redaction import HIDDEN, redacted
+from dagrpo.redaction import HIDDEN, redacted, secret_parameters, without_secret_parameters
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -29,7 +28,6 @@ DATABASE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
 ANSWER_SECONDS = 10
 CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-_SECRET_QUERY = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|token|secret|key)[^=&]*=)([^&#]+)", re.IGNORECASE)
 DATABASE_REMEDIES = {  # what SQLite says, and what helps
     "locked": "end the program that holds it",
     "readonly": "correct its permissions",
@@ -89,7 +87,7 @@ def _secrets(uri: str) -> set[str]:
     if parts is not None:
         in_address = [parts.password, parts.username if parts.password is None and is_server(uri) else None]
     named = [*in_address, *(os.environ.get(name) for name in CREDENTIALS)]
-    written = {secret for secret in (*named, *(found[2] for found in _SECRET_QUERY.finditer(uri))) if secret}
+    written = {secret for secret in (*named, *secret_parameters(uri)) if secret}
     return written | {unquote(secret) for secret in written}
 
 
@@ -101,7 +99,7 @@ def _with_user(uri: str, user: str) -> str:
     if parts.username is not None:
         host = parts.netloc.rpartition("@")[2]
         uri = parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
-    return _SECRET_QUERY.sub(r"\1***", uri)
+    return without_secret_parameters(uri)
 
 
 def is_server(uri: str) -> bool:
