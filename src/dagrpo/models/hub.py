@@ -29,7 +29,7 @@ def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dty
     """Write a hub model with its weights in `dtype`."""
     download = destination.parent / f".{destination.name}.{revision[:12]}.download"
     _download(repository, revision, download)
-    _require_plain(download, repository)
+    _require_trainable(download, repository)
     tensors = CastTensors(_without_tied_copy(download), dtype)
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
         for path in sorted(download.iterdir()):
@@ -64,7 +64,7 @@ def _download(repository: str, revision: str, folder: Path) -> None:
         snapshot_download(**request)
 
 
-def _require_plain(folder: Path, repository: str) -> None:
+def _require_trainable(folder: Path, repository: str) -> None:
     """Refuse what would need the model's own code, or has no weights to train."""
     require_config(folder)
     config = read_object(folder / CONFIG)

@@ -16,14 +16,14 @@ def read_json(data: bytes | str, *, constants: bool = False) -> Any:
     constants: NaN and Infinity, which are no JSON, are numbers.
     """
     value = _within_limits(lambda: json.loads(data, parse_constant=_constant(constants)))
-    require_plain(value)
+    require_storable(value)
     return value
 
 
 def read_json_values(line: bytes, *, constants: bool = False) -> list[Any]:
     """The values that follow each other on a line. ValueError, as by `read_json`, for the line as a whole."""
     values = _within_limits(lambda: list(_values(line.decode(), json.JSONDecoder(parse_constant=_constant(constants)))))
-    require_plain(values)
+    require_storable(values)
     return values
 
 
@@ -61,7 +61,7 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def require_plain(value: Any) -> None:
+def require_storable(value: Any) -> None:
     """ValueError where a value is nested too deeply, or holds what cannot be written again."""
     waiting = [(value, 1)]
     while waiting:

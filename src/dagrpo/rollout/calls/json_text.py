@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.rollout.untrusted_json import DEEPEST, require_plain
+from dagrpo.rollout.untrusted_json import DEEPEST, require_storable
 
 _SPACES = re.compile(r"[ \t\r\n]*")
 
@@ -42,7 +42,7 @@ def json_at(text: str, start: int) -> tuple[Any, int]:
 
 def _refuse(value: Any) -> None:
     try:
-        require_plain(value)
+        require_storable(value)
     except ValueError as error:
         raise Unreadable(f"The JSON cannot be used: {error}.") from None
 
