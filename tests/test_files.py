@@ -1,6 +1,5 @@
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.namespaces import NAMESPACE, require_mounts
 
 from dagrpo.files import (
     atomic_file,
@@ -115,11 +115,9 @@ except OSError as error:
 
 def test_a_full_disk_leaves_the_old_folder_whole_and_is_refused_before_writing(tmp_path: Path) -> None:
     """A real full disk: a tmpfs of 1 MB in a namespace of its own."""
-    namespace = [shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount"]
-    if not shutil.which("unshare") or subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not allow mount namespaces")
+    require_mounts()
     mount = f"mount -t tmpfs -o size=1m none {tmp_path} && exec {sys.executable} -c '{FULL_DISK}' {tmp_path}"
-    done = subprocess.run([*namespace, "sh", "-c", mount], capture_output=True, text=True, check=False)
+    done = subprocess.run([*NAMESPACE, "sh", "-c", mount], capture_output=True, text=True, check=False)
     assert done.stdout == "refused: True\n", done.stderr
 
 

@@ -3,19 +3,18 @@
 import errno
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.namespaces import NAMESPACE, require_mounts
 
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_json
 from dagrpo.full_disk import about_room, disk_of, full_disk_naming
 from dagrpo.rollout.engine.errors import full_disk_among
 
-NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 WRITERS = """
 import logging, sys
 from pathlib import Path
@@ -59,8 +58,7 @@ print(full_disk_among([disk / "train.server.log"]))
 
 def run_on_a_full_disk(tmp_path: Path) -> "subprocess.CompletedProcess[str]":
     """On a tmpfs of 1 MB."""
-    if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not allow mount namespaces")
+    require_mounts()
     mount = f'mount -t tmpfs -o size=1m none {tmp_path} && exec "$@"'
     command = [*NAMESPACE, "sh", "-c", mount, "sh", sys.executable, "-c", WRITERS, str(tmp_path)]
     return subprocess.run(command, capture_output=True, text=True, check=False)

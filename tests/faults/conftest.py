@@ -1,7 +1,6 @@
 """Two sizes of every hunt for faults; the undisturbed run they are compared with; the table of the faults at the end."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def expected(undisturbed: Path) -> dict[str, str]:
 @pytest.fixture
 def copy(undisturbed: Path, tmp_path: Path) -> Copy:
     """Makes copies of it to break, by name."""
-    return lambda name: shutil.copytree(undisturbed, tmp_path / name, symlinks=True)
+    return lambda name: clones.copied(undisturbed, tmp_path / name)
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def emptied(undisturbed: Path, tmp_path: Path) -> Copy:
 
 def emptied_copy(clone: Path, folder: Path) -> Path:
     """A copy of a clone, with the files alone that git has of it."""
-    shutil.copytree(clone, folder, symlinks=True)
+    clones.copied(clone, folder)
     for command in (["clean", "-fdxq"], ["checkout", "-q", "."]):
         clones.run(folder, "git", *command)
     return folder

@@ -14,16 +14,10 @@ from typing import Any
 
 from tests.faults import said
 from tests.faults.tally import Fault
+from tests.namespaces import NAMESPACE
 from tests.workflow import clones
 
 PLENTY = 1 << 30
-NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
-
-
-def can_be_mounted() -> bool:
-    """Whether this user may have a namespace with mounts of its own."""
-    command = (*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt")
-    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
 def cause(clone: Path, free: int, command: tuple[str, ...], expected: Mapping[str, str]) -> Fault:
@@ -51,7 +45,7 @@ def main(clone: Path, free: int, command: tuple[str, ...]) -> None:
     disk = clone.with_name(f"{clone.name}_disk")
     disk.mkdir(exist_ok=True)
     _mount(disk, PLENTY)
-    folder = shutil.copytree(clone, disk / "clone", symlinks=True)
+    folder = clones.copied(clone, disk / "clone")
     _mount(disk, _used(disk) + free, "remount,")
     (folder / "output.txt").unlink(missing_ok=True)
     said_at = clone.with_name(f"{clone.name}_said.txt")  # the screen is not on the disk that is full

@@ -8,6 +8,7 @@ from tests.faults.conftest import Copy
 from tests.faults.damages import SCORES
 from tests.faults.tally import Tally
 from tests.faults.whole import number_of, only_whole
+from tests.namespaces import require_mounts
 
 pytestmark = [pytest.mark.dag, only_whole]
 ALL_THAT_IS_WRITTEN = 12_000_000  # bytes, generously: with so much room free the run ends well
@@ -16,8 +17,7 @@ ALL_THAT_IS_WRITTEN = 12_000_000  # bytes, generously: with so much room free th
 def test_a_disk_is_full_after_any_number_of_bytes(
     emptied: Copy, expected: dict[str, str], tally: Tally, faults_seed: int
 ) -> None:
-    if not disks.can_be_mounted():
-        pytest.skip("this user may not mount a small file system of their own (unshare --user --mount)")
+    require_mounts()
     draw, clone = random.Random(faults_seed), emptied("clone")
     for _ in range(number_of("DISKS", 20)):
         tally.add(
@@ -29,8 +29,7 @@ def test_a_disk_is_full_after_any_number_of_bytes(
 def test_a_disk_is_full_while_a_score_is_written(
     copy: Copy, expected: dict[str, str], tally: Tally, faults_seed: int
 ) -> None:
-    if not disks.can_be_mounted():
-        pytest.skip("this user may not mount a small file system of their own (unshare --user --mount)")
+    require_mounts()
     clone = copy("clone")
     for name in ("scores.json", "scores.parquet", "scores.provenance.json"):
         (clone / SCORES).with_name(name).unlink()

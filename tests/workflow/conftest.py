@@ -1,7 +1,6 @@
 """The tiny experiment, run to its end once: by Snakemake in one clone, by DVC, on a single core, in another."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
 @pytest.fixture(scope="session")
 def finished(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(a copy of the clone that Snakemake ran in, the clone that `dvc repro` ran in)"""
-    by_snakemake = shutil.copytree(run_by_snakemake, tmp_path_factory.mktemp("by_snakemake") / "clone", symlinks=True)
+    by_snakemake = clones.copied(run_by_snakemake, tmp_path_factory.mktemp("by_snakemake") / "clone")
     by_dvc = clones.clone(tmp_path_factory.mktemp("by_dvc"))
     core = str(min(os.sched_getaffinity(0)))  # on one alone, where --cores all is 1: no byte depends on their number
     clones.run(by_dvc, "taskset", "-c", core, "dvc", "repro", timeout=900)

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ ORDERS = 10
 @pytest.fixture(scope="module")
 def several(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """(a clone in which the experiments have been run to their ends in a random order, the params.yaml of each)"""
-    folder = shutil.copytree(run_by_snakemake, tmp_path_factory.mktemp("several") / "clone", symlinks=True)
+    folder = clones.copied(run_by_snakemake, tmp_path_factory.mktemp("several") / "clone")
     texts = {}
     for name, difference in DIFFERENCES.items():
         values = merged(merged(TINY, {"experiment": {"name": name}}), difference)
