@@ -1,6 +1,7 @@
 """From any file or digest up to the raw data, and down to the scores."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dagrpo.tracking.delivery import settle
 from dagrpo.tracking.runs import stage_run
 
 RAW = "9" * 64
+HIDING = re.compile(r"[\x00-\x09\x0b-\x1f\u200b\u202e]")
 RUN = "results/demo/runs/seed_0"
 STAGES = {  # stage: (seed, inputs, outputs), in the order of the DAG
     "prepare": (None, [], ["data/gsm8k/card.json", "data/gsm8k/train.parquet", "data/gsm8k/test.parquet"]),
@@ -178,6 +180,27 @@ def test_both_trees_are_printed(tree: Path, capsys: pytest.CaptureFixture[str]) 
     line = next(line for line in printed.splitlines() if "train.parquet" in line)
     assert line.split()[-1] == "changed"
     assert "prepare (demo)" in line
+
+
+def test_what_records_say_neither_controls_the_terminal_nor_is_markup(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b[2J\u202e[red]\r\x07\u200b"
+    card = tree / "data/gsm8k/card.json"
+    write_json(card, {"source": f"hub{hostile}", "revision": hostile, "raw": {f"raw{hostile}": f"9{hostile}"}})
+    made = {f"out{hostile}": sha256_of(tree / "models/tiny/manifest.json"), f"between{hostile}": "2" * 64}
+    for name, inputs, outputs in (
+        ("prepare", {f"in{hostile}": "1" * 64}, made | {"data/gsm8k/card.json": sha256_of(card)}),
+        (f"stage{hostile}", {f"between{hostile}": "2" * 64}, {f"last{hostile}": "3" * 64}),
+    ):
+        record = {"stage": name, "experiment": f"lab{hostile}", "key": "k", "inputs": inputs, "outputs": outputs}
+        write_json(tree / f"data/{len(outputs)}/provenance.json", record)
+    for target in ("models/tiny", "data/gsm8k/card.json", "2" * 64):
+        show(target)
+    printed = capsys.readouterr().out
+    assert not HIDING.search(printed)
+    for said in ("hub", "raw", "stage", "lab", "in", "out", "between", "last"):
+        assert f"{said}\\u001b[2J\\u202e[red]\\u000d\\u0007\\u200b" in printed, said
 
 
 def test_a_provenance_file_that_is_not_json_is_named(tree: Path) -> None:
