@@ -1,11 +1,25 @@
 """What a program or an environment reports: rewards by name, and what they say about an attempt as a whole."""
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 from dagrpo.records import Verdict
 
 TOTAL = "reward"  # the name under which a program reports the whole
+LARGEST = 1e30  # as a 32-bit number it can still be stored
 RIGHT = 1.0  # what an attempt is worth, at least, that counts as right
+
+
+def as_reward(value: Any) -> float:
+    """A number of any kind, such as numpy's. ValueError, TypeError: it is not a finite number up to LARGEST."""
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except OverflowError:  # of an integer
+        number = math.inf
+    if not abs(number) <= LARGEST:
+        raise ValueError("the reward is not a finite number below 1e30")
+    return number
 
 
 def whole(rewards: Mapping[str, float]) -> float:

@@ -4,11 +4,11 @@ Each gets lists of one: `prompts`, `completions` (chat messages), `environments`
 returns a list of one number. Not here: TRL's `trainer_state`, `log_extra` and `log_metric`, which it passes as well.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dagrpo.errors import UserError
+from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.toolbox.own_code import imported, trusted_result_of
 from dagrpo.visible import shown
 
@@ -57,19 +57,8 @@ def _reward(name: str, returned: Any) -> float | None:
     """The one number of a list, whatever kind of list and number it is."""
     try:
         (reward,) = returned
-        return None if reward is None else finite(reward)
+        return None if reward is None else as_reward(reward)
     except (TypeError, ValueError):
         raise UserError(
-            f"{name} returns {shown(returned)} for one attempt: return a list of one finite number."
+            f"{name} returns {shown(returned)} for one attempt: return a list of one finite number below 1e30."
         ) from None
-
-
-def finite(number: Any) -> float:
-    """A number of any kind, such as numpy's. ValueError, TypeError: it is none, or not finite."""
-    try:
-        value = math.nan if isinstance(number, str | bytes) else float(number)
-    except OverflowError:
-        value = math.inf
-    if not math.isfinite(value):
-        raise ValueError("it is not a finite number")
-    return value

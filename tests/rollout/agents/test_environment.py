@@ -116,12 +116,21 @@ def test_an_object_that_is_a_reward_function_may_raise_too(tmp_path: Path) -> No
     [
         (["two_numbers"], r"two_numbers returns \[1.0, 2.0\] for one attempt: return a list of one finite number"),
         (["huge"], r"huge returns \[an integer of 1,329 bits\] for one attempt"),
+        (["large"], r"large returns \[1e\+39\] for one attempt"),
         (["long"], r"long returns 'x+\.\.\.x+' for one attempt"),
         (["nowhere"], r"rollout\.agent\.reward_functions: .*nowhere` cannot be imported"),
         (["__name__"], r"reward_functions: .*__name__ is not a function"),
         (["score", "score"], "two functions are called score: rename one"),
     ],
-    ids=["two numbers for one attempt", "too large", "no number", "not there", "no function", "two of one name"],
+    ids=[
+        "two numbers for one attempt",
+        "too many digits",
+        "too large",
+        "no number",
+        "not there",
+        "no function",
+        "two of one name",
+    ],
 )
 def test_a_reward_function_that_cannot_count_is_refused(tmp_path: Path, rewards: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told) as refused:

@@ -99,8 +99,17 @@ def test_each_answer_can_be_an_action(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [None, "[" * 5000, '"text"', '{"type": "observation"}', {"type": "error", "data": {"code": "CAPACITY_REACHED"}}],
-    ids=["hangs up", "brackets", "no object", "no data", "full"],
+    [
+        None,
+        "[" * 5000,
+        '"text"',
+        '{"type": "observation"}',
+        {"type": "error", "data": {"code": "CAPACITY_REACHED"}},
+        observation(10**400),
+        observation(1e39),
+        json.dumps(observation(0.5)).replace("0.5", "1e999"),
+    ],
+    ids=["hangs up", "brackets", "no object", "no data", "full", "too many digits", "too large", "infinite"],
 )
 def test_a_server_that_breaks_excludes_the_attempt(tmp_path: Path, reply: Any) -> None:
     def breaks(sent: dict[str, Any]) -> Any:
@@ -137,6 +146,12 @@ def test_a_server_that_knows_no_tools_is_refused_with_the_way_to_use_it(tmp_path
     refusal = {"type": "error", "data": {"message": "Invalid message", "code": "VALIDATION_ERROR"}}
     with pytest.raises(UserError, match="name their field in rollout"):
         attempt(tmp_path, lambda sent: refusal)
+
+
+@pytest.mark.parametrize("tools", [3, [3], [{}], [{"name": "add", "input_schema": 3}]], ids=str)
+def test_a_server_whose_list_of_tools_is_none_is_refused(tmp_path: Path, tools: Any) -> None:
+    with pytest.raises(UserError, match="the environment's tools cannot be listed"):
+        attempt(tmp_path, lambda sent: observation(tools=tools))
 
 
 def test_a_server_that_is_not_there_or_has_no_tools_is_refused(tmp_path: Path) -> None:

@@ -106,6 +106,10 @@ def huge(environments: list[Unrewarded], **row: object) -> list[int]:
     return [10**400]
 
 
+def large(environments: list[Unrewarded], **row: object) -> list[float]:
+    return [1e39]
+
+
 def long(environments: list[Unrewarded], **row: object) -> str:
     return "x" * 10_000
 

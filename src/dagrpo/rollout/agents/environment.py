@@ -20,8 +20,9 @@ from pydantic import Field
 from dagrpo.errors import UserError
 from dagrpo.named_code import NamedCode
 from dagrpo.params.base import Texts
+from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.reward_functions import RewardFunction, finite, reward_functions_of, rewards_by
+from dagrpo.rollout.reward_functions import RewardFunction, reward_functions_of, rewards_by
 from dagrpo.rollout.toolbox.described import described
 from dagrpo.rollout.toolbox.own_code import answer_of, imported, trusted_result_of
 from dagrpo.rollout.toolbox.shared_random import SharedRandom
@@ -100,10 +101,10 @@ class ObjectEpisode:
             return {}
         reward = await trusted_result_of(self._environment.get_reward, {})
         try:
-            return {ENVIRONMENT_REWARD: finite(reward)}
+            return {ENVIRONMENT_REWARD: as_reward(reward)}
         except (TypeError, ValueError):
             raise UserError(
-                f"{type(self._environment).__name__}.get_reward() is {shown(reward)}: return a finite number."
+                f"{type(self._environment).__name__}.get_reward() is {shown(reward)}: return a finite number below 1e30."
             ) from None
 
 

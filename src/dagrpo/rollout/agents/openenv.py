@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.errors import UserError
+from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
 
@@ -85,9 +86,12 @@ class RemoteEpisode:
         return {ENVIRONMENT_REWARD: self._reward}
 
     async def tools(self) -> list[ToolFunction]:
-        """What the environment offers."""
+        """What the environment offers. InfrastructureFailure: what it says is not a list of tools."""
         observation = await self.exchange("step", {"type": "list_tools"})
-        return [_function(tool) for tool in observation.get("tools") or ()]
+        try:
+            return [_function(tool) for tool in observation.get("tools") or ()]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InfrastructureFailure(f"{self._config.address}: {type(error).__name__}: {error}") from error
 
     async def exchange(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """An observation. ToolFailure: the server refuses the action. A reply that is not waited for is read all the same."""
@@ -130,7 +134,7 @@ class RemoteEpisode:
         if reply["type"] == "error":
             failure = InfrastructureFailure if data.get("code") in BUSY else ToolFailure
             raise failure(f"{self._config.address}: {data.get('message')}")
-        self._reward += float(data.get("reward") or 0.0)
+        self._reward += as_reward(data.get("reward") or 0.0)
         self.over = bool(data.get("done"))
         observation: Mapping[str, Any] = dict(data["observation"])
         return observation

@@ -1,15 +1,14 @@
 """What a program says that its attempt was worth: JSON with `reward`, `rewards` by name, or both."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.untrusted_json import read_json
 from dagrpo.visible import shown
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80
-LARGEST = 1e30  # as a 32-bit number it can still be stored
 
 
 class ProgramFailure(Exception):
@@ -20,7 +19,9 @@ def reported_rewards(report: Mapping[str, Any]) -> dict[str, float]:
     """The rewards by name; `reward` is one more, of that name. ProgramFailure: one of them is no number."""
     rewards = report.get("rewards") or {}
     if not isinstance(rewards, dict) or len(rewards) > MOST_REWARDS:
-        raise ProgramFailure(f"It reports rewards that are no mapping of at most {MOST_REWARDS} names to numbers.")
+        raise ProgramFailure(
+            f"The `rewards` that it reports are not an object of at most {MOST_REWARDS} names with their numbers."
+        )
     if report.get("reward") is not None:
         rewards = {**rewards, "reward": report["reward"]}
     return {_name(name): _number(name, value) for name, value in rewards.items()}
@@ -38,17 +39,16 @@ def report_in(output: bytes) -> dict[str, float]:
 
 def _name(name: str) -> str:
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        raise ProgramFailure(f"It reports a reward named {name[:LONGEST_NAME]!r}, which is no name.")
+        raise ProgramFailure(
+            f"It reports a reward named {shown(name)}: a name has at most {LONGEST_NAME} visible characters."
+        )
     return name
 
 
 def _number(name: str, value: Any) -> float:
     try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not abs(number) <= LARGEST:
+        return as_reward(value)
+    except (TypeError, ValueError):
         raise ProgramFailure(
             f"It reports the reward `{name}` as {shown(value)}, which is not a finite number below 1e30."
-        )
-    return number
+        ) from None
