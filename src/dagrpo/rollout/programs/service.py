@@ -72,8 +72,9 @@ class Service:
         fault = await self._hand_out_all(program) or f"The program has ended: {program.last_complaint()}"
         over.cancel()
         self._program = self._input = None
+        unanswered, self._waiting = self._waiting, {}  # whoever asks from now on asks the next program
         await resources.aclose()
-        for answer in self._waiting.values():
+        for answer in unanswered.values():
             if not answer.done():
                 answer.set_exception(ProgramFailure(fault))
 
