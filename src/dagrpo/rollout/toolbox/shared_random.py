@@ -47,5 +47,5 @@ class SharedRandom:
 
 
 def _state() -> tuple[object, ...]:
-    numpy_state = np.random.get_state(legacy=False)["state"]
-    return random.getstate(), numpy_state["key"].tobytes(), numpy_state["pos"]
+    of_numpy = np.random.get_state(legacy=False)["state"].values()  # of whatever generator numpy was given
+    return random.getstate(), *(part.tobytes() if isinstance(part, np.ndarray) else part for part in of_numpy)
