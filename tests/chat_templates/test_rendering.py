@@ -126,7 +126,7 @@ def test_a_text_beyond_the_limit_is_refused(renderer: Renderer) -> None:
     "template", [None, 3, ["a"], {"default": "a"}, "a" * 1_000_001], ids=lambda value: type(value).__name__
 )
 def test_what_is_no_text_is_no_template(renderer: Renderer, template: object) -> None:
-    with pytest.raises(UserError, match="is no text of at most 1,000,000 characters"):
+    with pytest.raises(UserError, match="must be a text of at most 1,000,000 characters"):
         renderer.render(template, _variables(TALK), "m")
 
 

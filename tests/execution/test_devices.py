@@ -106,5 +106,5 @@ def test_locks_that_others_could_hold_are_refused(place: str, tmp_path: Path, mo
     else:
         locks.mkdir()
         locks.chmod(0o777)
-    with pytest.raises(UserError, match="locks is no folder that only you"), own_devices(1):
+    with pytest.raises(UserError, match="locks must be a folder that you alone"), own_devices(1):
         pass

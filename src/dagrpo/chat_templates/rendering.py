@@ -50,7 +50,7 @@ class Renderer:
         """
         if not isinstance(template, str) or len(template) > LONGEST_TEMPLATE:
             raise UserError(
-                f"the chat template of {name} is no text of at most {LONGEST_TEMPLATE:,} characters: correct it."
+                f"the chat template of {name} must be a text of at most {LONGEST_TEMPLATE:,} characters: correct it."
             )
         with self._lock:
             # Once more: a process that was killed from outside is no template's fault.

@@ -46,7 +46,7 @@ _UNSUPPORTED = (
     "velora_config",
 )
 _ABSENT: tuple[Any, ...] = (None, False, "none", [], {})
-_LARGEST_NUMBER = 1e6  # of a rank or an alpha
+_LARGEST_NUMBER = 1_000_000  # of a rank or an alpha
 _PATTERN_SECONDS = 1.0
 # Other ways to begin (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) take something out of the base, to which the adapter adds.
 _PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
@@ -148,17 +148,18 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _require_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse ranks and alphas that are none, given for all modules or by patterns of their names."""
+    """Refuse ranks and alphas that are not numbers of a sensible size, given for all modules or by patterns of their names."""
     for key, patterns_key in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
         patterns = config.get(patterns_key) or {}
         if not isinstance(patterns, dict):
             raise UserError(
-                f"{path} sets {patterns_key} to {shown(patterns)}, which is no object: save it again with PEFT."
+                f"{path} sets {patterns_key} to {shown(patterns)}, which is not an object of names and numbers: save it again with PEFT."
             )
         for name, value in [(key, config.get(key)), *((f"{patterns_key} {shown(p)}", v) for p, v in patterns.items())]:
             if type(value) not in (int, float) or not 0 < value < _LARGEST_NUMBER:
                 raise UserError(
-                    f"{path} sets {name} to {shown(value)}, which is no rank or alpha: save it again with PEFT."
+                    f"{path} sets {name} to {shown(value)}, which is not a number between 0 and {_LARGEST_NUMBER:,}: "
+                    "save it again with PEFT."
                 )
 
 

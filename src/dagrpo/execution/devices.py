@@ -87,7 +87,9 @@ def _lock_of(device: str) -> Path:
     with suppress(FileExistsError):
         LOCKS.mkdir(mode=0o700)
     if not is_own_folder(LOCKS):
-        raise UserError(f"{LOCKS} is no folder that only you may write to: remove it, or have its owner remove it.")
+        raise UserError(
+            f"{LOCKS} must be a folder that you alone may write to: remove it, or have its owner remove it."
+        )
     return LOCKS / f"{socket.gethostname()}-{device.replace('/', '_')}.lock"
 
 

@@ -12,7 +12,7 @@ REMEDY = "restore it, or leave out --tokens"
 
 
 def decoder(place: Place) -> Decode | None:
-    """Decodes tokens of the run's policy; None where no tokenizer is found. UserError: the file is none."""
+    """Decodes tokens of the run's policy; None where no tokenizer is found. UserError: its file cannot be read."""
     path = tokenizer_file(place)
     if path is None:
         return None
@@ -22,7 +22,7 @@ def decoder(place: Place) -> Decode | None:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # noqa: BLE001  the border to a file of others: its reader in Rust raises nothing more exact
-        raise UserError(f"{path} is no tokenizer ({one_line(str(error), 200)}): {REMEDY}.") from None
+        raise UserError(f"{path} cannot be read as a tokenizer ({one_line(str(error), 200)}): {REMEDY}.") from None
 
     def decode(token_ids: Sequence[int]) -> str:
         return str(tokenizer.decode(list(token_ids), skip_special_tokens=False))

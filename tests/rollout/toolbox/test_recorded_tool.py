@@ -129,7 +129,7 @@ def test_a_line_that_is_no_record_is_passed_over_and_told_of(
     path.write_bytes(line + b"\n" + path.read_bytes())
     assert _told(Clock(first=100), path, *CALLS) == before
     told = " ".join(capsys.readouterr().err.split())
-    assert "clock.jsonl: 1 of 6 recorded results is damaged: what it was is asked for again." in told
+    assert "clock.jsonl: 1 of 6 recorded results is damaged: its call is made again." in told
 
 
 def test_a_call_that_broke_is_not_recorded_and_may_be_made_again(tmp_path: Path) -> None:

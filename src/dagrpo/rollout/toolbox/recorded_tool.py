@@ -123,8 +123,8 @@ class RecordedTool:
 
     def _tell(self, damaged: int, lines: int) -> None:
         if damaged:
-            is_damaged = "is damaged: what it was is" if damaged == 1 else "are damaged: what they were is"
-            sentence = f"{self._path}: {damaged} of {lines} recorded results {is_damaged} asked for again."
+            are_damaged = "is damaged: its call is" if damaged == 1 else "are damaged: their calls are"
+            sentence = f"{self._path}: {damaged} of {lines} recorded results {are_damaged} made again."
             logger.warning(sentence)
             say(sentence)
 
