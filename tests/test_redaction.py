@@ -1,21 +1,24 @@
 """What opens something is not shown, logged or kept."""
 
 import html
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.redaction import RedactingFormatter, redacted, without_passwords
+from dagrpo.redaction import RedactingFormatter, RedactingStream, redacted, without_passwords
 from dagrpo.visible import shown
 
 SECRET = "m4rked-s3cret"
@@ -201,3 +204,14 @@ def test_nothing_that_mlflow_prints_while_a_stage_is_followed_has_a_secret(tmp_p
         check=True,
     )
     assert done.stdout == "MLflow asks with ***\n"
+
+
+def test_what_threads_print_at_the_same_time_is_neither_lost_nor_mixed() -> None:
+    kept = io.StringIO()
+    stream = RedactingStream(kept)
+    printers = [Thread(target=lambda word=word: [stream.write(f"{word}\n") for _ in range(3000)]) for word in "abcd"]
+    for printer in printers:
+        printer.start()
+    for printer in printers:
+        printer.join()
+    assert Counter(kept.getvalue().split("\n")) == {"a": 3000, "b": 3000, "c": 3000, "d": 3000, "": 1}

@@ -107,12 +107,14 @@ class RedactingStream(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._line = ""
+        self._lock = threading.RLock()  # one thread may interrupt itself with a signal
         atexit.register(self._end)
 
     def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            self._stream.write(f"{redacted(line)}\n")
+        with self._lock:
+            *lines, self._line = (self._line + text).split("\n")
+            for line in lines:
+                self._stream.write(f"{redacted(line)}\n")
         return len(text)
 
     def flush(self) -> None:

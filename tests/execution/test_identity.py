@@ -82,3 +82,9 @@ def test_training_depends_on_the_selected_loss_and_verifier_and_on_no_other() ->
     losses = {Path(file).name for file in files if "algorithms/losses/" in file}
     assert losses == {"__init__.py", "ppo_clip.py"}
     assert not any("data_sets" in file or "report/" in file or "megatron" in file for file in files)
+
+
+def test_imports_at_the_end_of_a_long_chain_of_branches_are_found(lab: Path) -> None:
+    chain = "".join(f"elif loss == {number}:\n    pass\n" for number in range(900))
+    (lab / "losses.py").write_text(f"if loss == -1:\n    pass\n{chain}else:\n    from . import helpers\n")
+    assert str(lab / "helpers.py") in code_of("dagrpo.stages.score", ["some_lab.losses"])

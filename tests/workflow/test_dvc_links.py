@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.errors import UserError
 from dagrpo.workflow.dvc_links import FOUND, keep_other_experiments
 
 PIPELINE = """
@@ -40,3 +41,17 @@ def test_a_checkout_leaves_the_outputs_of_another_experiment(
     _dvc("checkout")
     assert Path("results/two/made").exists()
     assert Path("results/one/made").exists() == kept, "without it DVC removes them: then this module can go"
+
+
+def test_a_damaged_database_of_dvc_is_named_with_what_to_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".dvc").mkdir()
+    database = tmp_path / "links/cache.db"
+    database.parent.mkdir()
+    database.write_text("damaged")
+    FOUND.parent.mkdir()
+    FOUND.write_text(str(database))
+    with pytest.raises(UserError, match=r"links/cache.db, .*not a database.*delete .*/links, which DVC makes anew"):
+        keep_other_experiments()

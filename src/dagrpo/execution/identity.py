@@ -75,16 +75,19 @@ def _imports(file: Path, module: str) -> tuple[str, ...]:
 
 def _statements(outer: ast.AST) -> Iterator[ast.AST]:
     """Every statement, at any depth. No expression holds one, and expressions are most of a file."""
-    for field in _OF_STATEMENTS:
-        for inner in getattr(outer, field, ()):
-            yield inner
-            yield from _statements(inner)
+    waiting = [outer]
+    while waiting:  # no recursion: a chain of elif is as deep as it is long
+        around = waiting.pop()
+        for field in _OF_STATEMENTS:
+            inner = getattr(around, field, ())
+            yield from inner
+            waiting += inner
 
 
 def _parsed(file: Path) -> ast.Module:
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except (SyntaxError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{file} is not Python ({error}): correct it.") from None
 
 

@@ -28,8 +28,14 @@ def keep_other_experiments() -> None:
     if database is None:  # whatever cleans DVC's folder takes the trigger, too
         database = _emptied()
         write_text(FOUND, str(database))
-    with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
-        connection.execute(FORGET)
+    try:
+        with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
+            connection.execute(FORGET)
+    except sqlite3.Error as error:
+        raise UserError(
+            f"{database}, where DVC notes what it has put in place, cannot be written ({error}): end the DVC that holds it, or "
+            f"delete {database.parent}, which DVC makes anew."
+        ) from None
 
 
 def _found() -> Path | None:
