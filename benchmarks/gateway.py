@@ -2,12 +2,13 @@
 
     PYTHONPATH=. python benchmarks/gateway.py --trajectories 128 --turns 4 --tokens 64
 
-Processor time, in which other work on the machine does not count. Both have the same conversation with a policy that answers at
-once. The program's side, a client in the same process, is part of the gateway's figure.
+Processor time, in which other work on the machine does not count, and time by the clock. Both have the same conversation with a
+policy that answers at once. The program's side, a client in the same process, is part of the gateway's figure.
 """
 
 import argparse
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -38,22 +39,26 @@ async def _compare(trajectories: int, turns: int, tokens: int, repeats: int) -> 
         direct = await _median(lambda one: _directly(one, turns), sessions, repeats)
         through = await _median(lambda one: _through(gateway, http, one, turns), sessions, repeats)
     made = trajectories * turns
-    print(f"directly            {direct / made * 1e3:8.3f} ms a turn")
-    print(f"through the gateway {through / made * 1e3:8.3f} ms a turn")
-    print(f"ratio               {through / direct:8.1f}")
-    print(f"the gateway's own   {(through - direct) / made * 1e3:8.3f} ms a turn")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for what, first, second in zip(("of the processor", "by the clock"), direct, through, strict=True):
+        print(
+            f"{what:16} directly {first / made * 1e3:6.3f} ms a turn, through the gateway {second / made * 1e3:6.3f} ms "
+            f"({second / first:.1f} times), the gateway's own {(second - first) / made * 1e3:6.3f} ms"
+        )
 
 
 async def _median(
     attempt: Callable[[Session], Awaitable[None]], sessions: Callable[[], list[Session]], repeats: int
-) -> float:
-    seconds = []
+) -> tuple[float, float]:
+    """Seconds of processor time, and by the clock."""
+    processor, clock = [], []
     for _ in range(repeats + 1):  # the first one warms up
         fresh = sessions()
-        start = time.process_time()
+        began, start = time.perf_counter(), time.process_time()
         await asyncio.gather(*map(attempt, fresh))
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds[1:])
+        processor.append(time.process_time() - start)
+        clock.append(time.perf_counter() - began)
+    return statistics.median(processor[1:]), statistics.median(clock[1:])
 
 
 async def _directly(session: Session, turns: int) -> None:
