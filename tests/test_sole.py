@@ -1,5 +1,6 @@
 """One process at a time for a path: also where the lock's files are deleted, and where its first holder was killed."""
 
+import json
 import os
 import shutil
 import signal
@@ -13,13 +14,13 @@ import pytest
 
 from dagrpo import sole
 from dagrpo.errors import UserError
-from dagrpo.sole import alone_with
+from dagrpo.sole import alone_with, noted_holder
 from dagrpo.tracking.environment import Process
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from dagrpo.sole import alone_with
+from dagrpo.sole import alone_with, noted_holder
 with alone_with(Path("out/result.txt"), Path(".state/result.lock")) as held:
     if "child" in sys.argv:
         child = subprocess.Popen(["sleep", "60"], pass_fds=[held])
@@ -118,3 +119,30 @@ def test_a_holder_on_another_machine_is_named_by_its_note(monkeypatch: pytest.Mo
     monkeypatch.setattr(sole, "_name_of", lambda path: f"dagrpo-test-{os.getpid()}")  # its sockets are not seen here
     with pytest.raises(UserError, match=rf"\(process {first.pid} on another-host\): wait"):
         _hold()
+
+
+HOSTILE_PIDS = ("x\0y", "1/../../../tmp", 10**4000, -1, 0, [1], None, True, 1.5)
+
+
+@pytest.mark.parametrize("pid", HOSTILE_PIDS)
+def test_a_note_of_no_process_names_nobody(pid: object) -> None:
+    note = Path("note.json")
+    process = {"pid": pid, "started": 1.0, "host": "here", "boot": ""}
+    note.write_text(json.dumps({"process": process, "command": "snakemake"}))
+    assert noted_holder(note) is None
+
+
+@pytest.mark.parametrize("content", [[], {}, {"process": []}, {"process": {"pid": 1}}, {"process": None, "command": 5}])
+def test_a_note_of_any_form_names_nobody(content: object) -> None:
+    note = Path("note.json")
+    note.write_text(json.dumps(content))
+    assert noted_holder(note) is None
+
+
+def test_whoever_a_note_names_is_told_on_one_line_without_control_characters() -> None:
+    note = Path("note.json")
+    process = {"pid": 7, "started": 1, "host": "else\x1b[2J" * 10_000, "boot": ""}
+    note.write_text(json.dumps({"process": process, "command": "a\u202e\x1b[2J\n" * 100_000}))
+    told = str(noted_holder(note))
+    assert told.isprintable()
+    assert len(told) < 250

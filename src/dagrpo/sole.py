@@ -14,16 +14,20 @@ from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
-from dagrpo.files import read_json, write_json
+from dagrpo.files import read_regular, write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.visible import one_line
 
 SECONDS_TO_WAIT = 60.0  # for one that was told to stop
 SECONDS_BETWEEN_LOOKS = 0.2
 LONGEST_COMMAND = 100
+LONGEST_HOST = 64
+MOST_BYTES_OF_A_NOTE = 1 << 20
+LARGEST_PID = 1 << 22  # of Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +38,20 @@ class Holder:
     command: str
 
     def __str__(self) -> str:
-        where = "" if self.process.is_here else f" on {self.process.host}"
-        return f"`{self.command}` (process {self.process.pid}{where})"
+        where = "" if self.process.is_here else f" on {one_line(self.process.host, LONGEST_HOST)}"
+        return f"`{one_line(self.command, LONGEST_COMMAND)}` (process {self.process.pid}{where})"
+
+
+_NOTED = TypeAdapter(Holder)
+
+
+def noted_holder(note: Path) -> Holder | None:
+    """Whom a note names; None where there is none, or one that says nothing: anybody may have written it."""
+    try:
+        holder = _NOTED.validate_json(read_regular(note, MOST_BYTES_OF_A_NOTE), strict=True)
+    except (OSError, ValidationError):
+        return None
+    return holder if 0 < holder.process.pid <= LARGEST_PID else None
 
 
 @contextmanager
@@ -97,11 +113,9 @@ def _note(lock: Path) -> Path:
 
 def _holder(path: Path, lock: Path) -> str:
     """The one that a note names; where that has gone, or the note has, the one that the system names."""
-    with suppress(UserError, KeyError, TypeError):
-        note = read_json(_note(lock))
-        holder = Holder(process=Process(**note["process"]), command=one_line(str(note["command"]), LONGEST_COMMAND))
-        if not holder.process.is_gone:
-            return str(holder)
+    holder = noted_holder(_note(lock))
+    if holder is not None and not holder.process.is_gone:
+        return str(holder)
     with suppress(psutil.Error, ProcessLookupError):
         for connection in psutil.net_connections("unix"):
             if connection.laddr == f"@{_name_of(path)}" and connection.pid:

@@ -1,6 +1,8 @@
 """One run at a time in an experiment's folders, and what a killed run has left is removed where that is certain."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,7 @@ from dvc.lock import LockBase, LockError, make_lock
 
 from dagrpo.errors import UserError
 from dagrpo.workflow import locks
+from dagrpo.workflow.configuration import Refusal, told_by_snakemake
 from dagrpo.workflow.locks import DRIVER, RUNNING, SNAKEMAKES_LOCKS, hold
 
 HOLDER = """
@@ -157,3 +160,21 @@ def test_nothing_is_run_between_two_stages_of_a_living_dvc(other: subprocess.Pop
     other.kill()
     other.wait()
     hold("twin")
+
+
+def test_a_note_that_anybody_may_have_written_is_no_traceback_and_no_wait() -> None:
+    Path("evil").mkdir()
+    os.mkfifo("evil/stat")
+    process = {"pid": f"1/../..{Path('evil').resolve()}", "started": 1, "host": socket.gethostname(), "boot": ""}
+    for note in (RUNNING / "tiny.json", DRIVER):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps({"process": process, "command": "snakemake"}))
+    hold("tiny")
+
+
+@pytest.mark.parametrize("in_the_way", [".state", ".state/running"])
+def test_what_lies_in_the_way_of_a_folder_is_named_in_a_sentence(in_the_way: str) -> None:
+    Path(in_the_way).parent.mkdir(exist_ok=True)
+    Path(in_the_way).symlink_to("/nowhere/at/all")
+    with pytest.raises(Refusal, match=rf"^{in_the_way}: File exists: move it away"):
+        told_by_snakemake(lambda: hold("tiny"))

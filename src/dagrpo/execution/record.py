@@ -41,12 +41,13 @@ def runtime_of(path: Path) -> Runtime:
 
 def _own_json(path: Path) -> Any:
     """A file that the rules have named by its content."""
+    named = NAMED_BY_CONTENT.fullmatch(path.name)
     try:
         content = read_json(path)
-    except UserError:
+        is_damaged = named is not None and named[1] != digest_of(content)[:16]
+    except ValueError:  # a UserError, or half of a surrogate pair, of which there is no digest
         raise _damaged(path) from None
-    named = NAMED_BY_CONTENT.fullmatch(path.name)
-    if named and named[1] != digest_of(content)[:16]:
+    if is_damaged:
         raise _damaged(path)
     return content
 

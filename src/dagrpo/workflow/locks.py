@@ -18,8 +18,8 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
 from dagrpo.execution.record import STATES, TOPS
-from dagrpo.files import read_json, read_text, write_json
-from dagrpo.sole import Holder
+from dagrpo.files import read_text, write_json
+from dagrpo.sole import Holder, noted_holder
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.variations import TRY
 
@@ -91,17 +91,8 @@ def _note(path: Path, owner: Holder) -> None:
     write_json(path, asdict(owner))
 
 
-def _read(path: Path) -> Holder | None:
-    """Whom a note names; None where there is none, or one that says nothing."""
-    try:
-        note = read_json(path)
-        return Holder(process=Process(**note["process"]), command=note["command"])
-    except (UserError, KeyError, TypeError):
-        return None
-
-
 def _owner(experiment: str) -> str:
-    owner = _read(_file(experiment))
+    owner = noted_holder(_file(experiment))
     return "another process" if owner is None else str(owner)
 
 
@@ -123,7 +114,7 @@ def _driver() -> Holder:
 
 def _refuse_beside_dvc() -> None:
     """UserError where a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
-    driver = _read(DRIVER)
+    driver = noted_holder(DRIVER)
     if driver is not None and driver.process.is_here and not driver.process.is_gone:
         raise UserError(f"{driver} is at work in this folder: wait for it to end, or stop it.")
 
@@ -161,7 +152,7 @@ def _remove_what_a_killed_run_left(experiment: str) -> None:
     Only after the owner that the note names was seen to be gone from this machine: on a shared file system somebody
     else may be at work elsewhere, and a file lock need not reach that far.
     """
-    owner = _read(_file(experiment))
+    owner = noted_holder(_file(experiment))
     if owner is None:
         return
     if not owner.process.is_here and _locks_of(experiment):
