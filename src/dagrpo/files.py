@@ -186,6 +186,19 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
         os.close(descriptor)
 
 
+def files_of(folder: Path, pattern: str) -> list[Path]:
+    """What a folder of ours has by such names, sorted. Nothing where a link has its name: what it leads to is somebody's own."""
+    return [] if folder.is_symlink() else sorted(folder.glob(pattern))
+
+
+def remove(path: Path) -> None:
+    """Remove what has a name, a folder too; of a link what it leads to stays. Absent: nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """The bytes of a regular file. OSError as above, and where it is larger than that."""
     with open_regular(path) as file:

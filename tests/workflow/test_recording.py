@@ -1,15 +1,17 @@
 """Only what the parameters and the code of today would make again may be recorded in DVC."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from dagrpo.execution.identity import code_digest
-from dagrpo.files import sha256_of, write_json
+from dagrpo.files import read_json, sha256_of, write_json
 from dagrpo.params.schema import Params, parse
 from dagrpo.stages import all_stages
+from dagrpo.workflow import recording
 from dagrpo.workflow.jobs import code_files, own_params
-from dagrpo.workflow.recording import still_current
+from dagrpo.workflow.recording import _recordable, commit, still_current
 
 SCORE = all_stages()["score"]
 
@@ -66,3 +68,52 @@ def test_what_was_made_of_other_inputs_is_not_recorded(tmp_path: Path) -> None:
     entry = _ran(tmp_path, Params(), _code())
     (tmp_path / "completions.parquet").write_text("others")
     assert still_current(entry, Params()) == []
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An experiment of which something ran; DVC has nothing to say here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr(recording, "read_params", lambda path: Params())
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".state/ran").mkdir(parents=True)
+    return tmp_path
+
+
+def test_what_a_link_among_the_entries_leads_to_is_left_alone(project: Path) -> None:
+    name = Params().experiment.name
+    (project / "theirs").mkdir()
+    (project / "theirs/precious.json").write_text("precious")
+    (project / ".state/ran" / name).symlink_to(project / "theirs")
+    assert not commit(name)
+    assert (project / "theirs/precious.json").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a\x1b[2J\u202e", "{}"),
+        ("long", json.dumps({"provenance": "a/" * 50_000, "key": 1, "outputs": []})),
+        ("number", json.dumps({"provenance": 5, "key": 1, "outputs": []})),
+    ],
+)
+def test_a_damaged_entry_is_removed_and_told_of_in_a_sentence(
+    name: str, content: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = Params().experiment.name
+    entry = project / ".state/ran" / experiment / f"{name}.json"
+    entry.parent.mkdir()
+    entry.write_text(content)
+    assert not commit(experiment)
+    said = capsys.readouterr().err.removesuffix("\n")
+    assert said.startswith("Not recorded in DVC: ")
+    assert said.isprintable()
+    assert len(said) < 510
+    assert not entry.exists()
+
+
+def test_outputs_that_are_no_paths_are_not_recorded(tmp_path: Path) -> None:
+    entry = _ran(tmp_path, Params(), _code())
+    write_json(entry, {**read_json(entry), "outputs": [5]})
+    assert _recordable(entry, Params()) == []

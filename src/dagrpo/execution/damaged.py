@@ -13,7 +13,7 @@ from pathlib import Path
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES, inputs_of, makers_of
 from dagrpo.execution.whole import broken_file
-from dagrpo.files import digest_of, write_json
+from dagrpo.files import digest_of, files_of, remove, write_json
 
 NOTES = STATES / "damaged"
 
@@ -38,8 +38,8 @@ def is_noted(experiment: str, provenance: Path) -> bool:
 
 def forget_damage(experiment: str) -> None:
     """Remove the notes: whoever runs the stages knows."""
-    for note in (NOTES / experiment).glob("*.json"):
-        note.unlink(missing_ok=True)
+    for note in files_of(NOTES / experiment, "*.json"):
+        remove(note)
 
 
 def _damaged(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:

@@ -17,7 +17,7 @@ from types import TracebackType
 from dagrpo import console
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
-from dagrpo.files import read_json, write_json
+from dagrpo.files import read_json, remove, write_json
 from dagrpo.visible import visible
 
 FOLDER = Path(".state/failures")
@@ -63,7 +63,7 @@ class Ending:
 
     def forget(self) -> None:
         """Remove the record: the job starts, or has ended well."""
-        self._path.unlink(missing_ok=True)
+        remove(self._path)
 
     def noted(self) -> Failure | None:
         """What an earlier attempt, or another process of this one, has written down."""

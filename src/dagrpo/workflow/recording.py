@@ -5,7 +5,6 @@ cannot be recorded now, because params.yaml has been edited meanwhile, is record
 """
 
 import logging
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import RAN, dvc_drives
-from dagrpo.files import read_json, sha256_of
+from dagrpo.files import files_of, read_json, remove, sha256_of
 from dagrpo.params.schema import Params, read_params
+from dagrpo.visible import sentence
 from dagrpo.workflow.agreement import is_by
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dvc_cache import store
@@ -38,7 +38,7 @@ def commit(folder: str) -> bool:
     params = read_params(PARAMS)
     if params.experiment.name != folder:  # put there meanwhile: dvc.yaml has no stages for what ran
         return False
-    recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
+    recordable = {entry: _recordable(entry, params) for entry in files_of(RAN / folder, "*.json")}
     outputs = [Path(output) for made in recordable.values() for output in made]
     if not outputs or not _commit_to_dvc(outputs):
         return False
@@ -52,19 +52,11 @@ def _recordable(entry: Path, params: Params) -> list[str]:
     """`still_current`; none, and the entry is removed, where somebody has damaged it or its provenance."""
     try:
         return still_current(entry, params)
-    except (UserError, KeyError, TypeError, AttributeError) as error:
-        print(
-            f"Not recorded in DVC: {entry} cannot be read ({error}): what it names will be made again.", file=sys.stderr
-        )
-        _remove(entry)
+    except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
+        what = f"{entry} cannot be read ({error}): what it names will be made again."
+        print(f"Not recorded in DVC: {sentence(what)}", file=sys.stderr)
+        remove(entry)
         return []
-
-
-def _remove(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink()
 
 
 def still_current(entry: Path, params: Params) -> list[str]:
@@ -78,7 +70,11 @@ def still_current(entry: Path, params: Params) -> list[str]:
     record = read_json(provenance) if provenance.exists() else {}
     if record.get("key") != ran["key"]:
         return []
-    return list(ran["outputs"]) if is_by(record, params) and _are_as_recorded(record["inputs"]) else []
+    return (
+        [str(Path(output)) for output in ran["outputs"]]
+        if is_by(record, params) and _are_as_recorded(record["inputs"])
+        else []
+    )
 
 
 def _are_as_recorded(digests: Mapping[str, str]) -> bool:
