@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -184,6 +184,19 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
         raise
     finally:
         os.close(descriptor)
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """A regular file, to read and to append to; made where there is none. Never waits.
+
+    OSError where the name is something else's, also a link: what it leads to is somebody's own.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ENODEV, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "a+b")
 
 
 def files_of(folder: Path, pattern: str) -> list[Path]:

@@ -21,7 +21,7 @@ from tests.tracking.conftest import stage_record, stage_runs
 
 import dagrpo.tracking.recorder  # noqa: F401  MLflow, whose import is no part of what is waited for
 from dagrpo.tracking import delivery
-from dagrpo.tracking.delivery import follow, last_trouble, seconds_waiting, settle
+from dagrpo.tracking.delivery import LOG, TROUBLE_FILE, follow, last_trouble, seconds_waiting, settle, start_following
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import (
     DAMAGED,
@@ -297,3 +297,34 @@ def test_a_server_that_answers_anything_costs_no_result_and_is_told_in_a_sentenc
     assert trouble.startswith(f"the server at http://{address} {told}" if told else "what was asked of MLflow has not")
     assert len(trouble) < 500
     assert "s3cret" not in "".join(path.read_text() for path in (fresh / FOLDER).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "zeros"])
+def test_the_reason_why_nothing_was_delivered_is_read_at_once_or_not_at_all(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / FOLDER / TROUBLE_FILE
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 1 << 30)
+    assert "cannot be read" in last_trouble(tmp_path)
+
+
+def test_a_log_that_is_no_file_of_ours_is_neither_waited_for_nor_written_to(tmp_path: Path) -> None:
+    journal = tmp_path / FOLDER / "1-train-x"
+    journal.mkdir(parents=True)
+    log, theirs = journal.parent / LOG, tmp_path / "theirs"
+    os.mkfifo(log)
+    delivery._log(journal, "a traceback")
+    with pytest.raises(OSError, match=LOG):
+        start_following(journal)
+    log.unlink()
+    theirs.write_text("precious")
+    log.symlink_to(theirs)
+    delivery._log(journal, "a traceback")
+    with pytest.raises(OSError, match=LOG):
+        start_following(journal)
+    assert theirs.read_text() == "precious"

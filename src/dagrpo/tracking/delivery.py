@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
-from dagrpo.files import write_text
+from dagrpo.files import open_to_append, read_regular, write_text
 from dagrpo.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.journal import (
@@ -103,7 +103,8 @@ def last_trouble(root: Path) -> str:
     """Why the last pass could not deliver something; empty when it delivered everything."""
     path = root / FOLDER / TROUBLE_FILE
     try:
-        return one_line(path.read_text(errors="replace"), 2 * LONGEST_TROUBLE)
+        text = read_regular(path, MAX_LOG_BYTES).decode(errors="replace")
+        return one_line(text, 2 * LONGEST_TROUBLE)
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -121,7 +122,7 @@ def start_following(folder: Path) -> None:
     if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         log.unlink()
     command = (sys.executable, "-m", "dagrpo.tracking.delivery", str(folder))
-    with log.open("ab") as output:  # no pipe of ours: whoever waits for our output must not wait for this process
+    with open_to_append(log) as output:  # no pipe of ours: whoever waits for our output must not wait for this process
         subprocess.Popen(
             command, cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
@@ -218,8 +219,8 @@ def _deliver_one(root: Path, folder: Path, stores: Stores, *, superseded: bool) 
 
 def _log(folder: Path, text: str) -> None:
     logger.info("%s: not delivered: see %s", folder.name, FOLDER / LOG)
-    with suppress(OSError), (folder.parent / LOG).open("a", encoding="utf-8") as log:  # the reason is told elsewhere
-        log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {folder.name}\n{text}\n")
+    with suppress(OSError), open_to_append(folder.parent / LOG) as log:  # the reason is told elsewhere
+        log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {folder.name}\n{text}\n".encode(errors="backslashreplace"))
 
 
 def _waiting(root: Path) -> list[Path]:

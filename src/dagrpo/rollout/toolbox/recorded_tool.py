@@ -21,10 +21,12 @@ from typing import IO, Any, Self
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.files import open_to_append
 from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
 from dagrpo.sealed import sealed, unsealed
 
 logger = logging.getLogger(__name__)
+LONGEST_LINE = 1 << 26  # bytes: of a longer one, which no tool writes, each part is a damaged line
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 
@@ -49,9 +51,12 @@ class RecordedTool:
         self._attempts: defaultdict[str, _Attempt] = defaultdict(_Attempt)
 
     def __enter__(self) -> Self:
-        """Opens the file, and tells of lines that are damaged. A line that was cut off at the end is removed."""
+        """Opens the file, and tells of lines that are damaged. A line that was cut off at the end is removed.
+
+        OSError: its name is something else's, such as a link's.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = self._path.open("a+b")
+        self._file: IO[bytes] = open_to_append(self._path)
         self._file.truncate(_whole_lines(self._file))
         lines = [(start, _record(line)) for start, line in _lines(self._file)]
         self._places = {record["call"]: start for start, record in lines if record is not None}
@@ -115,7 +120,7 @@ class RecordedTool:
         if call not in self._places:
             return None
         self._file.seek(self._places[call])
-        record = _record(self._file.readline())
+        record = _record(self._file.readline(LONGEST_LINE))
         if record is None or record["call"] != call:
             self._tell(1, len(self._places))
             return None
@@ -173,6 +178,6 @@ def _whole_lines(file: IO[bytes]) -> int:
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     file.seek(0)
     start = 0
-    for line in file:
+    while line := file.readline(LONGEST_LINE):
         yield start, line
         start += len(line)
