@@ -17,6 +17,7 @@ from snakemake_logger_plugin_dagrpo.run import Job
 
 FOLDER = Path(".state/failures")
 LARGEST = 1 << 20  # bytes of a record
+LONGEST = 6000  # characters of what is shown of it: ten mistakes have 5,000
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
 CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
 BEFORE_ITS_WORK = "stopped before its work began; the same command starts it again."
@@ -45,12 +46,18 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     try:
         record = json.loads(_text(path_of(job)))
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
-            return Failure(job=job, kind=record["kind"], sentence=str(record["sentence"]), log=str(record["log"]))
+            kind, sentence, log = (_shown(str(record[name])) for name in ("kind", "sentence", "log"))
+            return Failure(job=job, kind=kind, sentence=sentence, log=log)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no record, or a damaged one
         pass
     if stopping:
         return Failure(job=job, kind=STOPPED, sentence=BEFORE_ITS_WORK, log=None)
     return Failure(job=job, kind=CRASH, sentence=_without_a_word(), log=job.log)
+
+
+def _shown(text: str) -> str:
+    """Fit for a terminal, whoever wrote it: no longer than a few sentences, and nothing in it that controls."""
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:LONGEST])
 
 
 def _without_a_word() -> str:

@@ -215,3 +215,25 @@ def test_the_package_imports_nothing_of_dagrpo() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"kind": "mistake", "sentence": "a\x1b[2J\u202e\ud800" * 10_000, "log": "l\x1b[2J\ud800"},
+        {"kind": "mistake", "sentence": "s" * 900_000, "log": "l" * 90_000},
+        {"kind": [], "sentence": {}, "log": None},
+    ],
+)
+def test_what_anybody_may_have_written_neither_floods_nor_controls_the_terminal(
+    written: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ending.path_of("train", Path("logs/train.log"))
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**written, "time": NOW}))
+    with screen(monkeypatch, *ARGUMENTS) as (shown, text):
+        shown.tell(started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
+    said = text.getvalue()
+    assert "train, seed 0" in said
+    assert all(line.isprintable() for line in said.splitlines())
+    assert len(said) < 20_000

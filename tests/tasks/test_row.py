@@ -178,3 +178,9 @@ def test_a_picture_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         _row("large.png", tmp_path).images("it")
     with pytest.raises(ValueError, match="has more bytes than"):
         _row({"bytes": bytes(LARGEST_PICTURE + 1)}).images("it")
+
+
+def test_a_row_of_thousands_of_pictures_is_refused_before_any_is_unpacked() -> None:
+    row = Row(file="f.jsonl", number=1, fields={"images": [{"bytes": b"no picture"}] * 5000})
+    with pytest.raises(UserError, match=r"`images` holds 5,000 pictures, which is more than 100: correct the file"):
+        row.images("images")

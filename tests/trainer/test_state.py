@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dagrpo.distributed import single_process
-from dagrpo.sealed import Damaged
+from dagrpo.sealed import Damaged, write_sealed
 from dagrpo.trainer import state
 from dagrpo.trainer.optimizer import adamw, apply_gradients
 
@@ -191,3 +191,52 @@ def test_folders_with_other_names_are_no_states(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     assert state.latest(tmp_path, 9) is None
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["step_000001", "step_٠٠٠٠١", "step_00001 "])
+def test_a_folder_that_is_not_named_as_we_name_them_is_no_state(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    assert state.latest(tmp_path, 99) is None
+    assert (tmp_path / name).is_dir()
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {},
+        {"step": 1},
+        {"step": 1, "files": 5},
+        {"step": 1, "files": {"a": 5}},
+        {"step": 1, "files": {"a": {"x": 1}}},
+        {"step": 1, "files": {"a": {"sha256": "x", "bytes": "5"}}},
+    ],
+)
+def test_a_description_of_another_form_is_a_damaged_one_though_its_digest_fits(
+    description: dict[str, object], tmp_path: Path
+) -> None:
+    folder = tmp_path / "step_00001"
+    folder.mkdir()
+    (folder / "a").write_text("x")
+    write_sealed(folder / "state.json", description)
+    assert state.latest(tmp_path, 99) is None
+    assert not folder.exists()
+
+
+def test_a_link_in_a_states_place_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    root, theirs = tmp_path / "state", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "precious").write_text("precious")
+    for step in (2, 3):
+        (root / f"step_{step:05d}").mkdir(parents=True)
+    (root / "step_00001").symlink_to(theirs)
+    (root / ".step_00000.pruned.part").write_text("no folder")
+    state.prune(root, 9, 2)
+    assert sorted(path.name for path in root.iterdir()) == ["step_00002", "step_00003"]
+    assert (theirs / "precious").exists()
+
+
+def test_a_state_is_set_aside_under_a_name_that_nothing_has(tmp_path: Path) -> None:
+    (tmp_path / "step_00001").mkdir()
+    (tmp_path / "damaged_step_00001_1").symlink_to("nowhere")
+    assert state.latest(tmp_path, 99) is None
+    assert (tmp_path / "damaged_step_00001_2").is_dir()

@@ -15,6 +15,7 @@ from dagrpo.visible import one_line, sentence, shown
 LONGEST_TEXT = 1_000_000  # characters: more than the longest prompt of any model
 MOST_INTEGERS = 1000
 LARGEST_PICTURE = 64 << 20  # bytes of its file
+MOST_PICTURES = 100  # of a row
 _NAME_SHOWN = 80
 
 
@@ -78,7 +79,10 @@ class Row:
         from dagrpo.tasks.images import rgb_file  # Pillow: only the tasks with pictures need it
 
         value = self.fields[field]
-        pictures = [self._picture(field, picture) for picture in (value if isinstance(value, list) else [value])]
+        listed = value if isinstance(value, list) else [value]
+        if len(listed) > MOST_PICTURES:  # before any of them is unpacked
+            raise self.error(field, f"holds {len(listed):,} pictures, which is more than {MOST_PICTURES}")
+        pictures = [self._picture(field, picture) for picture in listed]
         try:
             return tuple(rgb_file(picture) for picture in pictures)
         except ValueError as error:

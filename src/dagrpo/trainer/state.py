@@ -10,8 +10,8 @@ from the one before, or from the start.
 
 import itertools
 import logging
+import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.console import say
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
-from dagrpo.files import atomic_folder
+from dagrpo.files import atomic_folder, remove
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.sole import alone_with
 from dagrpo.trainer.whole import require_whole
@@ -33,7 +33,7 @@ from dagrpo.trainer.whole import require_whole
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
 KEPT_WHILE_RUNNING = 2
 _DESCRIPTION = "state.json"
-_NAME = re.compile(r"step_(\d{5,})")
+_NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
 _PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
 Recorded = Callable[[int], None]
@@ -93,16 +93,19 @@ def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> 
 
 def _require_whole(saved: SavedState) -> None:
     path = saved.folder / _DESCRIPTION
-    description = read_sealed(path)
-    if description["step"] != saved.step:
-        raise Damaged(path, f"is of step {description['step']}")
-    require_whole(saved.folder, description["files"], ".safetensors")
+    match read_sealed(path):
+        case {"step": saved.step, "files": dict(files)}:
+            require_whole(saved.folder, files, ".safetensors")
+        case {"step": int(other)} if other != saved.step:
+            raise Damaged(path, f"is of step {other}")
+        case _:
+            raise Damaged(path, "does not describe a state")
 
 
 def _set_aside(saved: SavedState, fault: Damaged, whole: SavedState | None) -> None:
     """Keep what is left of a state for whoever wants to look at it: it counts as a state no more."""
     names = (f"{_SET_ASIDE}{saved.folder.name}_{number}" for number in itertools.count(1))
-    aside = next(path for path in map(saved.folder.with_name, names) if not path.exists())
+    aside = next(path for path in map(saved.folder.with_name, names) if not os.path.lexists(path))
     saved.folder.rename(aside)
     then = "the run starts from its first step" if whole is None else f"the run goes on from step {whole.step}"
     sentence = f"The state of step {saved.step} cannot be used, as {fault.what}: it is kept as {aside}, and {then}."
@@ -154,7 +157,7 @@ def prune(root: Path, step: int, keep: int) -> None:
         # Under another name first: half removed, it would pass for a damaged one.
         saved.folder.rename(root / f".{saved.folder.name}{_PRUNED}")
     for folder in root.glob(f".step_*{_PRUNED}"):
-        shutil.rmtree(folder)
+        remove(folder)
 
 
 def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
@@ -177,9 +180,10 @@ def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW
 
 def _saved(root: Path, at_most: int) -> list[SavedState]:
     """Those of at most so many steps, whole or not, oldest first."""
-    names = (_NAME.fullmatch(path.name) for path in root.glob("step_*") if path.is_dir())
-    steps = sorted(int(name[1]) for name in names if name)
-    return [at(root, step) for step in steps if 0 < step <= at_most]
+    names = {path.name: _NAME.fullmatch(path.name) for path in root.glob("step_*") if path.is_dir()}
+    found = (at(root, int(match[1])) for match in names.values() if match)
+    ours = [saved for saved in found if saved.folder.name in names and 0 < saved.step <= at_most]
+    return sorted({saved.step: saved for saved in ours}.values(), key=lambda saved: saved.step)
 
 
 def _room_for(key: str, parameter: torch.nn.Parameter) -> Tensor:

@@ -29,6 +29,10 @@ def _require_whole_file(folder: Path, name: str, entry: Mapping[str, Any]) -> No
 
 
 def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
-    """Check one file. Damaged: it is missing, cut off or changed."""
-    if fault := fault_of(path, FileEntry(**entry)):
-        raise Damaged(path, fault)
+    """Check one file. Damaged: it is missing, cut off, changed or not described."""
+    match entry:
+        case {"sha256": str(sha256), "bytes": int(size)}:
+            if fault := fault_of(path, FileEntry(sha256=sha256, bytes=size)):
+                raise Damaged(path, fault)
+        case _:
+            raise Damaged(path, "is not described by sha256 and bytes")

@@ -133,3 +133,40 @@ def test_the_process_reads_nothing_from_its_parent(tmp_path: Path, wait_until: W
     wait_until(lambda: process.exit_code() == 0)
     process.stop()
     assert process.log.read_text() == "done\n"
+
+
+@pytest.mark.parametrize("name", [b"latin-\xe9", b"separators\x1c\x1c", "line\u2028".encode()])
+def test_a_mapped_file_of_any_name_is_no_error(name: bytes, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.write_bytes(b"x" * 4096)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        note(tmp_path, os.getpgid(0))
+    assert not (tmp_path / NOTE).exists()
+
+
+@pytest.mark.parametrize("content", [b"\xff\n", b"/dev/shm/sem.mp-a\0b\n", b"\x1c\n\n"])
+def test_a_damaged_note_is_no_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / NOTE).write_bytes(content)
+    note(tmp_path, os.getpgid(0))
+    remove_noted(tmp_path)
+
+
+def test_a_file_elsewhere_whose_path_ends_as_shared_memory_does_is_none(tmp_path: Path, wait_until: WaitUntil) -> None:
+    name = f"sem.mp-dagrpo_{os.getpid()}_elsewhere"
+    theirs, elsewhere = MEMORY / name, tmp_path / f"files{MEMORY}" / name
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.write_bytes(b"x" * 4096)
+    theirs.write_text("of another program")
+    code = (
+        f"import mmap, time; file = open({str(elsewhere)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 0); "
+        "print('ready', flush=True); time.sleep(99)"
+    )
+    process = start([sys.executable, "-c", code], tmp_path)
+    try:
+        wait_until(lambda: process.log.read_text() == "ready\n")
+        os.close(process._lifeline)  # as the kernel does it
+        process._lifeline = -1
+        wait_until(lambda: not process.scratch.exists())
+        assert theirs.exists()
+    finally:
+        theirs.unlink()

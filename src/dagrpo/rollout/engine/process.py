@@ -23,9 +23,9 @@ exec 3<&0 </dev/null
     for maps in /proc/[0-9]*/maps; do
         read -r status 2>/dev/null <"${maps%maps}stat" || continue
         set -- ${status##*) }  # state, parent, group
-        test "$3" = $$ && grep -hoE "/dev/shm/(sglang_loads_|sem[.]mp-)[^ ]*" "$maps"
+        test "$3" = $$ && grep -hoE "[0-9] +/dev/shm/(sglang_loads_|sem[.]mp-)[^ /]*$" "$maps"
     done 2>/dev/null >>"$SCRATCH/shared_memory"
-    test -f "$SCRATCH/shared_memory" && while read -r name; do rm -f -- "$name"; done <"$SCRATCH/shared_memory"
+    test -f "$SCRATCH/shared_memory" && while read -r line; do rm -f -- "${line#"${line%%/dev/shm/*}"}"; done <"$SCRATCH/shared_memory"
     rm -rf -- "$SCRATCH"
     kill -KILL 0
 ) &

@@ -16,19 +16,22 @@ NOTE = "shared_memory"  # a file in the server's scratch folder: a path per line
 def note(scratch: Path, group: int) -> None:
     """Write down what the processes of a group have mapped, beside what was noted before."""
     file = scratch / NOTE
-    noted = set(file.read_text().splitlines()) if file.exists() else set()
+    noted = set(_noted(file)) if file.exists() else set()
     mapped = {path for process in _members(group) for path in _mapped(process)}
     if mapped - noted:
-        file.write_text("".join(f"{path}\n" for path in sorted(mapped | noted)))
+        file.write_bytes(b"".join(bytes(path) + b"\n" for path in sorted(mapped | noted)))
 
 
 def remove_noted(scratch: Path) -> None:
     """Remove what was noted, if anything was."""
-    with suppress(OSError):  # never noted: the server was not ready
-        for line in (scratch / NOTE).read_text().splitlines():
-            path = Path(line)
-            if path.parent == MEMORY and path.name.startswith(NAMES):
+    with suppress(FileNotFoundError):  # never noted: the server was not ready
+        for path in _noted(scratch / NOTE):
+            with suppress(OSError, ValueError):  # ValueError: a NUL in a damaged note
                 path.unlink(missing_ok=True)
+
+
+def _noted(file: Path) -> Iterator[Path]:
+    return filter(_is_shared, map(_path, file.read_bytes().split(b"\n")))
 
 
 def _members(group: int) -> Iterator[int]:
@@ -38,9 +41,16 @@ def _members(group: int) -> Iterator[int]:
                 yield int(folder.name)
 
 
-def _mapped(process: int) -> Iterator[str]:
+def _mapped(process: int) -> Iterator[Path]:
     with suppress(OSError):  # it has ended
-        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
-            path = Path(line.split(maxsplit=5)[-1])
-            if path.parent == MEMORY and path.name.startswith(NAMES):
-                yield str(path)
+        for line in Path(f"/proc/{process}/maps").read_bytes().split(b"\n"):
+            yield from filter(_is_shared, map(_path, line.split(maxsplit=5)[5:]))
+
+
+def _path(name: bytes) -> Path:
+    """Of any bytes: a name need not be text."""
+    return Path(os.fsdecode(name))
+
+
+def _is_shared(path: Path) -> bool:
+    return path.parent == MEMORY and path.name.startswith(NAMES)
