@@ -17,6 +17,10 @@ def as_reward(value: Any) -> float:
         number = math.nan if isinstance(value, str | bytes) else float(value)
     except OverflowError:  # of an integer
         number = math.inf
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:  # the border to other people's objects
+        raise ValueError(f"the reward cannot be read as a number ({type(error).__name__})") from error
     if not abs(number) <= LARGEST:
         raise ValueError("the reward is not a finite number below 1e30")
     return number

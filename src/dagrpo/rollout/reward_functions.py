@@ -10,6 +10,7 @@ from typing import Any
 from dagrpo.errors import UserError
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.toolbox.own_code import imported, trusted_result_of
+from dagrpo.rollout.tools import InfrastructureFailure
 from dagrpo.visible import shown
 
 RewardFunction = Callable[..., Any]
@@ -62,3 +63,5 @@ def _reward(name: str, returned: Any) -> float | None:
         raise UserError(
             f"{name} returns {shown(returned)} for one attempt: return a list of one finite number below 1e30."
         ) from None
+    except Exception as error:  # the border to other people's code: a generator works when it is read
+        raise InfrastructureFailure(f"{name} raised {type(error).__name__}: {error}") from error

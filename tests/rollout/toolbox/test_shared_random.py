@@ -1,5 +1,6 @@
 """Whether code draws from the random numbers that all attempts share, whatever generator stands behind them."""
 
+import random
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -31,3 +32,16 @@ def test_a_draw_from_any_generator_is_told_and_a_look_is_not(
     with SharedRandom("my_lab.envs:World").watched():
         np.random.random(5)  # more than Philox keeps in hand
     assert "my_lab.envs:World draws random numbers" in " ".join(capsys.readouterr().err.split())
+
+
+def test_code_that_draws_and_raises_is_told_of_too() -> None:
+    shared = SharedRandom("my_lab.envs:Dice")
+
+    def draw_and_raise() -> None:
+        with shared.watched():
+            random.random()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        draw_and_raise()
+    assert shared._has_warned

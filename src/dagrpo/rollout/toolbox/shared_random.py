@@ -30,9 +30,11 @@ class SharedRandom:
             yield
             return
         before = _state()
-        yield
-        if _state() != before:
-            self._warn()
+        try:
+            yield
+        finally:
+            if _state() != before:
+                self._warn()
 
     def _warn(self) -> None:
         if self._has_warned:  # by an attempt beside this one
