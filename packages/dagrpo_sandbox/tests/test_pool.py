@@ -121,6 +121,18 @@ def test_a_program_that_is_stopped_takes_its_session_with_it_and_the_next_begins
     _with_pool(use, Limits(seconds=1.0))
 
 
+@pytest.mark.parametrize("said", ["{", "\\0", "T", "KKKK"])
+def test_what_a_program_says_in_the_place_of_its_interpreter_is_an_ending_like_any_other(said: str) -> None:
+    async def forge(program: str) -> None:
+        async with SandboxPool(size=1) as pool:
+            assert (await pool.run(program)).status in ("ok", "error")
+            session = pool.session()
+            assert (await session.run(program)).status in ("ok", "error")
+            assert (await pool.run("print(6 * 7)")).stdout == "42\n"
+
+    asyncio.run(forge(f"import os; os.write(4, b'{said}')"))
+
+
 def test_nothing_of_a_session_runs_between_its_programs() -> None:
     count = """
 import os, threading, time

@@ -166,8 +166,8 @@ class Worker:
             if len(output) > most:
                 return TOO_MUCH_OUTPUT, output[:most]
             said = os.read(self.done, 1) if self.done in ready else b""
-            if said:
-                return said, output
+            if said:  # by the interpreter, or by a program that writes to 4 itself
+                return FINE if said == FINE else FAILED, output
             waiting_for = [each for each in waiting_for if each != self.done or each not in ready]  # it was closed
             if self.ended in ready:
                 return b"", output
