@@ -9,6 +9,8 @@ from dagrpo_sandbox.bubblewrap import Installation, find_installation
 from dagrpo_sandbox.records import Limits, Result, SandboxUnavailable
 from dagrpo_sandbox.sandbox import Sandbox
 
+TRIES = 3  # whatever killed one sandbox may have killed those that wait, too
+
 
 async def run_cold(program: str, limits: Limits | None = None, *, python: Path | None = None) -> Result:
     """What comes of a program in a sandbox of its own. SandboxUnavailable when there can be none."""
@@ -58,11 +60,14 @@ class SandboxPool:
     async def run(self, program: str) -> Result:
         """What comes of a program. SandboxUnavailable when no sandbox starts any more.
 
-        Once more where its sandbox broke, which is no program's fault: the one before left no trace.
+        Again where its sandbox broke, which is no program's fault: the one before left no trace.
         """
         async with self._turns:
-            result, broken = await self._run(program)
-            return (await self._run(program))[0] if broken else result
+            for _ in range(TRIES):
+                result, broken = await self._run(program)
+                if not broken:
+                    break
+            return result
 
     async def _run(self, program: str) -> tuple[Result, bool]:
         """(what comes of it, whether the sandbox broke)"""
@@ -156,18 +161,18 @@ class Session:
     async def run(self, program: str) -> Result:
         """What comes of the next program. SandboxUnavailable when no sandbox starts any more.
 
-        Once more where the sandbox broke with nothing in it. One that broke with variables in it took them away through no
+        Again where the sandbox broke with nothing in it. One that broke with variables in it took them away through no
         fault of a program: SandboxUnavailable, then and for ever.
         """
         async with self._order, self._turns:
-            held_variables = self._sandbox is not None
-            if not self._is_lost:
+            for _ in range(TRIES):
+                if self._is_lost:
+                    raise SandboxUnavailable("a sandbox was ended from outside, and its variables are lost")
+                held_variables = self._sandbox is not None
                 result, broken = await self._run(program)
-                if broken and not held_variables:
-                    result, broken = await self._run(program)
-                self._is_lost = broken and held_variables
-            if self._is_lost:
-                raise SandboxUnavailable("a sandbox was ended from outside, and its variables are lost")
+                if not broken:
+                    break
+                self._is_lost = held_variables
             return result
 
     async def _run(self, program: str) -> tuple[Result, bool]:
