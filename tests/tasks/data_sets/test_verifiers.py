@@ -61,7 +61,7 @@ def test_what_is_reported_decides_and_no_text_is_read() -> None:
     reported = [{"reward": 1.0}, {"style": 0.4, "right": 0.5}, {}]
     with Grader(1.0) as grader:
         judged = grader.judge(["#### 1"] * 3, ["k@h"] * 3, ["reported"] * 3, "strict", reported)
-    assert [(each.answer, each.verdict) for each in judged] == [(None, "right"), (None, "wrong"), (None, "missing")]
+    assert [each.verdict for each in judged] == ["right", "wrong", "missing"]
 
 
 def test_the_tasks_of_a_taskset_want_its_agent() -> None:
