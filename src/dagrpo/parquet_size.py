@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dagrpo.parquet_footer import column_chunks
+
 ROWS = 4096  # at a time
 BUFFER_BYTES = 1 << 20  # of a column, which would otherwise be read whole
 INDEX_BYTES = 4  # of a value of which only its place in the dictionary is read
@@ -22,8 +24,8 @@ def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
         leaves = [file.schema.column(number) for number in range(len(file.metadata.schema))]
         wanted = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
         texts = [leaves[number].path for number in wanted if leaves[number].physical_type == "BYTE_ARRAY"]
-        if _least_bytes(file.metadata, wanted) > most:
-            return True
+    if _least_bytes(path, wanted) > most:
+        return True
     decoded = 0
     with pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER_BYTES) as file:
         for group in range(file.num_row_groups):  # one at a time: nested texts of two dictionaries make no batch
@@ -38,11 +40,9 @@ def _is_in(path: str, column: str) -> bool:
     return path == column or path.startswith(f"{column}.")
 
 
-def _least_bytes(footer: pq.FileMetaData, columns: Sequence[int]) -> int:
+def _least_bytes(path: Path, columns: Sequence[int]) -> int:
     """What the texts, each read once, and their places take by the file's own account."""
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in columns]
-    return sum(max(chunk.total_uncompressed_size, INDEX_BYTES * chunk.num_values) for chunk in chunks)
+    return sum(max(size, INDEX_BYTES * values) for size, values in column_chunks(path, columns))
 
 
 def _decoded_bytes(values: pa.Array) -> int:

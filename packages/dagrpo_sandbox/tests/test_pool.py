@@ -209,9 +209,19 @@ def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away() -> None:
 
 
 def _kill_sandboxes() -> None:
-    """As a system does that is short of memory."""
+    """As a system does that is short of memory. Nothing of them runs any more."""
+    inside = psutil.Process().children(recursive=True)
     for child in psutil.Process().children():
         child.kill()
+    while any(_runs(process) for process in inside):
+        time.sleep(0.01)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_sandbox_that_is_killed_while_it_waits_is_no_programs_fault() -> None:
