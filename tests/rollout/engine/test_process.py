@@ -24,6 +24,21 @@ def start(command: list[str], folder: Path) -> WatchedProcess:
     return WatchedProcess(command, environment=dict(os.environ), log=folder / "logs" / "it.log", scratch=scratch)
 
 
+def mapping(path: Path) -> list[str]:
+    """A command that maps a file, says that it is ready, and waits."""
+    code = (
+        f"import mmap, time; file = open({str(path)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 0); "
+        "print('ready', flush=True); time.sleep(99)"
+    )
+    return [sys.executable, "-c", code]
+
+
+def end_lifeline(process: WatchedProcess) -> None:
+    """What the kernel does when the parent ends."""
+    os.close(process._lifeline)
+    process._lifeline = -1
+
+
 def test_stopping_ends_the_whole_family_and_removes_its_scratch_folder(
     tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil
 ) -> None:
@@ -69,8 +84,7 @@ def test_what_is_noted_of_shared_memory_is_removed_with_it_and_nothing_else(
     process = start(["sleep", "100"], tmp_path)
     (process.scratch / NOTE).write_text(f"{ours}\n")
     if kill_parent:
-        os.close(process._lifeline)  # as the kernel does it
-        process._lifeline = -1
+        end_lifeline(process)
     else:
         (process.scratch / NOTE).write_text(f"{ours}\n{others}\n")
         process.stop()
@@ -99,16 +113,11 @@ def test_shared_memory_of_a_server_that_was_never_ready_is_removed_with_it(
 ) -> None:
     path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}_{kill_parent}"
     path.write_bytes(b"x" * 4096)
-    code = (
-        f"import mmap, time; file = open({str(path)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 0); "
-        "print('ready', flush=True); time.sleep(99)"
-    )
-    process = start([sys.executable, "-c", code], tmp_path)
+    process = start(mapping(path), tmp_path)
     try:
         wait_until(lambda: process.log.read_text() == "ready\n")
         if kill_parent:
-            os.close(process._lifeline)  # as the kernel does it
-            process._lifeline = -1
+            end_lifeline(process)
         else:
             process.stop()
         wait_until(lambda: not path.exists())
@@ -157,15 +166,10 @@ def test_a_file_elsewhere_whose_path_ends_as_shared_memory_does_is_none(tmp_path
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_bytes(b"x" * 4096)
     theirs.write_text("of another program")
-    code = (
-        f"import mmap, time; file = open({str(elsewhere)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 0); "
-        "print('ready', flush=True); time.sleep(99)"
-    )
-    process = start([sys.executable, "-c", code], tmp_path)
+    process = start(mapping(elsewhere), tmp_path)
     try:
         wait_until(lambda: process.log.read_text() == "ready\n")
-        os.close(process._lifeline)  # as the kernel does it
-        process._lifeline = -1
+        end_lifeline(process)
         wait_until(lambda: not process.scratch.exists())
         assert theirs.exists()
     finally:
