@@ -33,6 +33,8 @@ from dagrpo.tracking.runs import stage_run
 
 ENGINE = Engine(max_total_tokens=8192, max_running_requests=64)
 WARMING_UP = 0.1
+# A long soak prints its table so often, so that one that is stopped early has said what it saw.
+SAMPLES_A_TABLE = 100
 # How much each count may rise over all repetitions; of what every repetition could leave one, less than one in ten.
 TOLERANCES = {
     "open files": 2.0,
@@ -100,13 +102,13 @@ def main() -> None:
 
 
 def _report(label: str, times: int, work: Callable[[], object]) -> None:
-    """Do it so many times, sampled after each, and print what came of it."""
+    """Do it so many times, sampled after each, and print what came of it, also on the way."""
     samples = Samples(label)
-    for _ in range(times):
+    for done in range(1, times + 1):
         work()
         samples.take()
-    for line in samples.table() if times else ():
-        print(line, flush=True)
+        if done == times or done % SAMPLES_A_TABLE == 0:
+            print(*samples.table(), sep="\n", flush=True)
 
 
 def _start(model: Path) -> None:

@@ -15,6 +15,11 @@ COMMIT = (
     "print(_commit_to_dvc([Path('made'), Path('small')]))"
 )
 
+DIES_WRITING = (
+    "import os; import dvc.utils.serialize._yaml as serialized; "
+    "serialized._dump = lambda data, stream: (stream.write('sch'), stream.flush(), os._exit(9)); "
+)
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
@@ -52,6 +57,15 @@ def test_a_full_cache_is_told_once_for_all_stages(repository: Path) -> None:
     (told,) = done.stderr.strip().splitlines()
     assert told.startswith("Not recorded in DVC, the next run tries again: made and 1 more: ")
     assert not (repository / "dvc.lock").exists()
+
+
+def test_a_process_that_is_killed_while_dvc_lock_is_written_leaves_it_as_it_was(repository: Path) -> None:
+    _commit(repository, 1 << 30)
+    before = (repository / "dvc.lock").read_bytes()
+    (repository / "small").write_text("2")
+    died = subprocess.run([sys.executable, "-c", DIES_WRITING + COMMIT], cwd=repository, check=False, timeout=120)
+    assert died.returncode == 9
+    assert (repository / "dvc.lock").read_bytes() == before
 
 
 def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:

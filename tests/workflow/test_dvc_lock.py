@@ -13,7 +13,7 @@ from tests.workflow import clones
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import RAN
 from dagrpo.files import read_json, write_json
-from dagrpo.workflow.dvc_lock import PATH, require_readable_lock
+from dagrpo.workflow.dvc_lock import KEPT, PATH, require_readable_lock
 
 WHOLE = "schema: '2.0'\nstages:\n  model@tiny:\n    cmd: snakemake\n    outs:\n    - path: models/tiny\n      md5: abc.dir\n"
 CONFLICT = f"<<<<<<< HEAD\n{WHOLE}=======\nschema: '2.0'\n>>>>>>> other\n"
@@ -71,6 +71,31 @@ def test_what_was_made_is_noted_to_be_recorded_anew_of_every_experiment_and_of_n
         "outputs": ["results/one/report/report.html", provenance],
         "provenance": provenance,
     }
+
+
+@pytest.mark.usefixtures("_in_an_empty_project")
+@pytest.mark.parametrize("length", [0, 20, len(WHOLE) - 2])
+def test_one_that_a_killed_repro_has_cut_short_is_again_what_its_last_stage_had_kept(
+    length: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PATH.write_text(WHOLE)
+    with monkeypatch.context() as driven:
+        driven.setenv("DVC_STAGE", "train@tiny")
+        require_readable_lock()
+    PATH.write_text((WHOLE + "  score@tiny:\n")[:length])
+    require_readable_lock()
+    assert PATH.read_text() == WHOLE
+    assert "dvc.lock was cut short" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_in_an_empty_project")
+def test_the_marks_of_a_merge_are_not_replaced_by_what_was_kept() -> None:
+    KEPT.parent.mkdir()
+    KEPT.write_text(WHOLE)
+    PATH.write_text(CONFLICT)
+    with pytest.raises(UserError, match="restore it with"):
+        require_readable_lock()
+    assert PATH.read_text() == CONFLICT
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

@@ -1,40 +1,71 @@
-"""dvc.lock as a file that may be damaged: by a merge, by a full disk. Refused before any work, and no record is lost by it.
+"""dvc.lock as a file that may be damaged: by a merge, by a full disk, by a kill. No record is lost by it.
 
-DVC writes it and checks the whole of it; this looks at its form alone, in milliseconds.
+DVC writes it in place and checks the whole of it. This writes it under another name first, and looks at its form alone, in
+milliseconds. A `dvc repro` that is killed while it writes leaves a part of it: the copy that its stages keep takes its place.
 """
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dagrpo.console import say
 from dagrpo.errors import UserError
-from dagrpo.execution.frame import note_what_ran
-from dagrpo.execution.record import TOPS, provenances_of
-from dagrpo.files import MOST_JSON_BYTES, read_json, read_regular
+from dagrpo.execution.frame import dvc_drives, note_what_ran
+from dagrpo.execution.record import STATES, TOPS, provenances_of
+from dagrpo.files import MOST_JSON_BYTES, atomic_file, read_json, read_regular
 from dagrpo.tracking.variations import TRY
 
 PATH = Path("dvc.lock")
+KEPT = STATES / "dvc.lock"  # as it was when the latest stage of a `dvc repro` began
+CUT_SHORT = "it is cut short"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100
 
 
+def write_lock(repo: Any, stages: Sequence[Any]) -> None:
+    """Put the state of stages of DVC's into dvc.lock, which a kill leaves as it was before or as it is after."""
+    from dvc.dvcfile import Lockfile
+
+    with atomic_file(PATH) as writing:
+        if PATH.exists():
+            shutil.copyfile(PATH, writing)
+        Lockfile(repo, str(writing)).dump_stages(stages)
+
+
 def require_readable_lock() -> None:
-    """UserError for a dvc.lock that is damaged. What it recorded is noted, so that a later run records it anew."""
+    """UserError for a dvc.lock that is damaged. What it recorded is noted, so that a later run records it anew.
+
+    One that is cut short is replaced by the copy that a stage of a `dvc repro` has kept, if there is one.
+    """
     trouble = _trouble()
     if trouble is None:
+        if dvc_drives() and PATH.is_file():
+            _copy(PATH, KEPT)
         return
     _note_all_that_was_made()
+    if trouble == CUT_SHORT and KEPT.is_file():
+        _copy(KEPT, PATH)
+        say(f"{PATH} was cut short, as a DVC that is killed leaves it: it is again as it was before that was written.")
+        return
     raise UserError(
         f"{PATH} is damaged ({trouble}): restore it with `git checkout HEAD -- {PATH}`, or delete it; the same command then "
         "records in it what has been made here."
     )
 
 
+def _copy(source: Path, destination: Path) -> None:
+    with atomic_file(destination) as writing:
+        shutil.copyfile(source, writing)
+
+
 def _trouble() -> str | None:
     try:
         text = read_regular(PATH, MOST_JSON_BYTES)
+        if not text.endswith(b"\n"):
+            return CUT_SHORT
         content = None if _is_too_deep(text) else yaml.load(text, LOADER)
     except FileNotFoundError:
         return None

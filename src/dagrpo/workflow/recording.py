@@ -20,6 +20,7 @@ from dagrpo.workflow.agreement import is_by
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dvc_cache import store
 from dagrpo.workflow.dvc_file import CHECK_STAGE
+from dagrpo.workflow.dvc_lock import write_lock
 
 
 def record_left_over(folder: str) -> None:
@@ -117,7 +118,7 @@ def _record(repo: Any, outputs: list[Path]) -> bool:
         told = f"{first} and {len(others)} more" if others else first
         print(f"Not recorded in DVC, the next run tries again: {told}: {trouble}", file=sys.stderr)
     if recorded:
-        recorded[0].dvcfile.dump_stages(recorded, update_pipeline=False)
+        write_lock(repo, recorded)
     return len(recorded) == len(stages)
 
 
