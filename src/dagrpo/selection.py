@@ -4,7 +4,9 @@ Not here: the closure itself, and which kinds of plug-in a stage runs.
 """
 
 from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.terms import TERMS, computed
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.named_code import NamedCode
 from dagrpo.params.schema import Params
@@ -45,6 +47,8 @@ def selected_modules(params: Params) -> dict[str, list[str]]:
         "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
+        "correction": [CORRECTIONS.module_of(params.algorithm.correction.name)],
+        "term": sorted({TERMS.module_of(name) for name in computed(params.algorithm.terms)}),
     }
 
 

@@ -1,11 +1,14 @@
 """What each token weighs, computed by hand: two sequences of 1 and 3 tokens, at most 5 new tokens."""
 
+from typing import get_args
+
 import pytest
 import torch
 
-from dagrpo.algorithms.aggregation import Aggregation, weights
+from dagrpo.algorithms.aggregation import Aggregation, Lengths, weights
 
 SEQUENCE = torch.tensor([0, 1, 1, 1])
+LENGTHS = Lengths(tokens=[1, 3], prompts=[0, 1])
 LOSSES = torch.tensor([4.0, 1.0, 2.0, 3.0])
 
 
@@ -15,24 +18,42 @@ LOSSES = torch.tensor([4.0, 1.0, 2.0, 3.0])
         ("token-mean", 10 / 4),
         ("seq-mean-token-mean", (4 + 2) / 2),
         ("seq-mean-token-sum", (4 + 6) / 2),
+        ("prompt-mean", (4 + 2) / 2),
         ("constant", (4 + 6) / 2 / 5),
     ],
 )
 def test_the_loss_of_a_mini_batch_is_the_hand_computed_one(aggregation: Aggregation, loss: float) -> None:
-    token_weights, denominator = weights(aggregation, SEQUENCE, [1, 3], max_new_tokens=5)
+    token_weights, denominator = weights(aggregation, SEQUENCE, 0, LENGTHS, max_new_tokens=5)
     assert float((LOSSES * token_weights).sum() / denominator) == pytest.approx(loss)
 
 
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "constant"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_micro_batches_add_up_to_the_mini_batch(aggregation: Aggregation) -> None:
-    whole, denominator = weights(aggregation, SEQUENCE, [1, 3], max_new_tokens=5)
-    first, of_first = weights(aggregation, SEQUENCE[:1], [1, 3], max_new_tokens=5)
-    second, of_second = weights(aggregation, SEQUENCE[1:] - 1, [1, 3], max_new_tokens=5)
+    whole, denominator = weights(aggregation, SEQUENCE, 0, LENGTHS, max_new_tokens=5)
+    first, of_first = weights(aggregation, SEQUENCE[:1], 0, LENGTHS, max_new_tokens=5)
+    second, of_second = weights(aggregation, SEQUENCE[1:] - 1, 1, LENGTHS, max_new_tokens=5)
     parts = (LOSSES[:1] * first).sum() / of_first + (LOSSES[1:] * second).sum() / of_second
     assert float(parts) == pytest.approx(float((LOSSES * whole).sum() / denominator))
 
 
 def test_the_weights_of_token_mean_are_exactly_one() -> None:
-    token_weights, denominator = weights("token-mean", SEQUENCE, [1, 3], max_new_tokens=5)
+    token_weights, denominator = weights("token-mean", SEQUENCE, 0, LENGTHS, max_new_tokens=5)
     assert token_weights.tolist() == [1.0] * 4
     assert denominator == 4.0
+
+
+def test_prompt_mean_weighs_prompts_alike_and_the_tokens_of_all_their_sequences_alike() -> None:
+    """Sequences of 1, 3 and 2 tokens, the first two of one prompt: its tokens weigh 1/4 of a half each, the others 1/2."""
+    sequence, lengths = torch.tensor([0, 1, 1, 1, 2, 2]), Lengths(tokens=[1, 3, 2], prompts=[4, 4, 7])
+    token_weights, denominator = weights("prompt-mean", sequence, 0, lengths, max_new_tokens=5)
+    assert (token_weights / denominator).tolist() == [1 / 8] * 4 + [1 / 4] * 2
+
+
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
+def test_sequences_that_do_not_count_change_no_weight(aggregation: Aggregation) -> None:
+    """Of three sequences the one in the middle has no length: the others weigh what they weigh without it."""
+    alone, of_alone = weights(aggregation, SEQUENCE, 0, LENGTHS, max_new_tokens=5)
+    beside = Lengths(tokens=[1, 0, 3], prompts=[0, 0, 1])
+    sequence = torch.tensor([0, 1, 1, 2, 2, 2])
+    among, of_all = weights(aggregation, sequence, 0, beside, max_new_tokens=5)
+    assert (among[[0, 3, 4, 5]] / of_all).tolist() == pytest.approx((alone / of_alone).tolist())

@@ -10,7 +10,9 @@ import yaml
 
 from dagrpo.algorithms import losses
 from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES, loss_of
+from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.params.overlay import merged
 from dagrpo.params.schema import Params, parse
@@ -38,14 +40,15 @@ def test_one_file_is_a_whole_loss_with_parameters_of_its_own() -> None:
         reference_logprobs=None,
         entropy=zeros,
         advantages=torch.tensor([-3.0]),
+        positive=torch.tensor([False]),
         sequence=torch.tensor([0]),
         sequences=1,
     )
     assert loss_of(batch, config).per_token.tolist() == [-18.0]
 
 
-def test_every_loss_and_advantage_has_its_formula() -> None:
-    names = [*LOSSES.own_names(), *ADVANTAGES.own_names()]
+def test_every_plug_in_of_the_objective_has_its_formula() -> None:
+    names = [*LOSSES.own_names(), *ADVANTAGES.own_names(), *CORRECTIONS.own_names(), *TERMS.own_names()]
     assert [name for name in names if f"\n| {name} |" not in DOCUMENT] == []
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 import pytest
 
+from dagrpo.algorithms.terms import Weighed
 from dagrpo.params import documents
 from dagrpo.params.base import Section
 from dagrpo.params.plugged import Choice, Chosen, Several, config_of
@@ -135,13 +136,18 @@ def _is_config(node: ast.stmt) -> bool:
     ("plugins", "name"), PLUGGED, ids=lambda value: value if isinstance(value, str) else value.what
 )
 def test_every_key_of_a_plug_in_is_read_by_its_own_code(plugins: Plugins[Any], name: str) -> None:
-    common = Choice.model_fields.keys() | Weighted.model_fields.keys() | Limits.model_fields.keys()
+    common = (
+        Choice.model_fields.keys()
+        | Weighted.model_fields.keys()
+        | Weighed.model_fields.keys()
+        | Limits.model_fields.keys()
+    )
     own = config_of(plugins, name).model_fields.keys() - common
     assert own - _reads_outside_its_config(plugins.module_of(name)) == set()
 
 
 def test_there_are_plug_ins_of_every_kind_with_keys_to_prove() -> None:
-    kinds = {"advantage", "loss", "component", "agent", "tool", "chat format"}
+    kinds = {"advantage", "loss", "correction", "term", "component", "agent", "tool", "chat format"}
     assert {plugins.what for plugins, _ in PLUGGED} == kinds
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.algorithms.batches import grouped
 
 from dagrpo.algorithms.advantages import advantages_of
 from dagrpo.algorithms.losses import aggregation_of, loss_of
@@ -61,6 +62,8 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],
         "advantage": ["example_lab.advantages"],
         "loss": ["example_lab.losses"],
+        "correction": ["dagrpo.algorithms.corrections.token_truncated"],
+        "term": [],
         "format": ["dagrpo.checkpoints.formats.dcp"],
         "model_format": ["dagrpo.checkpoints.formats.huggingface"],
         "agent": ["dagrpo.rollout.agents.tool_agent"],
@@ -99,7 +102,7 @@ def test_the_verifier_and_the_component_grade() -> None:
 
 def test_the_advantage_and_the_loss_are_computed_with_their_parameters() -> None:
     algorithm = parse(VALUES).algorithm
-    advantages = advantages_of(torch.tensor([1.0, 0.5, 3.0, 0.0]), 2, algorithm.advantage)
+    advantages = advantages_of(grouped([1.0, 0.5, 3.0, 0.0], 2), algorithm.advantage)
     assert advantages.tolist() == [0.0, -0.5, 0.0, -3.0]
     logprobs = torch.tensor([-1.0, -2.0])
     batch = TokenBatch(
@@ -109,6 +112,7 @@ def test_the_advantage_and_the_loss_are_computed_with_their_parameters() -> None
         reference_logprobs=None,
         entropy=torch.zeros(2),
         advantages=torch.tensor([-3.0, 0.5]),
+        positive=torch.tensor([False, True]),
         sequence=torch.tensor([0, 1]),
         sequences=2,
     )

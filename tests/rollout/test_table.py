@@ -133,6 +133,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)],
         rewards=[0.75],
         advantages=[-1.5],
+        token_advantages=[[]],
         trainer_logprobs=[[-0.5, -0.125]],
     )
     assert table.schema == TRAINING_ROLLOUTS
@@ -146,6 +147,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         "components": [("accuracy", 0.0), ("format", 1.0)],
         "reward": 0.75,  # what the policy learns from, which a control experiment permutes
         "advantage": -1.5,
+        "token_advantages": [],
     }
 
 
@@ -155,6 +157,7 @@ def test_what_training_wrote_can_be_read_as_rollouts(tmp_path: Path) -> None:
         [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)],
         rewards=[0.0],
         advantages=[0.0],
+        token_advantages=[[]],
         trainer_logprobs=[[0.0, 0.0]],
     )
     write_parquet(tmp_path / "step.parquet", table)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.rollout.single_turns import single_turns
 from tests.trainer import runs
 
+from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
@@ -20,6 +22,7 @@ from dagrpo.rollout.prompts import Prompts, problems_of_step, training_problems
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 
 
@@ -65,7 +68,6 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
             reward=run.reward,
-            advantage=run.algorithm.advantage,
             training=run.training,
             seed=run.seed,
         )
@@ -85,7 +87,8 @@ def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_pa
     rewards = rollouts.rewards[kept].tolist()
     assert sorted(rewards) == pytest.approx(sorted(scores))
     assert (rewards != pytest.approx(scores)) == permuted
-    groups = rollouts.advantages.view(4, 4)
+    advantages = step_advantages(rollouts, Grpo(name="grpo"), None, None)
+    groups = torch.tensor(replace(rollouts, advantages=advantages).trajectory_advantages).view(4, 4)
     assert groups[:, 2].tolist() == [0.0] * 4
     assert groups.sum(dim=1).tolist() == pytest.approx([0.0] * 4, abs=1e-5)
     assert sum(bool(group.any()) for group in groups) == 3
@@ -114,7 +117,6 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, lis
             problems=problems,
             rollout=run.rollout,
             reward=run.reward,
-            advantage=run.algorithm.advantage,
             training=run.training,
             seed=run.seed,
         )
@@ -148,4 +150,3 @@ def test_the_update_reads_the_engines_tokens_and_logprobs_as_they_are(
     assert batch.sequences.token_ids.tolist() == [token for sample in samples for token in sample.token_ids]
     assert batch.sequences.trained == [each.trajectory.tokens for each in rollouts.graded]
     assert batch.rollout_logprobs.tolist() == pytest.approx(rollouts.logprobs, abs=1e-6)
-    assert batch.advantages.view(4, 4).sum(dim=1).tolist() == pytest.approx([0.0] * 4, abs=1e-5)

@@ -61,7 +61,7 @@ def test_a_batch_that_was_taken_apart_for_other_ranks_is_put_together_again() ->
         sequences=sequences,
         trajectories=torch.tensor([2, 2]),
         rollout_logprobs=torch.tensor([-0.5, -1.5]),
-        advantages=torch.tensor([1.0, -1.0]),
+        positive=torch.tensor([True, False]),
     )
     again = RolloutBatch.from_tensors(batch.tensors())
     assert again.sequences.trained == [1, 1]
@@ -74,7 +74,7 @@ def _batch_at(places: list[int]) -> RolloutBatch:
         sequences=TokenSequences.of([[1, 2]] * len(places), [[False, True]] * len(places)),
         trajectories=torch.tensor(places, dtype=torch.int64),
         rollout_logprobs=torch.zeros(len(places)),
-        advantages=torch.zeros(len(places)),
+        positive=torch.zeros(len(places), dtype=torch.bool),
     )
 
 

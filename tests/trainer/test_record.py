@@ -49,7 +49,8 @@ ROLLOUTS = StepRollouts(
         _graded(3, 2, 0.0, correct=False),
     ),
     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]),
-    advantages=torch.tensor([1.0, -1.0, 0.0, 0.0]),
+    components={},
+    advantages=torch.tensor([1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]),
 )
 STATS = UpdateStats(
     logprobs=torch.tensor([-1.0, -1.5, -1.0, -1.0, -1.0, -1.0, -1.0, -1.5]),
@@ -131,7 +132,8 @@ def _left_out() -> StepRollouts:
         group_size=2,
         graded=(one, excluded, two, three, *nothing),
         rewards=torch.tensor([1.0, 9.0, 0.0, 0.5, 9.0, 9.0]),
-        advantages=torch.tensor([0.0, 0.0, -1.0, 1.0, 0.0, 0.0]),
+        components={},
+        advantages=torch.tensor([0.0, -1.0, -1.0, 1.0, 1.0]),
     )
 
 
@@ -152,7 +154,7 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     assert metrics["logprob_difference_max"] == 0.5
     batch = rollouts.batch()
     assert batch.trajectories.tolist() == [0, 2, 3]
-    assert batch.advantages.tolist() == [0.0, -1.0, 1.0]
+    assert batch.positive.tolist() == [True, False, False]
     assert batch.sequences.trained == [1, 2, 2]
     table = rollout_rows(rollouts, stats)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
@@ -169,11 +171,14 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     )
     first = ROLLOUTS.graded[0]
     first = _changed(first, samples=(*first.trajectory.samples, forked))
-    rollouts = replace(ROLLOUTS, graded=(first, *ROLLOUTS.graded[1:]))
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.5, -0.5])
+    rollouts = replace(ROLLOUTS, graded=(first, *ROLLOUTS.graded[1:]), advantages=advantages)
     batch = rollouts.batch()
     assert batch.trajectories.tolist() == [0, 0, 1, 2, 3]
-    assert batch.advantages.tolist() == [1.0, 1.0, -1.0, 0.0, 0.0]
+    assert batch.positive.tolist() == [True, True, False, False, False]
     assert rollouts.logprobs[:3] == [-1.0, -2.0, -1.0]
     logprobs = torch.arange(9.0)
     table = rollout_rows(rollouts, replace(STATS, logprobs=logprobs))
     assert table["trainer_logprobs"].to_pylist()[:2] == [[0.0, 1.0], [2.0, 3.0, 4.0]]
+    assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
+    assert table["token_advantages"].to_pylist() == [[], [], [], [0.5, -0.5]]

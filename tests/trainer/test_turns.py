@@ -39,7 +39,7 @@ def _rollouts(*graded: GradedTrajectory, several_turns: bool = True) -> StepRoll
         group_size=2,
         graded=graded,
         rewards=torch.zeros(len(graded)),
-        advantages=torch.zeros(len(graded)),
+        components={},
         several_turns=several_turns,
         functions=("calculator", "search"),
     )

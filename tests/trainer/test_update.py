@@ -41,10 +41,12 @@ def _update(
     world: World | None = None,
 ) -> PolicyUpdate:
     values = {"steps": 1, "prompts_per_step": 2, "samples_per_prompt": 4, "learning_rate": 1e-2, **training}
-    settings = Algorithm.model_validate(algorithm)
+    settings = Algorithm.model_validate(
+        {"correction": {"name": "none"}, **algorithm}
+    )  # the engine's logprobs are made up
     return PolicyUpdate(
         policy=policy,
-        reference=_policy().requires_grad_(False) if settings.kl_coefficient else None,
+        reference=_policy().requires_grad_(False) if settings.kl.coefficient else None,
         optimizer=adamw(policy.parameters(), 0.0),
         algorithm=settings,
         training=Training.model_validate(values),
@@ -60,7 +62,7 @@ def _updated(
     kl_coefficient: float = 0.0, micro_batch_size: int = 256, loss: str = "ppo_clip", **training: Any
 ) -> tuple[Policy, UpdateStats]:
     policy = _policy()
-    algorithm = {"kl_coefficient": kl_coefficient, "loss": {"name": loss}}
+    algorithm = {"kl": {"coefficient": kl_coefficient}, "loss": {"name": loss}}
     return policy, _update(policy, micro_batch_size, algorithm, training).run(0, BATCH)
 
 
@@ -96,7 +98,8 @@ def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
         sequences=sequences,
         trajectories=torch.zeros(1, dtype=torch.int64),
         rollout_logprobs=torch.zeros(2),
-        advantages=torch.ones(1),
+        positive=torch.ones(1, dtype=torch.bool),
+        advantages=torch.ones(2),
     )
     logits = torch.log_softmax(policy.model(input_ids=torch.tensor(ids)).logits[0], dim=-1)
     stats = _update(policy, 8, {}, {}).run(0, batch)
@@ -104,16 +107,15 @@ def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
 
 
 # The first two sequences are samples of one trajectory, and so are the last three.
-SHARED = replace(
-    BATCH, trajectories=torch.tensor([0, 0, 2, 3, 4, 5, 5, 5]), advantages=ADVANTAGES[[0, 0, 2, 3, 4, 5, 5, 5]]
-)
+SHARED_ADVANTAGES = ADVANTAGES[[0, 0, 2, 3, 4, 5, 5, 5]]
+SHARED = replace(batch_of(PROMPTS, COMPLETIONS, SHARED_ADVANTAGES), trajectories=torch.tensor([0, 0, 2, 3, 4, 5, 5, 5]))
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
 def test_the_samples_of_a_trajectory_are_one_sequence_to_weights(micro_batch_size: int) -> None:
     policy = _policy()
     batch = SHARED.sequences.padded(slice(0, 8), 0, CPU)
-    per_token = -token_logprobs(policy, batch, 1.0).logprobs * SHARED.advantages[batch.rows]
+    per_token = -token_logprobs(policy, batch, 1.0).logprobs * SHARED_ADVANTAGES[batch.rows]
     tokens_of_each_trajectory = [3 + 1, 2, 4, 1, 2 + 3 + 2]
     means = torch.stack([part.mean() for part in torch.split(per_token, tokens_of_each_trajectory)])
     means.mean().backward()  # type: ignore[no-untyped-call]
@@ -149,7 +151,7 @@ class _Alone(World):
         return values
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"kl_coefficient": 0.1}, {"loss": {"name": "gspo"}}])
+@pytest.mark.parametrize("algorithm", [{}, {"kl": {"coefficient": 0.1}}, {"loss": {"name": "gspo"}}])
 def test_a_rank_without_a_trajectory_adds_nothing_and_measures_what_the_others_do(algorithm: dict[str, Any]) -> None:
     one = batch_of(PROMPTS[:1], COMPLETIONS[:1], ADVANTAGES[:1])
     stats, moved = [], []

@@ -37,7 +37,7 @@ TRAINING = Training.model_validate(
 )
 MICRO_BATCH_SIZE = 3
 ALGORITHM = Algorithm.model_validate(
-    {"kl_coefficient": 0.1, "loss": {"name": "ppo_clip", "clip_low": 0.01, "clip_high": 0.01}}
+    {"kl": {"coefficient": 0.1}, "loss": {"name": "ppo_clip", "clip_low": 0.01, "clip_high": 0.01}}
 )
 
 
@@ -62,7 +62,10 @@ def batch_of(
     advantages: torch.Tensor,
     places: Sequence[int] | None = None,
 ) -> RolloutBatch:
-    """Prompts and completions as the update reads them; the engine's logprobs are all -1. One trajectory each, or `places`."""
+    """Prompts and completions as the update reads them; the engine's logprobs are all -1. One trajectory each, or `places`.
+
+    advantages: [completions], above 0 where the answer is right.
+    """
     pairs = list(zip(prompts, completions, strict=True))
     return RolloutBatch(
         sequences=TokenSequences.of(
@@ -71,7 +74,8 @@ def batch_of(
         ),
         trajectories=torch.tensor(places or range(len(pairs))),
         rollout_logprobs=torch.full((sum(map(len, completions)),), -1.0),
-        advantages=advantages,
+        positive=advantages > 0,
+        advantages=advantages.repeat_interleave(torch.tensor([len(completion) for completion in completions])),
     )
 
 

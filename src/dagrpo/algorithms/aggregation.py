@@ -3,33 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "constant"]
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "prompt-mean", "constant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """The sequences of a mini-batch, over all ranks. A trajectory is one of them, however many samples it has."""
+
+    tokens: Sequence[int]  # [sequences]: trained tokens of each; 0: it does not count
+    prompts: Sequence[int]  # [sequences]: which prompt each answers
+
+    def tokens_of_prompts(self) -> list[int]:
+        """[sequences]: the tokens of all sequences that answer the same prompt."""
+        totals = dict.fromkeys(self.prompts, 0)
+        for prompt, tokens in zip(self.prompts, self.tokens, strict=True):
+            totals[prompt] += tokens
+        return [totals[prompt] for prompt in self.prompts]
+
+    def counted_prompts(self) -> int:
+        """How many prompts have a sequence that counts."""
+        return len({prompt for prompt, tokens in zip(self.prompts, self.tokens, strict=True) if tokens})
 
 
 def weights(
-    aggregation: Aggregation, sequence: torch.Tensor, lengths: Sequence[int], *, max_new_tokens: int
+    aggregation: Aggregation, sequence: torch.Tensor, first: int, lengths: Lengths, *, max_new_tokens: int
 ) -> tuple[torch.Tensor, float]:
     """The weight of each token of a micro-batch, and what the weighted sum of the whole mini-batch is divided by.
 
-    sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole, and a trajectory is one
-    of them, so that a second sample does not double what it weighs. lengths: trained tokens of every sequence of the
-    mini-batch, over all ranks. The loss of a mini-batch is the sum over its micro-batches
-    of `(per_token * weights).sum() / denominator`.
+    sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole, and the micro-batch's
+    first is the one numbered `first` of the mini-batch's. The loss of a mini-batch is the sum over its micro-batches of
+    `(per_token * weights).sum() / denominator`.
 
     token-mean: every token weighs the same (DAPO, arXiv 2503.14476, section 3.3). seq-mean-token-mean: every sequence
     does (GRPO, arXiv 2402.03300, equation 3). seq-mean-token-sum: tokens are summed in a sequence. constant: as that, and
     divided by max_new_tokens (Dr. GRPO, arXiv 2503.20783, section 3.2), so that no length changes a token's weight.
+    prompt-mean: every prompt weighs the same, and so does every token among those that answer it (ScaleRL, arXiv
+    2510.13786, section 2).
     """
     ones = sequence.new_ones(len(sequence)).float()
-    if aggregation == "token-mean":
-        return ones, float(sum(lengths))
-    if aggregation == "seq-mean-token-mean":
-        return ones / sequence.bincount()[sequence], float(len(lengths))
-    if aggregation == "seq-mean-token-sum":
-        return ones, float(len(lengths))
-    return ones, float(len(lengths) * max_new_tokens)
+    sequences = float(max(sum(tokens > 0 for tokens in lengths.tokens), 1))
+    match aggregation:
+        case "token-mean":
+            return ones, float(max(sum(lengths.tokens), 1))
+        case "seq-mean-token-mean":
+            return ones / sequence.bincount()[sequence], sequences
+        case "seq-mean-token-sum":
+            return ones, sequences
+        case "prompt-mean":
+            of_prompts = sequence.new_tensor(lengths.tokens_of_prompts()[first:])
+            return ones / of_prompts.clamp(min=1)[sequence], float(max(lengths.counted_prompts(), 1))
+    return ones, sequences * max_new_tokens

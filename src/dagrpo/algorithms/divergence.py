@@ -1,12 +1,37 @@
-"""The k3 estimator of KL(policy || reference) (Schulman 2020, "Approximating KL divergence"), per token."""
+"""Estimators of KL(policy || reference) from the sampled token's logprobs (Schulman 2020, "Approximating KL divergence")."""
 
-import torch
+from __future__ import annotations
 
-LOG_RATIO_LIMIT = 20.0
+from typing import TYPE_CHECKING, Literal
+
+from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT
+
+if TYPE_CHECKING:
+    import torch
+
+Estimator = Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k3+"]
 VALUE_LIMIT = 10.0
 
 
-def k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
-    """exp(d) - d - 1 with d = reference - policy logprob of the sampled token; unbiased, never negative. [tokens]"""
-    d = (reference_logprobs - logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return (d.exp() - d - 1).clamp(max=VALUE_LIMIT)
+def divergence(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, estimator: Estimator) -> torch.Tensor:
+    """Per token, with d = policy - reference logprob: k1 is d, abs |d|, k2 d^2 / 2, k3 exp(-d) - 1 + d. [tokens]
+
+    k1 and k3 are unbiased; k3 is never negative, and cut at 10. The gradient of k2 is that of the divergence, which k1's
+    is not, in expectation 0. An estimator with + has its own value and the gradient of k2 (straight-through).
+    """
+    d = (logprobs - reference_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    if estimator.endswith("+"):
+        squared = d**2 / 2
+        return _value(d, estimator.removesuffix("+")).detach() + squared - squared.detach()
+    return _value(d, estimator)
+
+
+def _value(d: torch.Tensor, estimator: str) -> torch.Tensor:
+    match estimator:
+        case "k1":
+            return d
+        case "abs":
+            return d.abs()
+        case "k2":
+            return d**2 / 2
+    return ((-d).exp() - 1 + d).clamp(max=VALUE_LIMIT)

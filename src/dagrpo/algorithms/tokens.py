@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+LOG_RATIO_LIMIT = 20.0  # exp() of more says nothing and overflows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
@@ -24,15 +26,39 @@ class TokenBatch:
     old_logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them
     rollout_logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the engine computed them
     reference_logprobs: torch.Tensor | None  # [tokens], of the initial policy; None where no divergence is asked for
-    entropy: torch.Tensor  # [tokens], in nats, of the policy that is trained; no gradient
-    advantages: torch.Tensor  # [tokens], each sequence's advantage on all of its tokens
+    entropy: torch.Tensor  # [tokens], in nats, of the policy that is trained; with a gradient where a term asks for it
+    advantages: torch.Tensor  # [tokens]; most estimators have one for all tokens of a sequence
+    positive: torch.Tensor  # [tokens] bool, whether the answer of its sequence is right
     sequence: torch.Tensor  # [tokens] int64, from 0, rising: which sequence of the batch a token belongs to
     sequences: int  # how many there are
+    selected: torch.Tensor | None = None  # [tokens], what the loss's `select` gave them; None without one
+    teacher_logprobs: torch.Tensor | None = None  # [tokens], of the teacher; None without one
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """On each token how many tokens its sequence has. [tokens] int64"""
+        return self.sequence.bincount(minlength=self.sequences)[self.sequence]
+
+    def sum_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
+        """On each token the sum of the values of its sequence. [tokens] -> [tokens]"""
+        return values.new_zeros(self.sequences).index_add(0, self.sequence, values)[self.sequence]
 
     def mean_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
         """On each token the mean of the values of its sequence. [tokens] -> [tokens]"""
-        sums = values.new_zeros(self.sequences).index_add(0, self.sequence, values)
-        return (sums / self.sequence.bincount(minlength=self.sequences).clamp(min=1))[self.sequence]
+        return self.sum_of_sequence(values) / self.lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiniBatch:
+    """All trained tokens of one mini-batch, over all ranks and micro-batches, before the step's first update.
+
+    On the CPU, no gradients. For what is a function of all of them: a quantile, a covariance, a draw.
+    """
+
+    logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them
+    entropy: torch.Tensor  # [tokens], in nats, of that policy
+    advantages: torch.Tensor  # [tokens]
+    seed: int  # of this mini-batch and no other, for draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

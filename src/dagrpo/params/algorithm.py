@@ -1,16 +1,55 @@
 """Section `algorithm`: the objective, made of plug-ins with parameters of their own."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.terms import TERMS, Weighed
+from dagrpo.errors import UserError
 from dagrpo.params.base import Section
-from dagrpo.params.plugged import Choice, Chosen
+from dagrpo.params.plugged import Choice, Chosen, Several
 
 _GRPO: Any = {"name": "grpo"}
 _PPO_CLIP: Any = {"name": "ppo_clip"}
+_TOKEN_TRUNCATED: Any = {"name": "token_truncated"}
+_NO_TERMS: Any = {}
+
+
+class Kl(Section):
+    """The divergence to the initial policy."""
+
+    coefficient: Annotated[float, Field(ge=0, le=1000)] = Field(
+        0.0, description="Weight of the KL divergence to the initial policy; at 0 no reference model is loaded."
+    )
+    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k3+"] = Field(
+        "k3", description="How it is estimated from the sampled token; with +: its value, and the gradient of k2."
+    )
+    place: Literal["loss", "reward"] = Field(
+        "loss", description="Added to the loss of each token, or taken from its reward before advantages are computed."
+    )
+    corrected: bool = Field(
+        False,
+        description=(
+            "In the loss: multiply each token's estimate by the ratio of the policy to the one that sampled, so that it is unbiased "
+            "after the first of several updates, too (DeepSeek-V3.2)."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _corrected_is_of_the_loss(self) -> Self:
+        if self.corrected and self.place == "reward":
+            raise UserError(
+                "algorithm.kl.corrected is of a divergence in the loss: set algorithm.kl.place to loss, or it to false"
+            )
+        if self.place == "reward" and self.estimator.endswith("+"):
+            raise UserError(
+                f"algorithm.kl.estimator is {self.estimator}, whose + says what its gradient is, but a reward has none: write "
+                f"{self.estimator.removesuffix('+')}, or set algorithm.kl.place to loss"
+            )
+        return self
 
 
 class Algorithm(Section):
@@ -18,13 +57,31 @@ class Algorithm(Section):
         _GRPO, description="How much better a completion is than expected."
     )
     loss: Annotated[Choice, Chosen(LOSSES)] = Field(_PPO_CLIP, description="What the policy minimises on each token.")
-    aggregation: Literal["default", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "constant"] = Field(
+    aggregation: Literal[
+        "default", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "prompt-mean", "constant"
+    ] = Field(
         "default",
         description=(
             "How tokens are added up: the mean over the tokens of a mini-batch; the mean over its sequences of their token "
-            "mean or sum; constant: that sum divided by rollout.max_new_tokens; default: what the loss was published with."
+            "mean or sum; prompt-mean: the mean over its prompts of the mean over the tokens of all their sequences; constant: "
+            "the token sum divided by rollout.max_new_tokens; default: what the loss was published with."
         ),
     )
-    kl_coefficient: Annotated[float, Field(ge=0, le=1000)] = Field(
-        0.0, description="Weight of the k3 KL divergence to the initial policy; at 0 no reference model is loaded."
+    correction: Annotated[Choice, Chosen(CORRECTIONS)] = Field(
+        _TOKEN_TRUNCATED,
+        description="How a token's loss is weighed by the difference between the engine's logprobs and the trainer's.",
     )
+    terms: Annotated[dict[str, Weighed], Several(TERMS)] = Field(
+        _NO_TERMS, description="What is added to the loss, each times its coefficient."
+    )
+    kl: Kl = Field(default_factory=Kl)
+
+    @model_validator(mode="after")
+    def _nothing_is_corrected_twice(self) -> Self:
+        anchored = LOSSES.get(self.loss.name).anchored_on_rollout(self.loss)
+        if anchored and CORRECTIONS.get(self.correction.name).weighs:
+            raise UserError(
+                f"algorithm.loss {self.loss.name} takes its ratio to the engine's logprobs, so that algorithm.correction "
+                f"{self.correction.name} would correct the same difference twice: set algorithm.correction to {{name: none}}"
+            )
+        return self

@@ -62,7 +62,8 @@ _ADDED_BY_TRAINING = [
     pa.field("correct", pa.bool_()),  # null: unverifiable
     required("components", pa.map_(pa.string(), pa.float32())),  # of the reward, unweighted
     required("reward", pa.float32()),  # what the policy learns from
-    required("advantage", pa.float32()),
+    required("advantage", pa.float32()),  # the mean over its tokens
+    required("token_advantages", pa.list_(pa.float32())),  # []: all of its tokens have the one above
 ]
 ROLLOUTS = pa.schema(_FIELDS)
 OF_CONVERSATIONS = ["turns", "stop_reason", "calls"]  # what a person wants to see of several turns
@@ -80,11 +81,13 @@ def training_table(
     *,
     rewards: Sequence[float],
     advantages: Sequence[float],
+    token_advantages: Sequence[Sequence[float]],
     trainer_logprobs: Sequence[Sequence[float]],
 ) -> pa.Table:
     """One row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
 
-    rewards and advantages: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy wrote].
+    rewards and advantages: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy wrote], and so
+    token_advantages, but empty where they are all the same.
     """
     rows = [
         _row(each.trajectory)
@@ -97,8 +100,11 @@ def training_table(
             "components": sorted(each.score.components.items()),
             "reward": reward,
             "advantage": advantage,
+            "token_advantages": of_tokens,
         }
-        for each, reward, advantage, logprobs in zip(graded, rewards, advantages, trainer_logprobs, strict=True)
+        for each, reward, advantage, of_tokens, logprobs in zip(
+            graded, rewards, advantages, token_advantages, trainer_logprobs, strict=True
+        )
     ]
     return pa.Table.from_pylist(rows, schema=TRAINING_ROLLOUTS)
 

@@ -3,6 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -31,28 +32,48 @@ class Sums:
         return dict(zip(self._values, totals.tolist(), strict=True))
 
 
-class OldLogprobs:
-    """Logprobs and entropy of the policy that sampled, where this rank has computed them; zero elsewhere."""
+class StepTokens:
+    """What is known of each trained token of a step before its first update, where this rank has computed it; else zero."""
 
     def __init__(self, lengths: list[int], device: torch.device) -> None:
         self._ends = [0, *itertools.accumulate(lengths)]
-        self._values = torch.zeros(2, self._ends[-1], device=device)  # logprobs, entropy
+        self._values = torch.zeros(len(_ROWS), self._ends[-1], device=device)
 
-    def keep(self, part: slice, outputs: TokenLogprobs) -> None:
+    def keep(self, part: slice, outputs: TokenLogprobs, reference: Tensor | None = None) -> None:
         """Note those of a micro-batch; NOTHING has none."""
         if part == NOTHING:
             return
-        self._values[:, self.tokens(part)] = torch.stack([outputs.logprobs.detach(), outputs.entropy])
+        rows = (outputs.logprobs, outputs.entropy, outputs.collision, reference)
+        for row, values in zip(self._values, rows, strict=True):
+            if values is not None:
+                row[self.tokens(part)] = values.detach()
 
-    def of(self, part: slice) -> Tensor:
+    def old_logprobs(self, part: slice) -> Tensor:
         """Of some sequences. [tokens]"""
         return self._values[0, self.tokens(part)]
 
-    def of_all_ranks(self, world: World) -> TokenLogprobs:
+    def fill(self, before: "BeforeUpdate") -> None:
+        """Take what all ranks have computed already."""
+        for row, each in zip(self._values, _ROWS, strict=True):
+            row.copy_(getattr(before, each.name))
+
+    def of_all_ranks(self, world: World) -> "BeforeUpdate":
         """Of all sequences, on the CPU."""
-        logprobs, entropy = world.all_reduce(self._values.cpu())
-        return TokenLogprobs(logprobs=logprobs, entropy=entropy)
+        return BeforeUpdate(*world.all_reduce(self._values.to("cpu", copy=True)))
 
     def tokens(self, part: slice) -> slice:
         """Where the trained tokens of some sequences are."""
         return slice(self._ends[part.start], self._ends[part.stop])
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeUpdate:
+    """All trained tokens of a step, over all ranks, under the policy that sampled them. On the CPU."""
+
+    logprobs: Tensor  # [tokens]
+    entropy: Tensor  # [tokens], in nats
+    collision: Tensor  # [tokens]; zero where nothing asks for it
+    reference_logprobs: Tensor  # [tokens]; zero where nothing asks for them so early
+
+
+_ROWS = fields(BeforeUpdate)

@@ -4,7 +4,7 @@ Synchronous: the rollouts of a step are of the very policy that the step updates
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dagrpo.algorithms.advantages import advantages_of_kept
-from dagrpo.params.plugged import Choice
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
+from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.collect import collect, grade
@@ -41,7 +40,10 @@ class StepRollouts:
     group_size: int  # trajectories per problem
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
     rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
-    advantages: Tensor  # [trajectories] float32, of these rewards; 0 where the trajectory is left out
+    components: Mapping[str, Tensor]  # [trajectories] float32 each: the summands of these rewards, times their weights
+    advantages: Tensor | None = (
+        None  # [tokens] float32, of the trajectories that are kept; None until they are computed
+    )
     several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
 
@@ -73,8 +75,20 @@ class StepRollouts:
             sequences=TokenSequences.of([s.token_ids for s in samples], [s.loss_mask for s in samples]),
             trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
-            advantages=self.advantages[places],
+            positive=torch.tensor([self.graded[place].score.correct is True for place in places]),
         )
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens that the policy wrote, 0 where the trajectory is left out. [trajectories]"""
+        return [each.trajectory.tokens if each.trajectory.learned else 0 for each in self.graded]
+
+    @property
+    def trajectory_advantages(self) -> list[float]:
+        """The mean over each trajectory's tokens, 0 where it is left out. [trajectories]"""
+        assert self.advantages is not None
+        parts = torch.split(self.advantages, self.lengths)
+        return [float(part.double().mean()) if len(part) else 0.0 for part in parts]
 
 
 def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
@@ -97,7 +111,6 @@ class Buffer:
         problems: Sequence[Problem],
         rollout: Rollout,
         reward: Reward,
-        advantage: Choice,
         training: Training,
         seed: int,
     ) -> None:
@@ -110,7 +123,6 @@ class Buffer:
         self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
         self._sampling = training_sampling(rollout, training.samples_per_prompt)
         self._reward = reward
-        self._advantage = advantage
         self._training = training
         self._seed = seed
 
@@ -127,22 +139,30 @@ class Buffer:
         trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
         gates.require_usable(trajectories, self._max_excluded, step + 1)
         graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
-        learned = np.array([trajectory.learned for trajectory in trajectories])
-        rewards = self._rewards(step, graded, learned)
-        group_size = self._training.samples_per_prompt
+        order = self._order(step, np.array([trajectory.learned for trajectory in trajectories]))
+        rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         return StepRollouts(
             step=step,
-            group_size=group_size,
+            group_size=self._training.samples_per_prompt,
             graded=tuple(graded),
-            rewards=rewards,
-            advantages=advantages_of_kept(rewards, torch.from_numpy(learned), group_size, self._advantage),
+            rewards=torch.from_numpy(rewards[order]),
+            components={name: torch.from_numpy(values[order]) for name, values in self._components(graded).items()},
             several_turns=self._several_turns,
             functions=self._functions,
         )
 
-    def _rewards(self, step: int, graded: Sequence[GradedTrajectory], learned: NDArray[np.bool_]) -> Tensor:
-        """The scores' rewards; in the control experiment, shuffled among the step's trajectories that are kept."""
-        rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+    def _order(self, step: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Whose reward each trajectory gets: its own; in the control experiment, that of another one that is kept."""
+        order = np.arange(len(learned))
         if self._reward.permuted:
-            rewards[learned] = np.random.default_rng([self._seed, step, 1]).permutation(rewards[learned])
-        return torch.from_numpy(rewards)
+            order[learned] = np.random.default_rng([self._seed, step, 1]).permutation(order[learned])
+        return order
+
+    def _components(self, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
+        """The summands of the scores' rewards."""
+        weights = {name: config.weight for name, config in self._reward.components.items() if config.weight}
+        labels = {name: COMPONENTS.label(name) for name in weights}
+        return {
+            labels[name]: np.array([weight * each.score.components[labels[name]] for each in graded], dtype=np.float32)
+            for name, weight in weights.items()
+        }

@@ -5,7 +5,7 @@ Every rank runs it. Rank 0 also samples, grades and records; the other ranks get
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,8 +27,11 @@ from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
 from dagrpo.rollout.prompts import Prompts, tools_of, training_problems
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import gates, state
+from dagrpo.trainer.accumulated import BeforeUpdate
+from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.equal_rewards import EqualRewards
+from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
@@ -36,6 +39,8 @@ from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+
+COEFFICIENTS = "coefficients"  # of the objective's terms, among a state's notes
 
 
 class EngineOpener(Protocol):
@@ -116,7 +121,7 @@ class Trainer:
     def _take_steps(self, first: int) -> None:
         """The steps from `first` on, numbered from 0."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
-        update = self._policy_update()
+        update = self._policy_update(first)
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
         with self._rank_zero(weights, first) as rank_zero:
             for step in range(first, steps):
@@ -124,7 +129,9 @@ class Trainer:
                 rollouts = rank_zero.buffer.next(step) if rank_zero else None
                 clock.lap("seconds_rollout")
                 batch = self._broadcast(rollouts)
-                stats = update.run(step, batch)
+                before = update.before(batch)
+                rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
+                stats = update.run(step, batch, before)
                 clock.lap("seconds_update")
                 if rollouts:
                     gates.require_the_policys_rollouts(rollouts.logprobs, stats.logprobs, run.rollout.dtype, step + 1)
@@ -134,12 +141,24 @@ class Trainer:
                 if rank_zero and rollouts:
                     self._keep(rollouts, stats, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
-                    state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world)
+                    notes = {COEFFICIENTS: update.objective.coefficients}
+                    state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world, notes)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
         """What the update reads of rank 0's rollouts, in every rank."""
         tensors = rollouts.batch().tensors() if rollouts else None
         return RolloutBatch.from_tensors(self._world.broadcast_tensors(tensors))
+
+    def _with_advantages(
+        self, rollouts: StepRollouts | None, batch: RolloutBatch, before: BeforeUpdate | None, objective: Objective
+    ) -> tuple[StepRollouts | None, RolloutBatch]:
+        """Rank 0 computes the advantages and tells the others."""
+        if rollouts is not None:
+            penalty = None if before is None else objective.penalty(before.logprobs, before.reference_logprobs)
+            advantages = step_advantages(rollouts, self._run.algorithm.advantage, before, penalty)
+            rollouts = replace(rollouts, advantages=advantages)
+        told = self._world.broadcast_tensors(None if rollouts is None else {"advantages": advantages})
+        return rollouts, replace(batch, advantages=told["advantages"])
 
     def _load_into_engine(self, rank_zero: RankZero | None, weights: GatheredWeights, finished: int) -> None:
         """Every rank takes part: rank 0 reads the weights one by one, the others give their parts of each."""
@@ -212,15 +231,15 @@ class Trainer:
             problems=self._problems,
             rollout=self._run.rollout,
             reward=self._run.reward,
-            advantage=self._run.algorithm.advantage,
             training=self._run.training,
             seed=self._run.seed,
         )
 
-    def _policy_update(self) -> PolicyUpdate:
+    def _policy_update(self, finished: int) -> PolicyUpdate:
         run, tokenizer = self._run, self._tokenizer
+        notes = state.at(run.state, finished).notes if finished else {}
         reference = None
-        if run.algorithm.kl_coefficient > 0:
+        if run.algorithm.kl.coefficient > 0:
             reference = load_policy(run.initial, self._world).requires_grad_(False)
         return PolicyUpdate(
             policy=self._policy,
@@ -233,6 +252,8 @@ class Trainer:
             max_new_tokens=run.rollout.max_new_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             world=self._world,
+            seed=run.seed,
+            coefficients=notes.get(COEFFICIENTS),
         )
 
 

@@ -105,12 +105,19 @@ class RolloutBatch:
     sequences: TokenSequences
     trajectories: Tensor  # [sequences] int64, rising: the place of each sequence's trajectory among those of the step
     rollout_logprobs: Tensor  # [trained tokens] float32, the engine's
-    advantages: Tensor  # [sequences] float32, of their trajectories
+    positive: Tensor  # [sequences] bool, whether their trajectories' answers are right
+    advantages: Tensor | None = None  # [trained tokens] float32; None until they are computed
 
     def __post_init__(self) -> None:
-        assert len(self.rollout_logprobs) == sum(self.sequences.trained)
-        assert len(self.advantages) == len(self.trajectories) == len(self.sequences)
+        trained = sum(self.sequences.trained)
+        assert len(self.rollout_logprobs) == trained
+        assert self.advantages is None or len(self.advantages) == trained
+        assert len(self.positive) == len(self.trajectories) == len(self.sequences)
         assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
+
+    def tokens(self, span: slice) -> slice:
+        """Where the trained tokens of some sequences are, among those of the step."""
+        return slice(sum(self.sequences.trained[: span.start]), sum(self.sequences.trained[: span.stop]))
 
     def spans(self, first: int, stop: int) -> list[slice]:
         """The sequences of each trajectory whose place is `first` or later, and before `stop`."""
@@ -119,14 +126,14 @@ class RolloutBatch:
         return [slice(*ends) for ends in itertools.pairwise(itertools.accumulate(counts.tolist(), initial=start))]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What makes it up, to send it to other ranks."""
+        """What makes it up but the advantages, to send it to other ranks."""
         return {
             "token_ids": self.sequences.token_ids,
             "loss_mask": self.sequences.loss_mask,
             "lengths": self.sequences.lengths,
             "trajectories": self.trajectories,
             "rollout_logprobs": self.rollout_logprobs,
-            "advantages": self.advantages,
+            "positive": self.positive,
         }
 
     @classmethod
@@ -138,7 +145,7 @@ class RolloutBatch:
             ),
             trajectories=tensors["trajectories"],
             rollout_logprobs=tensors["rollout_logprobs"],
-            advantages=tensors["advantages"],
+            positive=tensors["positive"],
         )
 
 

@@ -18,7 +18,19 @@ class TokenLogprobs:
     """One value per trained token, sequence after sequence (see PaddedBatch.rows)."""
 
     logprobs: Tensor  # [tokens], of the temperature-scaled softmax over the whole vocabulary
-    entropy: Tensor  # [tokens], of that softmax, in nats; no gradient
+    entropy: Tensor  # [tokens], of that softmax, in nats; a gradient only where it was asked for
+    collision: Tensor  # [tokens], the sum of its squared probabilities; no gradient; zero where it was not asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What is computed of each token beside its logprob and entropy."""
+
+    entropy_gradient: bool = False
+    collision: bool = False
+
+
+PLAIN = Extras()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +86,9 @@ class Policy(torch.nn.Module):
         columns: Tensor,  # [tokens]
         targets: Tensor,  # [tokens]
         temperature: float,
-    ) -> tuple[Tensor, Tensor]:
-        """(logprobs, entropy), both [tokens]; see TokenLogprobs and PaddedBatch.
+        extras: Extras,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(logprobs, entropy, collision), all [tokens]; see TokenLogprobs and PaddedBatch.
 
         The language-model head runs on the positions that predict a trained token only: prompts and padding would cost
         a vocabulary's worth of memory each. Padding is on the right, so position ids need no care.
@@ -84,9 +97,11 @@ class Policy(torch.nn.Module):
         logits = self._logits(hidden[rows, columns]).float() / temperature
         log_softmax = torch.log_softmax(logits, dim=-1)  # [tokens, vocabulary]
         logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
-        with torch.no_grad():
+        with torch.set_grad_enabled(extras.entropy_gradient and torch.is_grad_enabled()):
             entropy = -(log_softmax.exp() * log_softmax).sum(dim=-1)
-        return logprobs, entropy
+        with torch.no_grad():
+            collision = (2 * log_softmax).exp().sum(dim=-1) if extras.collision else torch.zeros_like(logprobs)
+        return logprobs, entropy, collision
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""
@@ -118,9 +133,11 @@ def require_known_logits(policy: Policy) -> None:
         )
 
 
-def token_logprobs(policy: torch.nn.Module, batch: PaddedBatch, temperature: float) -> TokenLogprobs:
+def token_logprobs(
+    policy: torch.nn.Module, batch: PaddedBatch, temperature: float, extras: Extras = PLAIN
+) -> TokenLogprobs:
     """Log pi(token | everything before it) for each trained token, by a Policy."""
-    logprobs, entropy = policy(
-        batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets, temperature
+    logprobs, entropy, collision = policy(
+        batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets, temperature, extras
     )
-    return TokenLogprobs(logprobs=logprobs, entropy=entropy)
+    return TokenLogprobs(logprobs=logprobs, entropy=entropy, collision=collision)

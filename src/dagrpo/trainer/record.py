@@ -92,14 +92,15 @@ class Clock:
 
 def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
     """A step's rollouts as the table that is kept."""
-    kept = set(rollouts.kept)
-    lengths = [each.trajectory.tokens if place in kept else 0 for place, each in enumerate(rollouts.graded)]
+    assert rollouts.advantages is not None
+    advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
     return training_table(
         rollouts.step + 1,
         rollouts.graded,
         rewards=rollouts.rewards.tolist(),
-        advantages=rollouts.advantages.tolist(),
-        trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, lengths)],
+        advantages=rollouts.trajectory_advantages,
+        token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
+        trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, rollouts.lengths)],
     )
 
 
@@ -110,7 +111,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     """
     kept = rollouts.kept
     rewards = rollouts.rewards[kept].numpy().astype(np.float64)
-    advantages = rollouts.advantages[kept].double()
+    advantages = np.array(rollouts.trajectory_advantages)[kept]
     trajectories = [rollouts.graded[place].trajectory for place in kept]
     scores = [rollouts.graded[place].score for place in kept]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
@@ -123,7 +124,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         **_reward_components(scores),
         "zero_std_fraction": _groups_of_equal_rewards(rollouts),
         "advantage_mean": float(advantages.mean()),
-        "advantage_std": float(advantages.std()) if len(kept) > 1 else 0.0,
+        "advantage_std": float(advantages.std(ddof=1)) if len(kept) > 1 else 0.0,
         "completion_length_mean": float(lengths.mean()),
         "completion_length_max": float(lengths.max()),
         "truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),

@@ -6,20 +6,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dagrpo.algorithms.aggregation import weights
-from dagrpo.algorithms.divergence import k3
-from dagrpo.algorithms.losses import aggregation_of, loss_of
-from dagrpo.algorithms.tokens import TokenBatch
+from dagrpo.algorithms.aggregation import Lengths
+from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.distributed import World
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.trainer.accumulated import OldLogprobs, Sums
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.gates import advice_on_memory
+from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import apply_gradients, warmed_up
 from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, micro_batches
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
-
-_METRIC = "metric/"  # before the names that a loss gives its own metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +28,21 @@ class UpdateStats:
     logprobs: Tensor  # [tokens], of the policy that sampled, as the trainer computes them; on the CPU
     entropy: float  # nats per token, of that policy
     loss: float
-    kl: float  # k3 to the reference, 0 without one
-    metrics: Mapping[str, float]  # of the loss, per token
+    kl: float  # to the reference, 0 without one
+    metrics: Mapping[str, float]  # of the loss and what is beside it, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MiniBatch:
+    """Which part of a step's rollouts one optimizer update sees."""
+
+    spans: Sequence[slice]  # the sequences of each of its trajectories
+    lengths: Lengths  # of its trajectories
+    positive: Lengths  # of those with a right answer, 0 for the others
+    selected: Tensor | None  # [trained tokens of the mini-batch], on the CPU; of the loss
+    update: int  # from 0, over the run
 
 
 class PolicyUpdate:
@@ -54,80 +64,137 @@ class PolicyUpdate:
         max_new_tokens: int,
         pad_token_id: int,
         world: World,
+        seed: int = 0,
+        coefficients: Mapping[str, float] | None = None,
     ) -> None:
-        assert (reference is not None) == (algorithm.kl_coefficient > 0)
+        """`coefficients`: those of the terms, where they are not those that the run began with."""
+        assert (reference is not None) == (algorithm.kl.coefficient > 0)
+        self.objective = Objective(algorithm, max_new_tokens, coefficients)
         self._policy = policy
         self._reference = reference
         self._optimizer = optimizer
-        self._algorithm = algorithm
-        self._aggregation = aggregation_of(algorithm.aggregation, algorithm.loss)
+        self._select = LOSSES.get(algorithm.loss.name).select
+        self._loss_config = algorithm.loss
         self._training = training
         self._micro_batch_size = micro_batch_size
         self._temperature = temperature
-        self._max_new_tokens = max_new_tokens
         self._pad_token_id = pad_token_id
         self._world = world
+        self._seed = seed
 
-    def run(self, step: int, batch: RolloutBatch) -> UpdateStats:
-        """One pass over the rollouts of the step numbered from 0. UserError: no memory, or a gradient not finite."""
+    def before(self, batch: RolloutBatch) -> BeforeUpdate | None:
+        """Every token of a step under the policy that sampled it, in every rank. Costs a forward pass.
+
+        None where nothing asks for it: one update sees those logprobs itself.
+        """
+        if self._training.mini_batches == 1 and not self.objective.looks_ahead:
+            return None
+        with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size), torch.no_grad():
+            return self._computed_before(batch)
+
+    def run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None = None) -> UpdateStats:
+        """One pass over the rollouts of the step numbered from 0, which have advantages by now.
+
+        `before`: what the method of that name has returned for them, where it was called. UserError: no memory, or a
+        gradient that is not finite.
+        """
+        before = self.before(batch) if before is None else before
         with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size):
-            return self._run(step, batch)
+            return self._run(step, batch, before)
 
-    def _run(self, step: int, batch: RolloutBatch) -> UpdateStats:
-        old = OldLogprobs(batch.sequences.trained, self._world.device)
-        if self._training.mini_batches > 1:  # of the policy that sampled: before the first of them changes it
-            self._compute_old_logprobs(batch, old)
+    def _run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None) -> UpdateStats:
+        seen = StepTokens(batch.sequences.trained, self._world.device)
+        if before is not None:
+            seen.fill(before)
         sums, learning_rate = Sums(self._world.device), 0.0
         grad_norms: list[float] = []
-        for number, spans in enumerate(self._mini_batches(batch)):
-            update = step * self._training.mini_batches + number
-            learning_rate = warmed_up(self._training.learning_rate, update, self._training.learning_rate_warmup_steps)
-            if spans:  # else all of its trajectories were left out, as every rank knows
-                self._accumulate(batch, spans, old, sums)
+        for number in range(self._training.mini_batches):
+            mini_batch = self._mini_batch(step, number, batch, before)
+            learning_rate = warmed_up(
+                self._training.learning_rate, mini_batch.update, self._training.learning_rate_warmup_steps
+            )
+            if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
+                self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
                 grad_norms.append(apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm))
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
-        total, everywhere = sums.over_ranks(self._world), old.of_all_ranks(self._world)
-        tokens = sum(batch.sequences.trained)
+        total = sums.over_ranks(self._world)
+        old = seen.of_all_ranks(self._world) if before is None else before
+        entropy, tokens = float(old.entropy.mean()), sum(batch.sequences.trained)
+        coefficients = self.objective.adapted(entropy)
         return UpdateStats(
-            logprobs=everywhere.logprobs,
-            entropy=float(everywhere.entropy.mean()),
+            logprobs=old.logprobs,
+            entropy=entropy,
             loss=total.pop("loss") / len(grad_norms),
             kl=total.pop("kl", 0.0) / tokens,
-            metrics={name.removeprefix(_METRIC): value / tokens for name, value in total.items()},
+            metrics={name: value / tokens for name, value in total.items()} | coefficients,
             grad_norm=sum(grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
         )
 
-    def _mini_batches(self, batch: RolloutBatch) -> list[list[slice]]:
-        """The sequences of each trajectory of each mini-batch. A mini-batch has as many prompts as any other."""
-        prompts = self._training.prompts_per_step // self._training.mini_batches
-        size = prompts * self._training.samples_per_prompt
-        return [batch.spans(size * number, size * (number + 1)) for number in range(self._training.mini_batches)]
+    def _spans(self, batch: RolloutBatch, number: int) -> list[slice]:
+        """The sequences of each trajectory of one mini-batch. It has as many prompts as any other."""
+        size = self._training.prompts_per_step // self._training.mini_batches * self._training.samples_per_prompt
+        return batch.spans(size * number, size * (number + 1))
+
+    def _mini_batch(self, step: int, number: int, batch: RolloutBatch, before: BeforeUpdate | None) -> _MiniBatch:
+        spans, update = self._spans(batch, number), step * self._training.mini_batches + number
+        tokens = [sum(batch.sequences.trained[span]) for span in spans]
+        prompts = [int(batch.trajectories[span.start]) // self._training.samples_per_prompt for span in spans]
+        right = [bool(batch.positive[span.start]) for span in spans]
+        positive = [each if is_right else 0 for each, is_right in zip(tokens, right, strict=True)]
+        return _MiniBatch(
+            spans=spans,
+            lengths=Lengths(tokens=tokens, prompts=prompts),
+            positive=Lengths(tokens=positive, prompts=prompts),
+            selected=self._selected(update, batch, spans, before),
+            update=update,
+        )
+
+    def _selected(
+        self, update: int, batch: RolloutBatch, spans: Sequence[slice], before: BeforeUpdate | None
+    ) -> Tensor | None:
+        if self._select is None or not spans:
+            return None
+        assert before is not None
+        assert batch.advantages is not None
+        tokens = batch.tokens(slice(spans[0].start, spans[-1].stop))
+        whole = MiniBatch(
+            logprobs=before.logprobs[tokens],
+            entropy=before.entropy[tokens],
+            advantages=batch.advantages[tokens],
+            seed=sampling_seed(self._seed, "select", update, 0, 0),
+        )
+        return self._select(whole, self._loss_config)
 
     def _own_parts(self, spans: Sequence[slice]) -> list[slice]:
         """The micro-batches of this rank."""
         return micro_batches(spans, self._micro_batch_size, self._world.rank, self._world.size)
 
-    @torch.no_grad()
-    def _compute_old_logprobs(self, batch: RolloutBatch, old: OldLogprobs) -> None:
-        for spans in self._mini_batches(batch):
-            for part in self._own_parts(spans):
-                old.keep(part, token_logprobs(self._policy, self._padded(batch, part), self._temperature))
+    def _computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
+        seen = StepTokens(batch.sequences.trained, self._world.device)
+        extras = self.objective.extras_before
+        # Cut as the updates are, so that the first of them sees the same bits.
+        for number in range(self._training.mini_batches):
+            for part in self._own_parts(self._spans(batch, number)):
+                padded = self._padded(batch, part)
+                reference = self._reference_logprobs(padded) if self.objective.penalises else None
+                seen.keep(part, token_logprobs(self._policy, padded, self._temperature, extras), reference)
+        return seen.of_all_ranks(self._world)
 
-    def _accumulate(self, batch: RolloutBatch, spans: Sequence[slice], old: OldLogprobs, sums: Sums) -> None:
+    def _accumulate(
+        self, batch: RolloutBatch, mini_batch: _MiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
+    ) -> None:
         """Add the gradient of this rank's part of one mini-batch."""
-        lengths = [sum(batch.sequences.trained[span]) for span in spans]
-        for part in self._own_parts(spans):
+        starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
+        for part in self._own_parts(mini_batch.spans):
             padded = self._padded(batch, part)
-            outputs = token_logprobs(self._policy, padded, self._temperature)
-            if self._training.mini_batches == 1:
-                old.keep(part, outputs)
-            tokens = self._token_batch(batch, part, padded, outputs, old)
-            token_weights, denominator = weights(
-                self._aggregation, tokens.sequence, lengths, max_new_tokens=self._max_new_tokens
+            outputs = token_logprobs(self._policy, padded, self._temperature, self.objective.extras)
+            if is_first:
+                seen.keep(part, outputs)
+            tokens = self._token_batch(batch, mini_batch, part, padded, outputs, seen)
+            loss, measured = self.objective.loss(
+                tokens, mini_batch.lengths, mini_batch.positive, starts.get(part.start, 0), counts=part != NOTHING
             )
-            loss, measured = self._loss(tokens, token_weights * (part != NOTHING))
-            loss = loss * (1 / denominator)
             loss.backward()  # type: ignore[no-untyped-call]
             sums.add({**measured, "loss": loss}, part)
 
@@ -140,37 +207,34 @@ class PolicyUpdate:
     def _token_batch(
         self,
         batch: RolloutBatch,
+        mini_batch: _MiniBatch,
         part: slice,
         padded: PaddedBatch,
         outputs: TokenLogprobs,
-        old: OldLogprobs,
+        seen: StepTokens,
     ) -> TokenBatch:
         device, reference = self._world.device, self._reference_logprobs(padded)
         if part == NOTHING:
             return _filler(outputs, reference)
+        assert batch.advantages is not None
         # A sequence, to losses and weights, is all that the policy wrote in a trajectory, over all of its samples.
         _, trajectory = batch.trajectories[part].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
+        tokens = batch.tokens(part)
+        first = batch.tokens(mini_batch.spans[0]).start
+        own = slice(tokens.start - first, tokens.stop - first)
+        selected = None if mini_batch.selected is None else mini_batch.selected[own].to(device, non_blocking=True)
         return TokenBatch(
             logprobs=outputs.logprobs,
-            old_logprobs=old.of(part),
-            rollout_logprobs=batch.rollout_logprobs[old.tokens(part)].to(device, non_blocking=True),
+            old_logprobs=seen.old_logprobs(part),
+            rollout_logprobs=batch.rollout_logprobs[tokens].to(device, non_blocking=True),
             reference_logprobs=reference,
             entropy=outputs.entropy,
-            advantages=batch.advantages[part].to(device, non_blocking=True)[padded.rows],
+            advantages=batch.advantages[tokens].to(device, non_blocking=True),
+            positive=batch.positive[part].to(device, non_blocking=True)[padded.rows],
             sequence=trajectory.to(device, non_blocking=True)[padded.rows],
             sequences=int(trajectory[-1]) + 1,
+            selected=selected,
         )
-
-    def _loss(self, tokens: TokenBatch, token_weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted sum of the losses of a micro-batch's tokens, and what was measured on the way."""
-        result = loss_of(tokens, self._algorithm.loss)
-        measured = {_METRIC + name: value for name, value in result.metrics.items()}
-        loss = (result.per_token * token_weights).sum()
-        if tokens.reference_logprobs is not None:
-            divergence = k3(tokens.logprobs, tokens.reference_logprobs)
-            measured["kl"] = divergence.sum()
-            loss = loss + self._algorithm.kl_coefficient * (divergence * token_weights).sum()
-        return loss, measured
 
     def _padded(self, batch: RolloutBatch, part: slice) -> PaddedBatch:
         if part == NOTHING:
@@ -188,6 +252,9 @@ def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:
         reference_logprobs=reference,
         entropy=outputs.entropy,
         advantages=torch.zeros_like(logprobs),
+        positive=torch.zeros_like(logprobs, dtype=torch.bool),
         sequence=torch.zeros_like(logprobs, dtype=torch.int64),
         sequences=1,
+        selected=torch.zeros_like(logprobs),
+        teacher_logprobs=logprobs,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
@@ -15,10 +16,9 @@ class Config(Choice):
     """The reward minus the best reward of the prompt's group."""
 
 
-def below_best(rewards: torch.Tensor, group_size: int, config: Config) -> torch.Tensor:
-    """r - max_g, never above 0. rewards: [completions]"""
-    groups = rewards.view(-1, group_size)  # [prompts, group]
-    return (groups - groups.amax(dim=1, keepdim=True)).reshape(-1)
+def below_best(batch: RewardBatch, config: Config) -> torch.Tensor:
+    """r - max_g, never above 0. [trajectories]"""
+    return batch.rewards - batch.group_max(batch.rewards)
 
 
 best = Advantage(config=Config, function=below_best)

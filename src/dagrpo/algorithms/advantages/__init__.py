@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
@@ -17,10 +18,13 @@ ConfigType = TypeVar("ConfigType", bound=Choice)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantage(Generic[ConfigType]):
-    """How much better each completion is than expected, from rewards alone."""
+    """How much better each trajectory, or each of its tokens, is than expected."""
 
     config: type[ConfigType]  # its keys in algorithm.advantage
-    function: Callable[[torch.Tensor, int, ConfigType], torch.Tensor]  # rewards [completions], group size -> the same
+    function: Callable[[RewardBatch, ConfigType], torch.Tensor]  # -> [trajectories] or [tokens], float64
+    compares: bool = True  # within a group: of one that has a single trajectory left nothing is learned
+    needs_policy: bool = False  # reads RewardBatch.policy, which costs a forward pass before the update
+    needs_greedy: bool = False  # reads RewardBatch.greedy_rewards, which costs a greedy completion of every prompt
 
 
 ADVANTAGES: Plugins[Advantage[Any]] = Plugins(
@@ -33,21 +37,10 @@ ADVANTAGES: Plugins[Advantage[Any]] = Plugins(
 )
 
 
-def advantages_of(rewards: torch.Tensor, group_size: int, config: Choice) -> torch.Tensor:
-    """One advantage per completion. rewards: [completions] float32, the samples of one prompt next to each other."""
-    return ADVANTAGES.get(config.name).function(rewards, group_size, config)
-
-
-def advantages_of_kept(rewards: torch.Tensor, kept: torch.Tensor, group_size: int, config: Choice) -> torch.Tensor:
-    """As `advantages_of`, where only some completions count: the others are no part of their group's baseline.
-
-    kept: [completions] bool. The advantage is 0 where a completion is left out, or is the only one left of its group.
-    """
-    groups = kept.view(-1, group_size)  # [prompts, group]
-    left = groups.sum(dim=1, keepdim=True).expand_as(groups).reshape(-1)  # [completions]: of its group
-    advantages = rewards.new_zeros(len(rewards))
-    for size in range(2, group_size + 1):
-        chosen = kept & (left == size)
-        if chosen.any():
-            advantages[chosen] = advantages_of(rewards[chosen], size, config)
+def advantages_of(batch: RewardBatch, config: Choice) -> torch.Tensor:
+    """One advantage per token. [tokens] float64"""
+    advantages = ADVANTAGES.get(config.name).function(batch, config)
+    if len(advantages) == len(batch.rewards) and len(advantages) != len(batch.trajectory):
+        return batch.on_tokens(advantages)
+    assert len(advantages) == len(batch.trajectory), "an estimator returns one value per trajectory or per token"
     return advantages

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
@@ -23,19 +24,14 @@ class Config(Choice):
     )
 
 
-def grpo(rewards: torch.Tensor, group_size: int, config: Config) -> torch.Tensor:
+def grpo(batch: RewardBatch, config: Config) -> torch.Tensor:
     """A = (r - mean_g) / (std_g + 1e-6) over each prompt's group; without the division as Dr. GRPO (arXiv 2503.20783).
 
-    rewards: [prompts * group_size], the completions of one prompt next to each other. The standard deviation is the
-    sample's (n - 1). A group of equal rewards has advantage 0: nothing is learned from it.
+    [trajectories]. The standard deviation is the sample's (n - 1). A group of equal rewards has advantage 0: nothing is
+    learned from it.
     """
-    assert group_size >= 2, "the schema refuses groups of one"
-    # In double: the mean of eight float32 rewards of 0.3 is off by 3e-8, which a standard deviation of 0 blows up to 0.03.
-    groups = rewards.double().view(-1, group_size)  # [prompts, group]
-    centred = groups - groups.mean(dim=1, keepdim=True)
-    if config.normalize_by_std:
-        centred = centred / (groups.std(dim=1, keepdim=True) + EPSILON)
-    return centred.reshape(-1).float()
+    centred = batch.rewards - batch.group_mean(batch.rewards)
+    return centred / (batch.group_std(batch.rewards) + EPSILON) if config.normalize_by_std else centred
 
 
 ADVANTAGE = Advantage(config=Config, function=grpo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
@@ -15,15 +16,13 @@ class Config(Choice):
     """RLOO: the reward minus the mean of the other rewards of the prompt's group."""
 
 
-def rloo(rewards: torch.Tensor, group_size: int, config: Config) -> torch.Tensor:
+def rloo(batch: RewardBatch, config: Config) -> torch.Tensor:
     """A_i = r_i - mean of r_j, j != i, over each prompt's group of n: n / (n - 1) times r_i minus the group's mean.
 
-    rewards: [prompts * group_size], the completions of one prompt next to each other.
+    [trajectories]
     """
-    assert group_size >= 2, "the schema refuses groups of one"
-    groups = rewards.double().view(-1, group_size)  # [prompts, group]
-    centred = groups - groups.mean(dim=1, keepdim=True)
-    return (centred * group_size / (group_size - 1)).reshape(-1).float()
+    sizes = batch.group_sizes
+    return (batch.rewards - batch.group_mean(batch.rewards)) * sizes / (sizes - 1)
 
 
 ADVANTAGE = Advantage(config=Config, function=rloo)

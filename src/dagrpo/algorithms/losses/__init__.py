@@ -1,15 +1,24 @@
 """Policy losses, one small file each: its Config, its formula, and both as LOSS. Nothing else knows a loss by name."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.aggregation import Aggregation
-from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
+if TYPE_CHECKING:
+    import torch
+
 ConfigType = TypeVar("ConfigType", bound=Choice)
+
+
+def _never(config: Any) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,10 @@ class Loss(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in algorithm.loss
     function: Callable[[TokenBatch, ConfigType], TokenLoss]
     aggregation: Aggregation = "token-mean"  # what it was published with
+    # What TokenBatch.selected is to be, from all tokens of a mini-batch: costs a forward pass before the update.
+    select: Callable[[MiniBatch, ConfigType], torch.Tensor] | None = None
+    # Whether its ratio is to the engine's logprobs: a correction between engine and trainer would then count twice.
+    anchored_on_rollout: Callable[[ConfigType], bool] = _never
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(

@@ -7,11 +7,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dagrpo.algorithms.losses import Loss
-from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
 from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
-
-LOG_RATIO_LIMIT = 20.0  # exp() of more says nothing and overflows
 
 
 class Config(Choice):

@@ -1,0 +1,53 @@
+"""Corrections between the engine that sampled and the trainer, one small file each: its Config, its formula, and both as CORRECTION.
+
+The engine and the trainer compute the same policy with other rounding, so that what was sampled is off-policy by a
+little, or by more than that. A correction weighs each token's loss by how much. Not here: what a policy's own updates
+move away from the one that sampled, which is the loss's ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from dagrpo.algorithms.tokens import TokenBatch
+from dagrpo.params.plugged import Choice
+from dagrpo.plugins import Plugins
+
+if TYPE_CHECKING:
+    import torch
+
+ConfigType = TypeVar("ConfigType", bound=Choice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWeights:
+    """What each token's loss is multiplied by, and sums over tokens of whatever was measured, as those of a TokenLoss."""
+
+    per_token: torch.Tensor  # [tokens], detached
+    metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction(Generic[ConfigType]):
+    """Weights of tokens, of whole sequences, from `old_logprobs` and `rollout_logprobs`."""
+
+    config: type[ConfigType]  # its keys in algorithm.correction
+    function: Callable[[TokenBatch, ConfigType], TokenWeights]
+    weighs: bool = True  # whether there is anything to correct twice, by a loss that is anchored on the rollout
+
+
+CORRECTIONS: Plugins[Correction[Any]] = Plugins(
+    what="correction",
+    package=__name__,
+    attribute="CORRECTION",
+    group="dagrpo.corrections",
+    key="algorithm.correction.name",
+    kind=Correction,
+)
+
+
+def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
+    """The weights that algorithm.correction names."""
+    return CORRECTIONS.get(config.name).function(batch, config)

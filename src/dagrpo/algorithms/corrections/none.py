@@ -1,0 +1,19 @@
+"""No correction: what the engine sampled is taken for the trainer's own policy."""
+
+from __future__ import annotations
+
+from dagrpo.algorithms.corrections import Correction, TokenWeights
+from dagrpo.algorithms.tokens import TokenBatch
+from dagrpo.params.plugged import Choice
+
+
+class Config(Choice):
+    """No correction."""
+
+
+def none(batch: TokenBatch, config: Config) -> TokenWeights:
+    """1 on each token."""
+    return TokenWeights(per_token=batch.old_logprobs.new_ones(len(batch.old_logprobs)))
+
+
+CORRECTION = Correction(config=Config, function=none, weighs=False)

@@ -1,0 +1,76 @@
+"""The advantages of a step's rollouts: which of them an estimator sees, and in which groups."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
+from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
+from dagrpo.params.plugged import Choice
+from dagrpo.trainer.accumulated import BeforeUpdate
+from dagrpo.trainer.buffer import StepRollouts
+
+
+def step_advantages(
+    rollouts: StepRollouts, config: Choice, before: BeforeUpdate | None, penalty: Tensor | None
+) -> Tensor:
+    """One advantage for each token of the trajectories that are kept, 0 where nothing is to be compared. [tokens] float32
+
+    Trajectories that are left out are no part of a baseline. `before`: where the estimator needs the policy. `penalty`:
+    [tokens], what the tokens' rewards lose.
+    """
+    estimator = ADVANTAGES.get(config.name)
+    lengths = rollouts.lengths
+    places = _compared(rollouts) if estimator.compares else rollouts.kept
+    advantages = torch.zeros(sum(lengths), dtype=torch.float32)
+    if not places:
+        return advantages
+    chosen = _tokens_of(places, lengths)
+    batch = _reward_batch(
+        rollouts,
+        places,
+        penalty=None if penalty is None else penalty[chosen],
+        policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
+    )
+    advantages[chosen] = advantages_of(batch, config).float()
+    return advantages
+
+
+def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor) -> PolicyTokens:
+    assert before is not None, "the update computes this for an estimator that needs it"
+    return PolicyTokens(logprobs=before.logprobs[chosen].double(), collision=before.collision[chosen].double())
+
+
+def _compared(rollouts: StepRollouts) -> list[int]:
+    """The places of the trajectories that are kept, where another one of their prompt is, too."""
+    left = Counter(place // rollouts.group_size for place in rollouts.kept)
+    return [place for place in rollouts.kept if left[place // rollouts.group_size] > 1]
+
+
+def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
+    """Where their tokens are among those of all trajectories. [tokens] int64"""
+    ends = torch.tensor(lengths).cumsum(0).tolist()
+    return torch.cat([torch.arange(ends[place] - lengths[place], ends[place]) for place in places])
+
+
+def _reward_batch(
+    rollouts: StepRollouts, places: Sequence[int], *, penalty: Tensor | None, policy: PolicyTokens | None
+) -> RewardBatch:
+    lengths = torch.tensor([rollouts.lengths[place] for place in places])
+    trajectory = torch.arange(len(places)).repeat_interleave(lengths)
+    prompts = torch.tensor([place // rollouts.group_size for place in places])
+    distinct, group = prompts.unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
+    rewards = rollouts.rewards[list(places)].double()
+    if penalty is not None:
+        rewards = rewards.index_add(0, trajectory, -penalty)
+    return RewardBatch(
+        rewards=rewards,
+        group=group,
+        groups=len(distinct),
+        trajectory=trajectory,
+        components={name: values[list(places)].double() for name, values in rollouts.components.items()},
+        penalty=penalty,
+        policy=policy,
+    )

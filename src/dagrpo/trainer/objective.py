@@ -1,0 +1,92 @@
+"""What is minimised on a micro-batch: the policy's loss, corrected, the terms beside it and the divergence."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.aggregation import Lengths, weights
+from dagrpo.algorithms.corrections import weights_of
+from dagrpo.algorithms.divergence import divergence
+from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
+from dagrpo.algorithms.terms import TERMS, computed
+from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.trainer.policy import Extras
+
+
+class Objective:
+    """The section algorithm, as a function of tokens; and the coefficients of its terms, which may change from step to step."""
+
+    def __init__(self, algorithm: Algorithm, max_new_tokens: int, coefficients: Mapping[str, float] | None) -> None:
+        advantage = ADVANTAGES.get(algorithm.advantage.name)
+        self._algorithm = algorithm
+        self._aggregation = aggregation_of(algorithm.aggregation, algorithm.loss)
+        self._max_new_tokens = max_new_tokens
+        self._added = computed(algorithm.terms)
+        self._terms = {name: TERMS.get(name) for name in self._added}
+        self.coefficients = dict(coefficients or {name: config.coefficient for name, config in self._added.items()})
+        self.extras = Extras(entropy_gradient=any(term.needs_entropy for term in self._terms.values()))
+        self.extras_before = Extras(collision=advantage.needs_policy)
+        self.penalises = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
+        selects = LOSSES.get(algorithm.loss.name).select is not None
+        # Whether something needs every token of a step before its first update.
+        self.looks_ahead = advantage.needs_policy or self.penalises or selects
+
+    def loss(
+        self, tokens: TokenBatch, lengths: Lengths, positive: Lengths, first: int, *, counts: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A micro-batch's part of the loss of its mini-batch, and sums over its tokens of what was measured on the way.
+
+        The micro-batch's first sequence is the one numbered `first` of the mini-batch's. One that does not count is a filler.
+        """
+        shares = self._shares(tokens, lengths, first) * counts
+        policy = loss_of(tokens, self._algorithm.loss)
+        correction = weights_of(tokens, self._algorithm.correction)
+        loss = (policy.per_token * correction.per_token * shares).sum()
+        measured = {**policy.metrics, **correction.metrics}
+        for name, config in self._added.items():
+            term = self._terms[name]
+            result = term.function(tokens, config)
+            own = self._shares(tokens, positive, first) * counts if term.positive_only else shares
+            loss = loss + self.coefficients[name] * (result.per_token * own).sum()
+            measured |= result.metrics
+        return self._with_divergence(loss, tokens, shares, measured)
+
+    def _with_divergence(
+        self, loss: Tensor, tokens: TokenBatch, shares: Tensor, measured: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if tokens.reference_logprobs is None:
+            return loss, measured
+        kl = self._algorithm.kl
+        estimate = divergence(tokens.logprobs, tokens.reference_logprobs, kl.estimator)
+        measured["kl"] = estimate.detach().sum()
+        if kl.place == "reward":
+            return loss, measured
+        if kl.corrected:
+            ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+            estimate = ratio * estimate
+        return loss + kl.coefficient * (estimate * shares).sum(), measured
+
+    def penalty(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor | None:
+        """What each token's reward loses for its divergence, where that is taken from the reward. [tokens] float64"""
+        if not self.penalises:
+            return None
+        kl = self._algorithm.kl
+        return kl.coefficient * divergence(logprobs.double(), reference_logprobs.double(), kl.estimator)
+
+    def adapted(self, entropy: float) -> dict[str, float]:
+        """This step's coefficients, as metrics. From now on they are those of the next step, whose terms may adapt them."""
+        used = {f"{TERMS.label(name)}_coefficient": value for name, value in self.coefficients.items()}
+        for name, config in self._added.items():
+            adapt = self._terms[name].adapted
+            if adapt is not None:
+                self.coefficients[name] = adapt(self.coefficients[name], entropy, config)
+        return used
+
+    def _shares(self, tokens: TokenBatch, lengths: Lengths, first: int) -> Tensor:
+        """What each token's value counts in the mini-batch. [tokens]"""
+        per_token, denominator = weights(
+            self._aggregation, tokens.sequence, first, lengths, max_new_tokens=self._max_new_tokens
+        )
+        return per_token * (1 / denominator)
