@@ -197,6 +197,7 @@ def _rollouts(step: int, accuracy: float, random: np.random.Generator) -> pa.Tab
             "finish_reason": ["length" if n == 12 else "stop" for n in lengths],
             "correct": right.tolist(),
             "reward": pa.array(right.astype(np.float32)),
+            "discarded": [False] * count,
         }
     )
 

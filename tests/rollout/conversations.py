@@ -136,6 +136,8 @@ def training_table(rows: Sequence[dict[str, Any]], rewards: Sequence[float], ste
             "components": [("accuracy", reward)],
             "reward": reward,
             "advantage": reward - mean,
+            "token_advantages": [],
+            "discarded": False,
         }
         for row, reward in zip(rows, rewards, strict=True)
     ]

@@ -1,13 +1,12 @@
 """A split as problems: a row that cannot be used is named before the engine starts, and every seed has its order."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rollout.problems import example, problem
+from tests.rollout.problems import example
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
@@ -15,7 +14,7 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
 from dagrpo.records import Example
-from dagrpo.rollout.prompts import Prompts, problems_of_step, prompt_indices, read_split, training_problems
+from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, training_problems
 from dagrpo.tasks.schema import to_table
 
 TOKENIZER = character_tokenizer(256)
@@ -78,19 +77,6 @@ def test_a_row_with_images_is_refused(tmp_path: Path) -> None:
     path = split(tmp_path, example(), example(images=(b"png",)))
     with pytest.raises(UserError, match=r"train.parquet, row 1: it has images, .*: choose another task"):
         read_split(path)
-
-
-def indices(steps: Sequence[list[Any]]) -> list[list[int]]:
-    return [[each.index for each in step] for step in steps]
-
-
-def test_the_problems_of_a_step_follow_the_order_that_training_names() -> None:
-    problems = [problem(index, pass_rate=rate) for index, rate in enumerate((0.0, 1.0, 0.25, 0.5))]
-    easy = training(prompts_per_step=2, order="easy_first")
-    assert indices([problems_of_step(problems, step, easy, seed=3) for step in range(3)]) == [[1, 3], [2, 0], [1, 3]]
-    shuffled = training(prompts_per_step=2)
-    drawn = indices([problems_of_step(problems, step, shuffled, seed=3) for step in range(2)])
-    assert drawn == [prompt_indices(3, step, 2, 4) for step in range(2)]
 
 
 @given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8))

@@ -148,6 +148,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         "reward": 0.75,  # what the policy learns from, which a control experiment permutes
         "advantage": -1.5,
         "token_advantages": [],
+        "discarded": False,
     }
 
 

@@ -18,12 +18,13 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import Agent
-from dagrpo.rollout.prompts import Prompts, problems_of_step, training_problems
+from dagrpo.rollout.prompts import Prompts, prompt_indices, training_problems
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.drawing import Drawing
 
 
 class _Notebook(runs.ScriptedEngine):
@@ -64,6 +65,7 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
             agent=agent,
             grader=grader,
             problems=problems,
+            drawing=Drawing(problems, run.training, run.seed),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -71,8 +73,7 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
             training=run.training,
             seed=run.seed,
         )
-        drawn = [problem.index for problem in problems_of_step(problems, 0, run.training, run.seed)]
-        assert LOST in drawn, "the step has the problem whose attempts are lost"
+        assert LOST in prompt_indices(run.seed, 0, 4, 10), "the step has the problem whose attempts are lost"
         return buffer.next(0)
 
 
@@ -115,14 +116,14 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, lis
             agent=agent,
             grader=grader,
             problems=problems,
+            drawing=Drawing(problems, run.training, run.seed, finished=2),
             rollout=run.rollout,
             reward=run.reward,
             training=run.training,
             seed=run.seed,
         )
         rollouts = buffer.next(2)
-    drawn = [problem.index for problem in problems_of_step(problems, 2, run.training, run.seed)]
-    return rollouts, engine.requests, drawn
+    return rollouts, engine.requests, prompt_indices(run.seed, 2, 4, 10)
 
 
 def test_each_problem_of_the_step_is_attempted_side_by_side(

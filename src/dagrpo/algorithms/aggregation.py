@@ -38,7 +38,7 @@ def weights(
 
     sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole, and the micro-batch's
     first is the one numbered `first` of the mini-batch's. The loss of a mini-batch is the sum over its micro-batches of
-    `(per_token * weights).sum() / denominator`.
+    `(per_token * weights).sum() / denominator`. Tokens of sequences that do not count weigh nothing.
 
     token-mean: every token weighs the same (DAPO, arXiv 2503.14476, section 3.3). seq-mean-token-mean: every sequence
     does (GRPO, arXiv 2402.03300, equation 3). seq-mean-token-sum: tokens are summed in a sequence. constant: as that, and
@@ -46,7 +46,8 @@ def weights(
     prompt-mean: every prompt weighs the same, and so does every token among those that answer it (ScaleRL, arXiv
     2510.13786, section 2).
     """
-    ones = sequence.new_ones(len(sequence)).float()
+    counted = sequence.new_tensor([tokens > 0 for tokens in lengths.tokens[first:]])
+    ones = counted[sequence].float()
     sequences = float(max(sum(tokens > 0 for tokens in lengths.tokens), 1))
     match aggregation:
         case "token-mean":

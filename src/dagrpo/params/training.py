@@ -8,6 +8,31 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 
 
+class DynamicSampling(Section):
+    """DAPO's dynamic sampling (arXiv 2503.14476, section 3.2), off by default."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1,
+        description=(
+            "Rounds of generation that a step may take to fill its batch with groups whose samples differ; the rest is then "
+            "filled with groups whose do not, and a step without a single one that does ends the run. 1: no further round."
+        ),
+    )
+    oversampling: Annotated[float, Field(ge=1, le=100)] = Field(
+        1.0,
+        description="A round draws so many times the prompts that the batch lacks; groups beyond it are thrown away (DAPO: 3).",
+    )
+    spread_of: Literal["reward", "accuracy"] = Field(
+        "reward",
+        description="What has to differ between a prompt's samples: the reward, or whether the answer is right (DAPO).",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a step may draw more prompts than its batch has."""
+        return self.max_rounds > 1 or self.oversampling > 1
+
+
 class Training(Section):
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(120, description="GRPO steps: sample, grade, update.")
     prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
@@ -34,6 +59,23 @@ class Training(Section):
     )
     min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
     max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
+
+    dynamic_sampling: DynamicSampling = Field(
+        DynamicSampling(), description="Drawing prompts until enough of them have samples that differ."
+    )
+    zero_variance_filter: bool = Field(
+        False,
+        description=(
+            "Leave out of the update the groups whose rewards are all equal: they count in no mean of the loss, nor in what is "
+            "added to it (ScaleRL)."
+        ),
+    )
+    retire_at: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description=(
+            "Draw a prompt no more after a step in which this share of its samples was right (ScaleRL: 0.9); null: always."
+        ),
+    )
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

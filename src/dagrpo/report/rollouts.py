@@ -1,4 +1,4 @@
-"""The first and the last steps of training, completion by completion."""
+"""The first and the last steps of training, completion by completion. Not here: what a step has thrown away."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from dagrpo.evaluation.statistics import Floats, Integers
 from dagrpo.files import read_parquet
 from dagrpo.listing import fault_of, listed_files
 from dagrpo.report.inputs import Inputs
+from dagrpo.rollout.table import without_discarded
 
-COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward")
+COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward", "discarded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def _read(manifest: Path, name: str) -> pa.Table:
 
 
 def _read_all(manifest: Path, name: str) -> pa.Table:
-    """One step's rollouts; UserError when the file is not the one the manifest lists."""
+    """One step's rollouts, but for the discarded ones; UserError when the file is not the one the manifest lists."""
     path = manifest.parent / name
     if fault := fault_of(path, listed_files(manifest)[name]):
         raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage train again.")
@@ -79,4 +80,4 @@ def _read_all(manifest: Path, name: str) -> pa.Table:
     missing = [column for column in COLUMNS if column not in table.column_names]
     if missing or table.num_rows == 0:
         raise UserError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
-    return table
+    return without_discarded(table)

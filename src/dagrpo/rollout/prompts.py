@@ -117,15 +117,6 @@ def _require_pass_rates(rows: Iterable[tuple[int, Example]], source: Path) -> No
             )
 
 
-def problems_of_step(problems: Sequence[Problem], step: int, training: Training, seed: int) -> list[Problem]:
-    """The problems of the step numbered from 0, in the order of `training.order`."""
-    rates = [problem.example.pass_rate for problem in problems] if training.order == "easy_first" else None
-    known = None if rates is None else [rate for rate in rates if rate is not None]
-    assert known is None or len(known) == len(problems), "checked when the problems were read"
-    indices = prompt_indices(seed, step, training.prompts_per_step, len(problems), known)
-    return [problems[index] for index in indices]
-
-
 def prompt_indices(
     seed: int, step: int, count: int, total: int, pass_rates: Sequence[float] | None = None
 ) -> list[int]:
@@ -138,10 +129,16 @@ def prompt_indices(
     first = step * count
     indices: list[int] = []
     for epoch in range(first // total, (first + count - 1) // total + 1):
-        order = np.random.default_rng([seed, epoch]).permutation(total)
-        if pass_rates is not None:
-            order = order[np.argsort(-np.asarray(pass_rates)[order], kind="stable")]
+        order = epoch_order(seed, epoch, total, pass_rates)
         start = max(first - epoch * total, 0)
         stop = min(first + count - epoch * total, total)
-        indices += [int(index) for index in order[start:stop]]
+        indices += order[start:stop]
     return indices
+
+
+def epoch_order(seed: int, epoch: int, total: int, pass_rates: Sequence[float] | None = None) -> list[int]:
+    """The prompts of an epoch in the order in which they are taken, as `prompt_indices` describes it."""
+    order = np.random.default_rng([seed, epoch]).permutation(total)
+    if pass_rates is not None:
+        order = order[np.argsort(-np.asarray(pass_rates)[order], kind="stable")]
+    return [int(index) for index in order]

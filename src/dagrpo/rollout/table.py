@@ -64,6 +64,8 @@ _ADDED_BY_TRAINING = [
     required("reward", pa.float32()),  # what the policy learns from
     required("advantage", pa.float32()),  # the mean over its tokens
     required("token_advantages", pa.list_(pa.float32())),  # []: all of its tokens have the one above
+    # drawn in this step and thrown away, since its group says nothing: in no figure of the step, and nothing was learned
+    required("discarded", pa.bool_()),
 ]
 ROLLOUTS = pa.schema(_FIELDS)
 OF_CONVERSATIONS = ["turns", "stop_reason", "calls"]  # what a person wants to see of several turns
@@ -90,23 +92,40 @@ def training_table(
     token_advantages, but empty where they are all the same.
     """
     rows = [
-        _row(each.trajectory)
-        | {
-            "step": step,
-            "trainer_logprobs": logprobs,
-            "extracted": each.score.extracted,
-            "verdict": each.score.verdict,
-            "correct": each.score.correct,
-            "components": sorted(each.score.components.items()),
-            "reward": reward,
-            "advantage": advantage,
-            "token_advantages": of_tokens,
-        }
+        _training_row(each, step=step, reward=reward)
+        | {"trainer_logprobs": logprobs, "advantage": advantage, "token_advantages": of_tokens}
         for each, reward, advantage, of_tokens, logprobs in zip(
             graded, rewards, advantages, token_advantages, trainer_logprobs, strict=True
         )
     ]
     return pa.Table.from_pylist(rows, schema=TRAINING_ROLLOUTS)
+
+
+def discarded_table(step: int, graded: Sequence[GradedTrajectory]) -> pa.Table:
+    """As `training_table`, of trajectories that the step, from 1, has drawn and thrown away."""
+    rows = [_training_row(each, step=step, reward=each.score.reward) | {"discarded": True} for each in graded]
+    return pa.Table.from_pylist(rows, schema=TRAINING_ROLLOUTS)
+
+
+def without_discarded(table: pa.Table) -> pa.Table:
+    """The rows of a step that its figures and its update are of."""
+    return table.filter(pc.invert(table.column("discarded")))
+
+
+def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict[str, Any]:
+    """The columns of TRAINING_ROLLOUTS, of one from which nothing was learned."""
+    return _row(graded.trajectory) | {
+        "step": step,
+        "trainer_logprobs": [],
+        "extracted": graded.score.extracted,
+        "verdict": graded.score.verdict,
+        "correct": graded.score.correct,
+        "components": sorted(graded.score.components.items()),
+        "reward": reward,
+        "advantage": 0.0,
+        "token_advantages": [],
+        "discarded": False,
+    }
 
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.rollout.segments import Segment, segments
+from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
 from dagrpo.show.place import Place
 
@@ -59,8 +60,10 @@ def choose(place: Place, best: int, worst: int) -> Chosen:
 
 
 def _read(place: Place) -> pa.Table:
-    """The table with its grades beside it."""
+    """The table with its grades beside it, without what a step of training has thrown away."""
     table = read_parquet(place.attempts)
+    if "discarded" in table.column_names:
+        table = without_discarded(table)
     missing = [name for name in NEEDED if name not in table.column_names]
     if missing or table.num_rows == 0:
         raise UserError(

@@ -24,7 +24,7 @@ def work(job: Job) -> None:
     from dagrpo.console import summary
     from dagrpo.distributed import process_group
     from dagrpo.files import read_parquet, sha256_of
-    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
+    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
     from dagrpo.trainer.loop import train
 
     run = _run(job)
@@ -41,7 +41,7 @@ def work(job: Job) -> None:
     if not world.is_rank_zero:
         return
     job.run.log_artifact(run.metrics)
-    last_step = read_parquet(run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet"))
+    last_step = without_discarded(read_parquet(run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")))
     shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
     job.run.log_table("completions_last_step", last_step.select(shown))
     job.run.log_attempts(last_step, job.runtime.traces)

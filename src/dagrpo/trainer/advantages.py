@@ -18,12 +18,12 @@ def step_advantages(
 ) -> Tensor:
     """One advantage for each token of the trajectories that are kept, 0 where nothing is to be compared. [tokens] float32
 
-    Trajectories that are left out are no part of a baseline. `before`: where the estimator needs the policy. `penalty`:
+    Trajectories that are left out, or that the update does not count, are no part of a baseline. `before`: where the estimator needs the policy. `penalty`:
     [tokens], what the tokens' rewards lose.
     """
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths
-    places = _compared(rollouts) if estimator.compares else rollouts.kept
+    places = _compared(rollouts) if estimator.compares else rollouts.counted
     advantages = torch.zeros(sum(lengths), dtype=torch.float32)
     if not places:
         return advantages
@@ -44,9 +44,9 @@ def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor) -> PolicyTokens:
 
 
 def _compared(rollouts: StepRollouts) -> list[int]:
-    """The places of the trajectories that are kept, where another one of their prompt is, too."""
-    left = Counter(place // rollouts.group_size for place in rollouts.kept)
-    return [place for place in rollouts.kept if left[place // rollouts.group_size] > 1]
+    """The places of the trajectories that are counted, where another one of their prompt is, too."""
+    left = Counter(place // rollouts.group_size for place in rollouts.counted)
+    return [place for place in rollouts.counted if left[place // rollouts.group_size] > 1]
 
 
 def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor:

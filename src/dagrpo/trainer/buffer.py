@@ -21,11 +21,12 @@ from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
 from dagrpo.trainer import gates
+from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.groups import Drawn, Flags, figures, prompts_to_draw, spread, used_groups
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 
 
@@ -46,11 +47,25 @@ class StepRollouts:
     )
     several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
+    drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
+    zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
 
     @property
     def kept(self) -> list[int]:
         """The places of the trajectories that are not left out, rising."""
         return [place for place, each in enumerate(self.graded) if each.trajectory.learned]
+
+    @property
+    def spread(self) -> Flags:
+        """Whether there is something to be learned by comparing the rewards of a group. [groups]"""
+        learned = [each.trajectory.learned for each in self.graded]
+        return spread(self.rewards.numpy(), learned, self.group_size)
+
+    @property
+    def counted(self) -> list[int]:
+        """The places of those trajectories that the update counts, rising: the others that are kept have no part in it."""
+        has_part = self.spread | (not self.zero_variance_filter)
+        return [place for place in self.kept if has_part[place // self.group_size]]
 
     @property
     def samples(self) -> list[tuple[int, TokenSample]]:
@@ -70,12 +85,14 @@ class StepRollouts:
     def batch(self) -> RolloutBatch:
         """What the update reads of them."""
         places = [place for place, _ in self.samples]
+        counted = set(self.counted)
         samples = [sample for _, sample in self.samples]
         return RolloutBatch(
             sequences=TokenSequences.of([s.token_ids for s in samples], [s.loss_mask for s in samples]),
             trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
             positive=torch.tensor([self.graded[place].score.correct is True for place in places]),
+            counted=torch.tensor([place in counted for place in places]),
         )
 
     @property
@@ -97,9 +114,8 @@ def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
 
 
 class Buffer:
-    """Makes the rollouts of each step; a function of the run's seed, the step and the weights that the engine holds.
-
-    It keeps nothing, so that a resumed run needs no saved position.
+    """Makes the rollouts of each step; a function of the run's seed, the step, the weights that the engine holds, and
+    which prompts are next (drawing.py): all that it keeps.
     """
 
     def __init__(
@@ -109,6 +125,7 @@ class Buffer:
         agent: OpenAgent,
         grader: Grader,
         problems: Sequence[Problem],
+        drawing: Drawing,
         rollout: Rollout,
         reward: Reward,
         training: Training,
@@ -118,7 +135,7 @@ class Buffer:
         self._agent = agent
         self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
-        self._problems = problems
+        self.drawing = drawing
         self._functions = function_names(problems)
         self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
         self._sampling = training_sampling(rollout, training.samples_per_prompt)
@@ -129,18 +146,20 @@ class Buffer:
     def next(self, step: int) -> StepRollouts:
         """The rollouts of the step numbered from 0.
 
-        ServerError when the engine fails. UserError: no ground truth, or trajectories from which nothing can be learned.
+        ServerError when the engine fails. UserError: no ground truth, no prompt left, or nothing can be learned.
         """
-
-        def seed_of(position: int, sample: int) -> int:
-            return sampling_seed(self._seed, "rollout", step, position, sample)
-
-        problems = problems_of_step(self._problems, step, self._training, self._seed)
-        trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
-        gates.require_usable(trajectories, self._max_excluded, step + 1)
-        graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
-        order = self._order(step, np.array([trajectory.learned for trajectory in trajectories]))
+        attempted, rounds = self._rounds(step)
+        used = used_groups(attempted, self._training, step)
+        self.drawing.retire(attempted)
+        in_batch = used.repeat(self._training.samples_per_prompt)
+        graded = [each for each, is_used in zip(attempted, in_batch, strict=True) if is_used]
+        order = self._order(step, np.array([each.trajectory.learned for each in graded]))
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+        drawn = Drawn(
+            used=tuple(used.tolist()),
+            discarded=tuple(each for each, is_used in zip(attempted, in_batch, strict=True) if not is_used),
+            figures=figures(used, rounds, self.drawing.retired, self._training),
+        )
         return StepRollouts(
             step=step,
             group_size=self._training.samples_per_prompt,
@@ -149,7 +168,34 @@ class Buffer:
             components={name: torch.from_numpy(values[order]) for name, values in self._components(graded).items()},
             several_turns=self._several_turns,
             functions=self._functions,
+            drawn=drawn,
+            zero_variance_filter=self._training.zero_variance_filter,
         )
+
+    def _rounds(self, step: int) -> tuple[list[GradedTrajectory], int]:
+        """Every attempt of the step, prompt by prompt in the order of drawing, and how many rounds they took."""
+        attempted: list[GradedTrajectory] = []
+        rounds = 0
+        while rounds < self._training.dynamic_sampling.max_rounds and (
+            count := prompts_to_draw(attempted, self._training)
+        ):
+            attempted += self._attempts(self.drawing.draw(count, step), attempted, step)
+            rounds += 1
+        return attempted, rounds
+
+    def _attempts(
+        self, problems: Sequence[Problem], before: Sequence[GradedTrajectory], step: int
+    ) -> list[GradedTrajectory]:
+        """Those at some more problems of the step, after what was attempted `before`."""
+        first = len(before) // self._training.samples_per_prompt
+
+        def seed_of(position: int, sample: int) -> int:
+            return sampling_seed(self._seed, "rollout", step, first + position, sample)
+
+        trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+        so_far = [*(each.trajectory for each in before), *trajectories]
+        gates.require_usable(so_far, self._max_excluded, step + 1)
+        return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
     def _order(self, step: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Whose reward each trajectory gets: its own; in the control experiment, that of another one that is kept."""

@@ -3,11 +3,11 @@
 Every rank runs it. Rank 0 also samples, grades and records; the other ranks get what the update reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -30,6 +30,7 @@ from dagrpo.trainer import gates, state
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.equal_rewards import EqualRewards
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import adamw
@@ -40,7 +41,9 @@ from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
-COEFFICIENTS = "coefficients"  # of the objective's terms, among a state's notes
+# Among a state's notes:
+COEFFICIENTS = "coefficients"  # of the objective's terms
+DRAWN = "drawn"  # how far the run has come in its prompts, and which are retired
 
 
 class EngineOpener(Protocol):
@@ -141,7 +144,8 @@ class Trainer:
                 if rank_zero and rollouts:
                     self._keep(rollouts, stats, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
-                    notes = {COEFFICIENTS: update.objective.coefficients}
+                    drawn = rank_zero.buffer.drawing.saved if rank_zero else None  # rank 0 writes the notes
+                    notes = {COEFFICIENTS: update.objective.coefficients, DRAWN: drawn}
                     state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world, notes)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
@@ -179,7 +183,8 @@ class Trainer:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             gates.require_calls(called, rollouts.functions, step)
         self._equal_rewards.warn(step)
-        attempts = [each.trajectory for each in rollouts.graded]
+        discarded = rollouts.drawn.discarded if rollouts.drawn else ()
+        attempts = [each.trajectory for each in (*rollouts.graded, *discarded)]
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
 
@@ -210,7 +215,7 @@ class Trainer:
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
             bar.advance(finished)
-            yield RankZero(engine=engine, buffer=self._buffer(engine, agent, grader), bar=bar)
+            yield RankZero(engine=engine, buffer=self._buffer(engine, agent, grader, finished), bar=bar)
 
     def _agent(self) -> AbstractContextManager[OpenAgent]:
         run = self._run
@@ -223,12 +228,14 @@ class Trainer:
         )
         return open_agent(run.rollout, self._tokenizer, tools_of(self._problems), around)
 
-    def _buffer(self, engine: RolloutEngine, agent: OpenAgent, grader: Grader) -> Buffer:
+    def _buffer(self, engine: RolloutEngine, agent: OpenAgent, grader: Grader, finished: int) -> Buffer:
+        drawn = self._notes(finished).get(DRAWN)
         return Buffer(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=self._problems,
+            drawing=Drawing(self._problems, self._run.training, self._run.seed, finished=finished, saved=drawn),
             rollout=self._run.rollout,
             reward=self._run.reward,
             training=self._run.training,
@@ -237,7 +244,6 @@ class Trainer:
 
     def _policy_update(self, finished: int) -> PolicyUpdate:
         run, tokenizer = self._run, self._tokenizer
-        notes = state.at(run.state, finished).notes if finished else {}
         reference = None
         if run.algorithm.kl.coefficient > 0:
             reference = load_policy(run.initial, self._world).requires_grad_(False)
@@ -253,8 +259,13 @@ class Trainer:
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             world=self._world,
             seed=run.seed,
-            coefficients=notes.get(COEFFICIENTS),
+            coefficients=self._notes(finished).get(COEFFICIENTS),
         )
+
+    def _notes(self, finished: int) -> Mapping[str, Any]:
+        """What the state after so many steps says beside its tensors; {} at the beginning."""
+        notes: Mapping[str, Any] = state.at(self._run.state, finished).notes if finished else {}
+        return notes
 
 
 def _version(finished: int) -> str:

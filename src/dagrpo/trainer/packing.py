@@ -106,18 +106,24 @@ class RolloutBatch:
     trajectories: Tensor  # [sequences] int64, rising: the place of each sequence's trajectory among those of the step
     rollout_logprobs: Tensor  # [trained tokens] float32, the engine's
     positive: Tensor  # [sequences] bool, whether their trajectories' answers are right
+    counted: Tensor | None = None  # [sequences] bool, whether the loss counts them; None: it does
     advantages: Tensor | None = None  # [trained tokens] float32; None until they are computed
 
     def __post_init__(self) -> None:
         trained = sum(self.sequences.trained)
         assert len(self.rollout_logprobs) == trained
         assert self.advantages is None or len(self.advantages) == trained
+        assert self.counted is None or len(self.counted) == len(self.sequences)
         assert len(self.positive) == len(self.trajectories) == len(self.sequences)
         assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
 
     def tokens(self, span: slice) -> slice:
         """Where the trained tokens of some sequences are, among those of the step."""
         return slice(sum(self.sequences.trained[: span.start]), sum(self.sequences.trained[: span.stop]))
+
+    def counts(self, sequence: int) -> bool:
+        """Whether the loss counts a sequence."""
+        return self.counted is None or bool(self.counted[sequence])
 
     def spans(self, first: int, stop: int) -> list[slice]:
         """The sequences of each trajectory whose place is `first` or later, and before `stop`."""
@@ -134,6 +140,7 @@ class RolloutBatch:
             "trajectories": self.trajectories,
             "rollout_logprobs": self.rollout_logprobs,
             "positive": self.positive,
+            **({} if self.counted is None else {"counted": self.counted}),
         }
 
     @classmethod
@@ -146,6 +153,7 @@ class RolloutBatch:
             trajectories=tensors["trajectories"],
             rollout_logprobs=tensors["rollout_logprobs"],
             positive=tensors["positive"],
+            counted=tensors.get("counted"),
         )
 
 

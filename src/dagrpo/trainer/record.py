@@ -13,7 +13,7 @@ import torch
 from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
 from dagrpo.records import Score
-from dagrpo.rollout.table import training_table
+from dagrpo.rollout.table import discarded_table, training_table
 from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.gates import logprob_differences
@@ -91,10 +91,10 @@ class Clock:
 
 
 def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
-    """A step's rollouts as the table that is kept."""
+    """A step's rollouts as the table that is kept: prompt by prompt in the order of drawing, the discarded ones too."""
     assert rollouts.advantages is not None
     advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
-    return training_table(
+    table = training_table(
         rollouts.step + 1,
         rollouts.graded,
         rewards=rollouts.rewards.tolist(),
@@ -102,6 +102,11 @@ def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
         trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, rollouts.lengths)],
     )
+    if rollouts.drawn is None or not rollouts.drawn.discarded:
+        return table
+    used = np.repeat(rollouts.drawn.used, rollouts.group_size)
+    place_in_order = np.argsort(np.argsort(~used, kind="stable"), kind="stable")
+    return pa.concat_tables([table, discarded_table(rollouts.step + 1, rollouts.drawn.discarded)]).take(place_in_order)
 
 
 def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]:
@@ -122,7 +127,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
         **_reward_components(scores),
-        "zero_std_fraction": _groups_of_equal_rewards(rollouts),
+        "zero_std_fraction": float(np.mean(~rollouts.spread)),
         "advantage_mean": float(advantages.mean()),
         "advantage_std": float(advantages.std(ddof=1)) if len(kept) > 1 else 0.0,
         "completion_length_mean": float(lengths.mean()),
@@ -135,19 +140,11 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "learning_rate": stats.learning_rate,
         **logprob_differences(rollouts.logprobs, stats.logprobs),
         **turn_metrics(rollouts),
+        **(rollouts.drawn.figures if rollouts.drawn else {}),
     }
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
-
-
-def _groups_of_equal_rewards(rollouts: StepRollouts) -> float:
-    """The share of prompts from whose group nothing is learned; with fewer than two trajectories left, too."""
-    kept = np.zeros(len(rollouts.graded), dtype=np.bool_)
-    kept[rollouts.kept] = True
-    rewards = rollouts.rewards.numpy().astype(np.float64).reshape(-1, rollouts.group_size)
-    groups = [group[left] for group, left in zip(rewards, kept.reshape(rewards.shape), strict=True)]
-    return float(np.mean([len(group) < 2 or group.std() == 0 for group in groups]))
 
 
 def _reward_components(scores: Sequence[Score]) -> dict[str, float]:

@@ -138,7 +138,7 @@ class PolicyUpdate:
 
     def _mini_batch(self, step: int, number: int, batch: RolloutBatch, before: BeforeUpdate | None) -> _MiniBatch:
         spans, update = self._spans(batch, number), step * self._training.mini_batches + number
-        tokens = [sum(batch.sequences.trained[span]) for span in spans]
+        tokens = [sum(batch.sequences.trained[span]) if batch.counts(span.start) else 0 for span in spans]
         prompts = [int(batch.trajectories[span.start]) // self._training.samples_per_prompt for span in spans]
         right = [bool(batch.positive[span.start]) for span in spans]
         positive = [each if is_right else 0 for each, is_right in zip(tokens, right, strict=True)]
@@ -158,13 +158,18 @@ class PolicyUpdate:
         assert before is not None
         assert batch.advantages is not None
         tokens = batch.tokens(slice(spans[0].start, spans[-1].stop))
+        counted = torch.tensor([batch.counts(span.start) for span in spans])
+        counted = counted.repeat_interleave(torch.tensor([sum(batch.sequences.trained[span]) for span in spans]))
+        if not bool(counted.any()):
+            return torch.zeros(len(counted))
         whole = MiniBatch(
-            logprobs=before.logprobs[tokens],
-            entropy=before.entropy[tokens],
-            advantages=batch.advantages[tokens],
+            logprobs=before.logprobs[tokens][counted],
+            entropy=before.entropy[tokens][counted],
+            advantages=batch.advantages[tokens][counted],
             seed=sampling_seed(self._seed, "select", update, 0, 0),
         )
-        return self._select(whole, self._loss_config)
+        chosen = self._select(whole, self._loss_config)
+        return chosen.new_zeros(len(counted)).masked_scatter(counted, chosen)
 
     def _own_parts(self, spans: Sequence[slice]) -> list[slice]:
         """The micro-batches of this rank."""

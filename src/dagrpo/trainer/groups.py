@@ -1,0 +1,80 @@
+"""Groups, the attempts of a step at one prompt: which of them have spread, and which of them the step's update gets.
+
+DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step draws more prompts until enough of its groups have spread.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagrpo.errors import UserError
+from dagrpo.params.training import Training
+from dagrpo.rollout.trajectory import GradedTrajectory
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a step drew, where that can be more than its batch."""
+
+    used: tuple[bool, ...]  # [groups], in the order of drawing: whether it is in the batch
+    discarded: tuple[GradedTrajectory, ...]  # of the groups that are not, in that order
+    figures: Mapping[str, float]  # metrics of the drawing; the same names in all steps of a run
+
+
+def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
+    """Whether two trajectories of a group, among those that are learned from, differ in value. [trajectories] -> [groups]"""
+    table = np.asarray(values, dtype=np.float32).reshape(-1, group_size)
+    counts = np.asarray(learned, dtype=np.bool_).reshape(table.shape)
+    largest = np.where(counts, table, -np.inf).max(axis=1)
+    smallest = np.where(counts, table, np.inf).min(axis=1)
+    return np.asarray(largest > smallest)
+
+
+def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
+    """Whether training.dynamic_sampling keeps each group for what is in it. [groups]"""
+    by_reward = training.dynamic_sampling.spread_of == "reward"
+    values = [each.score.reward if by_reward else float(each.score.correct is True) for each in graded]
+    return spread(values, [each.trajectory.learned for each in graded], training.samples_per_prompt)
+
+
+def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training) -> int:
+    """How many prompts the next round draws, after rounds that gave `graded`; 0: there are enough groups with spread."""
+    missing = training.prompts_per_step - int(has_spread(graded, training).sum())
+    return math.ceil(max(missing, 0) * training.dynamic_sampling.oversampling)
+
+
+def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int) -> Flags:
+    """The groups that make up the batch of the step numbered from 0, always training.prompts_per_step of them. [groups]
+
+    Those with spread in the order of drawing, and where they are too few, the first ones without. UserError: dynamic
+    sampling has found none with spread.
+    """
+    with_spread = has_spread(graded, training)
+    if training.dynamic_sampling.is_on and not with_spread.any():
+        raise UserError(
+            f"step {step + 1}: in none of {len(with_spread)} groups do samples differ in {training.dynamic_sampling.spread_of}, "
+            f"and training.dynamic_sampling.max_rounds is {training.dynamic_sampling.max_rounds}: raise it or "
+            "training.samples_per_prompt, or take problems that the policy neither always nor never solves "
+            "(training.min_pass_rate and max_pass_rate)."
+        )
+    used = np.zeros(len(with_spread), dtype=np.bool_)
+    used[np.argsort(~with_spread, kind="stable")[: training.prompts_per_step]] = True
+    return used
+
+
+def figures(used: Flags, rounds: int, retired: int, training: Training) -> dict[str, float]:
+    """Metrics of a step's drawing: only what its parameters can change. `retired`: prompts of the run so far."""
+    dynamic = {
+        "rollout/rounds": float(rounds),
+        "rollout/discarded_groups": float((~used).sum()),
+        "rollout/discarded_fraction": float((~used).mean()),
+    }
+    return {
+        **(dynamic if training.dynamic_sampling.is_on else {}),
+        **({"rollout/retired_prompts": float(retired)} if training.retire_at is not None else {}),
+    }

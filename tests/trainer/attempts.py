@@ -1,0 +1,27 @@
+"""Graded attempts that are made up, of as many tokens as a test wants."""
+
+from dagrpo.records import Score, Verdict
+from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
+from tests.rollout.problems import problem
+
+
+def graded(index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1) -> GradedTrajectory:
+    """One attempt at the problem with that index."""
+    written = TokenSample(
+        token_ids=(5, 10 + index, *[7] * tokens),
+        loss_mask=(False, False, *[True] * tokens),
+        logprobs=(0.0, 0.0, *[-1.0] * tokens),
+        weight_version="v",
+    )
+    verdict: Verdict = "right" if correct else "wrong"
+    return GradedTrajectory(
+        trajectory=Trajectory(
+            problem=problem(index),
+            sample_index=sample,
+            sampling_seed=sample,
+            samples=(written,),
+            text="text",
+            finish_reason="stop",
+        ),
+        score=Score(extracted=None, correct=correct, reward=reward, verdict=verdict, components={"accuracy": reward}),
+    )

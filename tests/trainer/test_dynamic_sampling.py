@@ -1,0 +1,153 @@
+"""Whole runs with a scripted engine that draw more prompts than a batch has, retire some, and leave groups out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.trainer import runs
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.params.reward import Reward
+from dagrpo.params.training import Training
+from dagrpo.rollout.prompts import prompt_indices
+from dagrpo.rollout.table import without_discarded
+from dagrpo.trainer.run import TrainingRun
+
+STEPS = 4
+PROMPTS = 3
+ROUNDS = 3
+# The scripted policy is never right; a completion of six tokens, the longest, costs 1, and all others nothing.
+LENGTH_ONLY = Reward.model_validate({"components": {"overlong": {"weight": 1.0, "buffer": 1}}})
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def _run(inputs: tuple[Path, Path], state: Path, out: Path, **training: Any) -> TrainingRun:
+    values = {
+        "steps": STEPS,
+        "prompts_per_step": PROMPTS,
+        "samples_per_prompt": 2,
+        "learning_rate": 1e-2,
+        "dynamic_sampling": {"max_rounds": ROUNDS},
+    }
+    run = runs.training_run(inputs, state, out, steps=STEPS)
+    return replace(run, training=Training.model_validate(values | training), reward=LENGTH_ONLY)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    out = tmp_path_factory.mktemp("whole")
+    run = _run(inputs, out / "state", out)
+    runs.execute(run)
+    return run
+
+
+def _rollouts(run: TrainingRun, step: int) -> pa.Table:
+    return read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet"))
+
+
+def _consumed(run: TrainingRun) -> list[int]:
+    """The rows of the split in the order in which the run has drawn them, one for each group."""
+    tables = [_rollouts(run, step) for step in range(1, STEPS + 1)]
+    return [index for table in tables for index in table["problem_index"].to_pylist()[::2]]
+
+
+def test_prompts_are_drawn_one_after_the_other_over_rounds_and_steps(whole: TrainingRun) -> None:
+    consumed = _consumed(whole)
+    assert len(consumed) > STEPS * PROMPTS, "some rounds were needed"
+    assert consumed == [prompt_indices(7, step, 1, 10)[0] for step in range(len(consumed))]
+
+
+def test_every_batch_has_its_groups_and_what_was_thrown_away_stays_in_the_rollouts(whole: TrainingRun) -> None:
+    metrics = read_parquet(whole.metrics).to_pylist()
+    assert max(row["rollout/rounds"] for row in metrics) > 1
+    for row in metrics:
+        table = _rollouts(whole, row["step"])
+        kept, discarded = ([each for each in table.to_pylist() if each["discarded"] == flag] for flag in (False, True))
+        assert len(kept) == 2 * PROMPTS
+        assert len(discarded) == 2 * row["rollout/discarded_groups"]
+        assert row["rollout/discarded_fraction"] == pytest.approx(len(discarded) / table.num_rows)
+        assert {(each["advantage"], *each["trainer_logprobs"], *each["token_advantages"]) for each in discarded} <= {
+            (0.0,)
+        }
+        assert all(len(each["trainer_logprobs"]) == len(each["completion_ids"]) for each in kept)
+        assert row["reward_mean"] == pytest.approx(sum(each["reward"] for each in kept) / len(kept))
+        with_spread = {one["problem_index"] for one in kept for other in kept if _differ(one, other)}
+        if row["rollout/rounds"] < ROUNDS:
+            assert len(with_spread) == PROMPTS
+
+
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return bool(one["problem_index"] == other["problem_index"] and one["reward"] != other["reward"])
+
+
+def test_seeds_go_on_over_the_rounds_of_a_step(whole: TrainingRun) -> None:
+    for step in range(1, STEPS + 1):
+        seeds = _rollouts(whole, step)["sampling_seed"].to_pylist()
+        assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize("killed_at", [2, 3])
+def test_a_killed_run_goes_on_with_the_prompts_of_one_that_was_not(
+    killed_at: int, inputs: tuple[Path, Path], whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path / "state", tmp_path)
+    runs.execute(run, stop=lambda step: step == killed_at)
+    runs.execute(run)
+    assert _consumed(run) == _consumed(whole)
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a reward that calls every attempt at two of the problems right."""
+    from dagrpo.trainer import buffer
+
+    grade = buffer.grade
+
+    def graded(*arguments: Any) -> Any:
+        return [
+            replace(each, score=replace(each.score, correct=each.trajectory.problem.index in (2, 5)))
+            for each in grade(*arguments)
+        ]
+
+    monkeypatch.setattr(buffer, "grade", graded)
+    made = []
+    for name, stop in (("whole", 0), ("killed", 3)):
+        run = _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6)
+        if stop:
+            runs.execute(run, stop=lambda step, stop=stop: step == stop)
+        runs.execute(run)
+        made.append(run)
+    whole, resumed = made
+    steps = [set(_rollouts(whole, step)["problem_index"].to_pylist()) for step in range(1, 7)]
+    for index in (2, 5):
+        drawn_in = [step for step, drawn in enumerate(steps) if index in drawn]
+        assert len(drawn_in) == 1, "once, and never again"
+    assert read_parquet(whole.metrics)["rollout/retired_prompts"].to_pylist()[-1] == 2.0
+    assert runs.bytes_of(resumed) == runs.bytes_of(whole)
+
+
+def test_permuted_rewards_are_those_of_the_batch_that_true_rewards_have_chosen(
+    inputs: tuple[Path, Path], whole: TrainingRun, tmp_path: Path
+) -> None:
+    permuted = Reward.model_validate({**LENGTH_ONLY.model_dump(), "permuted": True})
+    run = replace(_run(inputs, tmp_path / "state", tmp_path, steps=1), reward=permuted)
+    runs.execute(run)
+    own, shuffled = (without_discarded(_rollouts(each, 1)) for each in (whole, run))
+    assert shuffled["problem_index"] == own["problem_index"]
+    assert shuffled["reward"] != own["reward"]
+    assert sorted(shuffled["reward"].to_pylist()) == sorted(own["reward"].to_pylist())
+
+
+def test_a_run_that_finds_no_spread_ends_with_a_sentence(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    run = replace(_run(inputs, tmp_path / "state", tmp_path), reward=Reward())
+    with pytest.raises(UserError, match="step 1: in none of 9 groups do samples differ in reward"):
+        runs.execute(run)
