@@ -36,6 +36,22 @@ def test_micro_batches_add_up_to_the_mini_batch(aggregation: Aggregation) -> Non
     assert float(parts) == pytest.approx(float((LOSSES * whole).sum() / denominator))
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "loss"),
+    [
+        ("token-mean", 4 / 1),
+        ("seq-mean-token-mean", 4 / 1),
+        ("seq-mean-token-sum", 4 / 1),
+        ("prompt-mean", 4 / 1),
+        ("constant", 4 / 5),
+    ],
+)
+def test_a_sequence_that_does_not_count_weighs_nothing(aggregation: Aggregation, loss: float) -> None:
+    lengths = Lengths(tokens=[1, 0], prompts=[0, 1])
+    token_weights, denominator = weights(aggregation, SEQUENCE, 0, lengths, max_new_tokens=5)
+    assert float((LOSSES * token_weights).sum() / denominator) == pytest.approx(loss)
+
+
 def test_the_weights_of_token_mean_are_exactly_one() -> None:
     token_weights, denominator = weights("token-mean", SEQUENCE, 0, LENGTHS, max_new_tokens=5)
     assert token_weights.tolist() == [1.0] * 4

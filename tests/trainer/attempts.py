@@ -1,8 +1,9 @@
 """Graded attempts that are made up, of as many tokens as a test wants."""
 
+from tests.rollout.problems import problem
+
 from dagrpo.records import Score, Verdict
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
-from tests.rollout.problems import problem
 
 
 def graded(index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1) -> GradedTrajectory:

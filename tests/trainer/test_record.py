@@ -12,8 +12,10 @@ from tests.trainer import runs
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, read_parquet
 from dagrpo.records import Score, Verdict
+from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.record import Record, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
 
@@ -160,6 +162,28 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
     assert table["completion_ids"].to_pylist()[1] == [10, 11, 12]
     assert table["reward"].to_pylist() == [1.0, 9.0, 0.0, 0.5, 9.0, 9.0]
+
+
+def test_groups_of_equal_rewards_are_counted_in_the_update_unless_they_are_filtered() -> None:
+    """The second group of ROLLOUTS has two rewards of 0."""
+    assert ROLLOUTS.batch().counted.tolist() == [True] * 4
+    filtered = replace(ROLLOUTS, zero_variance_filter=True)
+    assert filtered.batch().counted.tolist() == [True, True, False, False]
+    assert step_metrics(filtered, STATS) == step_metrics(ROLLOUTS, STATS), "they stay in the figures of the step"
+
+
+def test_discarded_groups_stand_among_the_others_in_the_order_of_drawing() -> None:
+    thrown_away = tuple(_graded(index, 2, 0.5, correct=True) for index in (8, 9))
+    drawn = Drawn(used=(True, False, True), discarded=thrown_away, figures={"rollout/rounds": 2.0})
+    rollouts = replace(ROLLOUTS, drawn=drawn)
+    table = rollout_rows(rollouts, STATS)
+    assert table["problem_index"].to_pylist() == [0, 0, 4, 4, 1, 1]
+    assert table["discarded"].to_pylist() == [False, False, True, True, False, False]
+    assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0, 0.0, 0.0]
+    assert [len(each) for each in table["trainer_logprobs"].to_pylist()] == [1, 3, 0, 0, 2, 2]
+    assert table["reward"].to_pylist() == [1.0, 0.0, 0.5, 0.5, 0.0, 0.0]
+    assert without_discarded(table) == rollout_rows(ROLLOUTS, STATS)
+    assert step_metrics(rollouts, STATS) == step_metrics(ROLLOUTS, STATS) | {"rollout/rounds": 2.0}
 
 
 def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:

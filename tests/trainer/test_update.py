@@ -8,9 +8,12 @@ import torch
 from tests.trainer.updates import batch_of
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
 from dagrpo.distributed import World, single_process
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.plugged import Choice
 from dagrpo.params.training import Training
 from dagrpo.trainer.optimizer import adamw, decayed, warmed_up
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
@@ -141,6 +144,70 @@ def test_mini_batches_are_cut_by_prompts_and_one_with_nothing_in_it_is_skipped()
     assert stats.loss == alone.loss
     for a, b in zip(policy.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+OTHERS = [0, 2, 3, 4, 7]  # the places of those that count
+FILTERED = replace(BATCH, counted=torch.tensor([place in OTHERS for place in range(8)]))
+ALONE = batch_of(
+    [PROMPTS[place] for place in OTHERS],
+    [COMPLETIONS[place] for place in OTHERS],
+    ADVANTAGES[OTHERS],
+    places=OTHERS,
+)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "prompt-mean", "constant"])
+@pytest.mark.parametrize("micro_batch_size", [3, 8])
+def test_what_does_not_count_changes_neither_the_policys_loss_nor_what_is_added_to_it(
+    aggregation: str, micro_batch_size: int
+) -> None:
+    algorithm = {
+        "aggregation": aggregation,
+        "kl": {"coefficient": 0.1},
+        "terms": {"positive_nll": {"coefficient": 0.5}},
+    }
+    (policy, other), stats = (_policy(), _policy()), []
+    for each, batch in ((policy, FILTERED), (other, ALONE)):
+        stats.append(_update(each, micro_batch_size, algorithm, {"mini_batches": 2}).run(0, batch))
+    assert stats[0].loss == pytest.approx(stats[1].loss, rel=1e-5)
+    assert stats[0].grad_norm == pytest.approx(stats[1].grad_norm, rel=1e-4)
+    assert len(stats[0].logprobs) == sum(map(len, COMPLETIONS)), "its tokens are looked at all the same"
+    for a, b in zip(policy.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+def test_a_mini_batch_in_which_nothing_counts_makes_no_update() -> None:
+    policy = _policy()
+    update = _update(policy, 8, {"kl": {"coefficient": 0.1}}, {})
+    update.run(0, BATCH)  # so that the optimizer has a momentum
+    before = [parameter.detach().clone() for parameter in policy.parameters()]
+    stats = update.run(1, replace(BATCH, counted=torch.zeros(8, dtype=torch.bool)))
+    assert (stats.loss, stats.grad_norm) == (0.0, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+    assert update.run(2, BATCH).grad_norm > 0
+
+
+def _select_highest(batch: MiniBatch, config: Choice) -> torch.Tensor:
+    """Refuses to see a token that does not count; marks those with an advantage of 2."""
+    assert len(batch.advantages) == sum(len(COMPLETIONS[place]) for place in OTHERS)
+    return batch.advantages == 2.0
+
+
+def _selected_loss(batch: TokenBatch, config: Choice) -> TokenLoss:
+    assert batch.selected is not None
+    return TokenLoss(
+        per_token=0 * batch.logprobs, metrics={"marked": (batch.selected * (batch.advantages == 2.0)).sum()}
+    )
+
+
+SELECTS = Loss(config=Choice, function=_selected_loss, select=_select_highest)
+
+
+def test_a_loss_selects_among_the_tokens_that_count() -> None:
+    """One sequence of one token has an advantage of 2; 18 tokens are trained on."""
+    algorithm = {"loss": {"name": "tests.trainer.test_update:SELECTS"}}
+    stats = _update(_policy(), 3, algorithm, {}).run(0, FILTERED)
+    assert stats.metrics["marked"] * 18 == pytest.approx(1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

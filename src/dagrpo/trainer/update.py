@@ -115,7 +115,7 @@ class PolicyUpdate:
             )
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
-                grad_norms.append(apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm))
+                grad_norms.append(self._applied(mini_batch, learning_rate))
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total = sums.over_ranks(self._world)
         old = seen.of_all_ranks(self._world) if before is None else before
@@ -130,6 +130,13 @@ class PolicyUpdate:
             grad_norm=sum(grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
         )
+
+    def _applied(self, mini_batch: _MiniBatch, learning_rate: float) -> float:
+        """The gradient's norm. Where no sequence counts there is no gradient, and no update."""
+        if any(mini_batch.lengths.tokens):
+            return apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm)
+        self._optimizer.zero_grad(set_to_none=True)
+        return 0.0
 
     def _spans(self, batch: RolloutBatch, number: int) -> list[slice]:
         """The sequences of each trajectory of one mini-batch. It has as many prompts as any other."""
