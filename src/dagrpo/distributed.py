@@ -23,7 +23,9 @@ LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
 # A collective among devices that takes longer than this hangs: an error must free the node.
 LONGEST_COLLECTIVE = timedelta(minutes=30)
 RENDEZVOUS = "DAGRPO_RENDEZVOUS"  # a private file, by which the processes of one launch find each other
-_DTYPES = {str(dtype): dtype for dtype in (torch.int64, torch.float32, torch.bool)}  # of tensors that are broadcast
+_DTYPES = {
+    str(dtype): dtype for dtype in (torch.int64, torch.int32, torch.float32, torch.bool)
+}  # of tensors that are broadcast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

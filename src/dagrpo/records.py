@@ -1,5 +1,6 @@
 """The frozen records that cross a package boundary."""
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -73,13 +74,15 @@ class SamplingRequest:
     top_p: float
     top_k: int  # -1: all tokens
     max_new_tokens: int
+    support: bool = False  # whether the answer is to tell which tokens top_p and top_k have left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What the engine returned for one request, token for token; nothing is tokenized again.
 
-    `logprobs` are natural logarithms of the temperature-scaled full softmax, not renormalised by top_p.
+    `logprobs` are natural logarithms of the temperature-scaled softmax: over the support where it was asked for, else over
+    the whole vocabulary, not renormalised by top_p.
     """
 
     token_ids: tuple[int, ...]  # [completion], the stop token included when there is one
@@ -87,6 +90,8 @@ class Completion:
     finish_reason: str  # "stop" or "length"
     weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
     cached_tokens: int = 0  # of the prompt, which the server had computed before
+    # [completion], ids from low to high: the tokens that top_p and top_k left each one to be drawn from; (): not asked for
+    support: tuple["array[int]", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """One table of rollouts: the columns of evaluation, and those that training adds."""
 
 import json
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from tests.rollout.problems import SINGLE_TURN, problem
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet, write_parquet
 from dagrpo.records import Score, ToolCall
-from dagrpo.rollout.table import ROLLOUTS, TRAINING_ROLLOUTS, read_table, rollout_table, training_table
+from dagrpo.rollout.table import (
+    ROLLOUTS,
+    TRAINING_ROLLOUTS,
+    discarded_table,
+    read_table,
+    rollout_table,
+    training_table,
+)
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 
 SAMPLE = TokenSample(
@@ -57,6 +65,7 @@ FORKED = TokenSample(
     logprobs=(0.0, 0.0, 0.0, 0.0, 0.0, -0.125),
     weight_version="step_3",
 )
+FORKED_CUT = replace(FORKED, support=(array("i", [7]),))
 
 
 def test_all_turns_and_samples_of_a_trajectory_are_one_row() -> None:
@@ -148,8 +157,32 @@ def test_training_adds_what_it_alone_knows() -> None:
         "reward": 0.75,  # what the policy learns from, which a control experiment permutes
         "advantage": -1.5,
         "token_advantages": [],
+        "sampling_support": [],
         "discarded": False,
     }
+
+
+def test_what_tokens_were_drawn_from_is_kept_beside_them(tmp_path: Path) -> None:
+    support = (array("i", [8, 11, 300]), array("i", [9]))
+    cut = replace(TRAJECTORY, samples=(replace(SAMPLE, support=support), FORKED_CUT))
+    table = training_table(
+        1,
+        [GradedTrajectory(trajectory=cut, score=SCORE)],
+        rewards=[0.0],
+        advantages=[0.0],
+        token_advantages=[[]],
+        trainer_logprobs=[[0.0, 0.0, 0.0]],
+    )
+    write_parquet(tmp_path / "step.parquet", table)
+    kept = read_table(tmp_path / "step.parquet", TRAINING_ROLLOUTS)
+    assert kept["sampling_support"].to_pylist() == [[[8, 11, 300], [9], [7]]]
+    assert kept["completion_ids"].to_pylist() == [[8, 9, 7]]
+
+
+def test_a_row_of_what_was_thrown_away_has_its_grade_and_no_advantage() -> None:
+    (row,) = discarded_table(4, [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)]).to_pylist()
+    assert (row["discarded"], row["step"], row["reward"], row["advantage"]) == (True, 4, 0.25, 0.0)
+    assert (row["trainer_logprobs"], row["verdict"]) == ([], "unverifiable")
 
 
 def test_what_training_wrote_can_be_read_as_rollouts(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -90,14 +91,25 @@ class ScriptedEngine:
             tokens[-1] = _STOP
         with torch.no_grad():
             logits = self._model(torch.tensor([[*request.input_ids, *tokens]])).logits[0]
-        table = torch.log_softmax(logits / request.temperature, dim=-1)
         first = len(request.input_ids) - 1
+        support = self._support(logits[first:], tokens, request.top_k) if request.support else []
+        for place, ids in enumerate(support):
+            left = torch.full_like(logits[0], float("-inf"))
+            left[list(ids)] = 0
+            logits[first + place] += left
+        table = torch.log_softmax(logits / request.temperature, dim=-1)
         return Completion(
             token_ids=tuple(tokens),
             logprobs=tuple(float(table[first + i, token]) for i, token in enumerate(tokens)),
             finish_reason="stop" if length < MAX_NEW_TOKENS else "length",
             weight_version=self.version,
+            support=tuple(support),
         )
+
+    def _support(self, logits: torch.Tensor, tokens: Sequence[int], top_k: int) -> list["array[int]"]:
+        """Of each token: the likeliest ones, and the one that the script has chosen."""
+        likeliest = logits.topk(top_k).indices.tolist()
+        return [array("i", sorted({*likeliest[place], token})) for place, token in enumerate(tokens)]
 
 
 class DeafEngine(ScriptedEngine):

@@ -12,6 +12,7 @@ from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.reward import Reward
 from dagrpo.params.training import Training
+from dagrpo.rollout.collect import grade
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.run import TrainingRun
@@ -108,9 +109,6 @@ def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
     inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a reward that calls every attempt at two of the problems right."""
-    from dagrpo.trainer import buffer
-
-    grade = buffer.grade
 
     def graded(*arguments: Any) -> Any:
         return [
@@ -118,15 +116,13 @@ def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
             for each in grade(*arguments)
         ]
 
-    monkeypatch.setattr(buffer, "grade", graded)
-    made = []
-    for name, stop in (("whole", 0), ("killed", 3)):
-        run = _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6)
-        if stop:
-            runs.execute(run, stop=lambda step, stop=stop: step == stop)
+    monkeypatch.setattr("dagrpo.trainer.buffer.grade", graded)
+    whole, resumed = (
+        _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6) for name in ("whole", "killed")
+    )
+    runs.execute(resumed, stop=lambda step: step == 3)
+    for run in (whole, resumed):
         runs.execute(run)
-        made.append(run)
-    whole, resumed = made
     steps = [set(_rollouts(whole, step)["problem_index"].to_pylist()) for step in range(1, 7)]
     for index in (2, 5):
         drawn_in = [step for step, drawn in enumerate(steps) if index in drawn]

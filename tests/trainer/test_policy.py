@@ -1,5 +1,6 @@
 """Logprobs of the policy against the whole softmax of transformers, also where a family processes its logits."""
 
+from array import array
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import transformers
 from transformers import PreTrainedModel
 
 from dagrpo.errors import UserError
-from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences, TokenSupport
+from dagrpo.trainer.policy import Extras, Policy, require_known_logits, token_logprobs
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
@@ -57,6 +58,41 @@ def test_logprobs_are_those_of_the_whole_softmax_of_transformers(family: str) ->
         torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0] / 0.7, -1) for ids in ([5, 6, 7, 8], [9, 10])
     )
     torch.testing.assert_close(ours, torch.stack([first[1, 7], first[2, 8], second[0, 10]]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_softmax_over_the_support_is_that_of_transformers_over_these_tokens_alone() -> None:
+    """Of three trained tokens: 7 was drawn from 3, 7 and 9; 8 from itself alone; 10 from all 40."""
+    model = _model("Gemma2")
+    sequences = TokenSequences.of([[5, 6, 7, 8], [9, 10]], [[False, False, True, True], [False, True]])
+    support = TokenSupport.of([array("i", ids) for ids in ([3, 7, 9], [8], range(40))])
+    assert support is not None
+    rollouts = RolloutBatch(
+        sequences=sequences,
+        trajectories=torch.arange(2),
+        rollout_logprobs=torch.zeros(3),
+        positive=torch.ones(2, dtype=torch.bool),
+        support=support,
+    )
+    extras = Extras(entropy_gradient=True, collision=True)
+    ours = token_logprobs(Policy(model), rollouts.padded(slice(0, 2), 0, CPU), 0.7, extras)
+    first, second = (model(input_ids=torch.tensor([ids])).logits[0].double() / 0.7 for ids in ([5, 6, 7, 8], [9, 10]))
+    three, whole = torch.log_softmax(first[1, [3, 7, 9]], -1), torch.log_softmax(second[0], -1)
+    zero = torch.zeros(())
+    torch.testing.assert_close(ours.logprobs, torch.stack([three[1], zero, whole[10]]).float(), atol=1e-5, rtol=1e-5)
+    entropies = [-(each.exp() * each).sum() for each in (three, whole)]
+    torch.testing.assert_close(
+        ours.entropy, torch.stack([entropies[0], zero, entropies[1]]).float(), atol=1e-5, rtol=1e-5
+    )
+    collisions = [(2 * each).exp().sum() for each in (three, whole)]
+    torch.testing.assert_close(
+        ours.collision, torch.stack([collisions[0], zero + 1, collisions[1]]).float(), atol=1e-5, rtol=1e-5
+    )
+    (ours.logprobs.sum() + ours.entropy.sum()).backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+    second_part = rollouts.padded(slice(1, 2), 0, CPU)
+    torch.testing.assert_close(
+        token_logprobs(Policy(model), second_part, 0.7).logprobs, ours.logprobs[2:], atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "Qwen2"])

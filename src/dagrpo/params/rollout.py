@@ -13,6 +13,7 @@ from dagrpo.rollout.agents import AGENTS, Limits
 from dagrpo.rollout.chat import CHATS
 from dagrpo.rollout.tools import TOOLS, ToolSection
 
+LARGEST_SUPPORT = 4096  # SGLang's --sampling-mask-max-tokens
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}
 
@@ -34,8 +35,16 @@ class Conversation(Section):
 
 class Rollout(Conversation):
     temperature: Temperature = Field(1.0, description="Sampling temperature; logprobs are of the scaled softmax.")
-    top_p: TopP = Field(1.0, description="Nucleus sampling; below 1 biases the importance ratio.")
-    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1: from all.")
+    top_p: TopP = Field(
+        1.0,
+        description=(
+            "Nucleus sampling. Below 1, with a top_k of 2 to 4096, it is recorded which tokens were left, and the trainer's "
+            "softmax is over those."
+        ),
+    )
+    top_k: TopK = Field(
+        -1, description="Sample from the k likeliest tokens, which are recorded as with top_p; -1: from all."
+    )
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         20, description="Longest turn of the policy, in tokens."
     )
@@ -51,7 +60,27 @@ class Rollout(Conversation):
     def _top_k_is_a_number_of_tokens(self) -> Self:
         if self.top_k == 0:
             raise UserError("rollout.top_k is 0: give -1 to sample from all tokens, or a positive number")
+        if self.top_k == 1:
+            raise UserError(
+                "rollout.top_k is 1, so that all samples of a prompt are the same and nothing can be learned: give -1 to sample "
+                f"from all tokens, or 2 to {LARGEST_SUPPORT}"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _what_is_cut_off_can_be_recorded(self) -> Self:
+        if self.top_k > LARGEST_SUPPORT or (self.top_p < 1 and self.top_k == -1):
+            raise UserError(
+                f"rollout.top_p is {self.top_p} and rollout.top_k {self.top_k}, but a server tells which tokens they leave, as "
+                f"the trainer must know, only where rollout.top_k is at most {LARGEST_SUPPORT}: set rollout.top_k to 2 to "
+                f"{LARGEST_SUPPORT}, or rollout.top_p to 1.0 and rollout.top_k to -1"
+            )
+        return self
+
+    @property
+    def cuts(self) -> bool:
+        """Whether some tokens are never sampled."""
+        return self.top_k != -1
 
 
 def conversation_of(section: Mapping[str, Any]) -> Conversation:

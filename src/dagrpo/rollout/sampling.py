@@ -19,6 +19,7 @@ class Sampling:
     top_k: int  # -1: all tokens
     max_new_tokens: int  # of one completion
     lockstep: bool
+    support: bool = False  # whether it is recorded which tokens top_p and top_k leave, as the trainer needs
     # Attempts in a lockstep batch, or in flight; None: all. In lockstep it can change the last bits of a logprob.
     batch_size: int | None = None
 
@@ -37,6 +38,7 @@ class Sampling:
             top_p=1.0 if greedy else self.top_p,
             top_k=-1 if greedy else self.top_k,
             max_new_tokens=min(most, self.max_new_tokens),
+            support=self.support and not greedy,
         )
 
 

@@ -163,4 +163,5 @@ def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
         loss_mask=tuple(mask),
         logprobs=tuple(logprobs),
         weight_version=leaf.completion.weight_version,
+        support=tuple(ids for turn in own for ids in turn.completion.support),
     )

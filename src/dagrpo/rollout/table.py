@@ -61,6 +61,9 @@ _ADDED_BY_TRAINING = [
     required("verdict", pa.string()),  # right, wrong, missing or unverifiable
     pa.field("correct", pa.bool_()),  # null: unverifiable
     required("components", pa.map_(pa.string(), pa.float32())),  # of the reward, unweighted
+    # of each token in completion_ids: those that top_p and top_k left it to be drawn from, ids rising; []: all there are.
+    # Where it is told, rollout_logprobs and trainer_logprobs are of the softmax over these
+    required("sampling_support", pa.list_(pa.list_(pa.int32()))),
     required("reward", pa.float32()),  # what the policy learns from
     required("advantage", pa.float32()),  # the mean over its tokens
     required("token_advantages", pa.list_(pa.float32())),  # []: all of its tokens have the one above
@@ -117,6 +120,7 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
     return _row(graded.trajectory) | {
         "step": step,
         "trainer_logprobs": [],
+        "sampling_support": [ids for sample in graded.trajectory.samples for ids in sample.support],
         "extracted": graded.score.extracted,
         "verdict": graded.score.verdict,
         "correct": graded.score.correct,

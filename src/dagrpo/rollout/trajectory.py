@@ -5,6 +5,7 @@ logprobs are the engine's own.
 """
 
 import itertools
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,14 +36,17 @@ class TokenSample:
 
     token_ids: tuple[int, ...]  # [tokens], from the prompt's first on
     loss_mask: tuple[bool, ...]  # [tokens], True on the tokens that the policy wrote, and no other sample has
-    # [tokens], the engine's, of the temperature-scaled softmax; 0.0 where the mask is False
+    # [tokens], the engine's, of the temperature-scaled softmax over the support; 0.0 where the mask is False
     logprobs: tuple[float, ...]
     weight_version: str  # of the weights that wrote it
+    # [trained tokens], ids from low to high: what top_p and top_k left each one to be drawn from; (): the whole vocabulary
+    support: tuple["array[int]", ...] = ()
 
     def __post_init__(self) -> None:
         """A sample that is not aligned is a bug of whoever made it."""
         assert len(self.token_ids) == len(self.loss_mask) == len(self.logprobs), "a sample's columns differ in length"
         assert not self.loss_mask or not self.loss_mask[0], "nothing predicts a sequence's first token"
+        assert len(self.support) in (0, sum(self.loss_mask)), "a token that was written lacks its support"
         assert all(mask or value == 0.0 for mask, value in zip(self.loss_mask, self.logprobs, strict=True))
 
     @property

@@ -18,8 +18,8 @@ def step_advantages(
 ) -> Tensor:
     """One advantage for each token of the trajectories that are kept, 0 where nothing is to be compared. [tokens] float32
 
-    Trajectories that are left out, or that the update does not count, are no part of a baseline. `before`: where the estimator needs the policy. `penalty`:
-    [tokens], what the tokens' rewards lose.
+    Trajectories that are left out, or that the update does not count, are no part of a baseline. `before`: where the
+    estimator needs the policy. `penalty`: [tokens], what the tokens' rewards lose.
     """
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths

@@ -5,7 +5,7 @@ Synchronous: the rollouts of a step are of the very policy that the step updates
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
 from dagrpo.trainer import gates
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.groups import Drawn, Flags, figures, prompts_to_draw, spread, used_groups
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences, TokenSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,7 @@ class StepRollouts:
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
             positive=torch.tensor([self.graded[place].score.correct is True for place in places]),
             counted=torch.tensor([place in counted for place in places]),
+            support=TokenSupport.of([ids for sample in samples for ids in sample.support]),
         )
 
     @property
@@ -138,7 +139,7 @@ class Buffer:
         self.drawing = drawing
         self._functions = function_names(problems)
         self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
-        self._sampling = training_sampling(rollout, training.samples_per_prompt)
+        self._sampling = replace(training_sampling(rollout, training.samples_per_prompt), support=rollout.cuts)
         self._reward = reward
         self._training = training
         self._seed = seed

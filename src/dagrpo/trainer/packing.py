@@ -1,11 +1,52 @@
 """Token sequences of any length, and the padded micro-batches that one forward pass takes."""
 
 import itertools
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_LENGTHS, _TOKEN_IDS = "support_lengths", "support_token_ids"  # of a support, among the tensors of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedSupport:
+    """Which tokens the trained tokens of a batch were drawn from.
+
+    Example: the first from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
+    """
+
+    rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch
+    token_ids: Tensor  # [pairs] int64: one that could have been drawn in its place, or it itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSupport:
+    """Which tokens each trained token of a step was drawn from, where top_p or top_k left out some. On the CPU."""
+
+    lengths: Tensor  # [trained tokens] int64: how many they are
+    token_ids: Tensor  # [sum of lengths] int32
+
+    @classmethod
+    def of(cls, support: Sequence["array[int]"]) -> "TokenSupport | None":
+        """From lists, [trained tokens][tokens]; None without any."""
+        if not support:
+            return None
+        return cls(
+            lengths=torch.tensor([len(ids) for ids in support]),
+            token_ids=torch.from_numpy(np.concatenate([np.frombuffer(ids, dtype=np.int32) for ids in support])),
+        )
+
+    def padded(self, tokens: slice, device: torch.device) -> PaddedSupport:
+        """Of some trained tokens."""
+        lengths, start = self.lengths[tokens], int(self.lengths[: tokens.start].sum())
+        return PaddedSupport(
+            rows=torch.arange(len(lengths)).repeat_interleave(lengths).to(device, non_blocking=True),
+            token_ids=self.token_ids[start : start + int(lengths.sum())].long().to(device, non_blocking=True),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +62,7 @@ class PaddedBatch:
     rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, rising
     columns: Tensor  # [tokens] int64: the position that predicts it, one before its own
     targets: Tensor  # [tokens] int64: the token itself
+    support: PaddedSupport | None = None  # what they were drawn from; None: the whole vocabulary
 
     @classmethod
     def filler(cls, pad_token_id: int, device: torch.device) -> "PaddedBatch":
@@ -106,6 +148,7 @@ class RolloutBatch:
     trajectories: Tensor  # [sequences] int64, rising: the place of each sequence's trajectory among those of the step
     rollout_logprobs: Tensor  # [trained tokens] float32, the engine's
     positive: Tensor  # [sequences] bool, whether their trajectories' answers are right
+    support: TokenSupport | None = None  # of the trained tokens; None: the whole vocabulary
     counted: Tensor | None = None  # [sequences] bool, whether the loss counts them; None: it does
     advantages: Tensor | None = None  # [trained tokens] float32; None until they are computed
 
@@ -113,6 +156,7 @@ class RolloutBatch:
         trained = sum(self.sequences.trained)
         assert len(self.rollout_logprobs) == trained
         assert self.advantages is None or len(self.advantages) == trained
+        assert self.support is None or len(self.support.lengths) == trained
         assert self.counted is None or len(self.counted) == len(self.sequences)
         assert len(self.positive) == len(self.trajectories) == len(self.sequences)
         assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
@@ -120,6 +164,13 @@ class RolloutBatch:
     def tokens(self, span: slice) -> slice:
         """Where the trained tokens of some sequences are, among those of the step."""
         return slice(sum(self.sequences.trained[: span.start]), sum(self.sequences.trained[: span.stop]))
+
+    def padded(self, span: slice, pad_token_id: int, device: torch.device) -> PaddedBatch:
+        """Some of the sequences as one batch."""
+        padded = self.sequences.padded(span, pad_token_id, device)
+        if self.support is None:
+            return padded
+        return replace(padded, support=self.support.padded(self.tokens(span), device))
 
     def counts(self, sequence: int) -> bool:
         """Whether the loss counts a sequence."""
@@ -141,11 +192,15 @@ class RolloutBatch:
             "rollout_logprobs": self.rollout_logprobs,
             "positive": self.positive,
             **({} if self.counted is None else {"counted": self.counted}),
+            **({} if self.support is None else {_LENGTHS: self.support.lengths, _TOKEN_IDS: self.support.token_ids}),
         }
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "RolloutBatch":
         """The batch that `tensors` took apart."""
+        support = None
+        if _LENGTHS in tensors:
+            support = TokenSupport(lengths=tensors[_LENGTHS], token_ids=tensors[_TOKEN_IDS])
         return cls(
             sequences=TokenSequences(
                 token_ids=tensors["token_ids"], loss_mask=tensors["loss_mask"], lengths=tensors["lengths"]
@@ -154,6 +209,7 @@ class RolloutBatch:
             rollout_logprobs=tensors["rollout_logprobs"],
             positive=tensors["positive"],
             counted=tensors.get("counted"),
+            support=support,
         )
 
 

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
-from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.packing import PaddedBatch, PaddedSupport
 
 PROBE_TOKENS = 8
 
@@ -17,7 +17,7 @@ PROBE_TOKENS = 8
 class TokenLogprobs:
     """One value per trained token, sequence after sequence (see PaddedBatch.rows)."""
 
-    logprobs: Tensor  # [tokens], of the temperature-scaled softmax over the whole vocabulary
+    logprobs: Tensor  # [tokens], of the temperature-scaled softmax over what each was drawn from: its support, or all
     entropy: Tensor  # [tokens], of that softmax, in nats; a gradient only where it was asked for
     collision: Tensor  # [tokens], the sum of its squared probabilities; no gradient; zero where it was not asked for
 
@@ -87,6 +87,7 @@ class Policy(torch.nn.Module):
         targets: Tensor,  # [tokens]
         temperature: float,
         extras: Extras,
+        support: PaddedSupport | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(logprobs, entropy, collision), all [tokens]; see TokenLogprobs and PaddedBatch.
 
@@ -95,6 +96,7 @@ class Policy(torch.nn.Module):
         """
         hidden = self.model.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         logits = self._logits(hidden[rows, columns]).float() / temperature
+        logits = logits if support is None else _restricted(logits, support)
         log_softmax = torch.log_softmax(logits, dim=-1)  # [tokens, vocabulary]
         logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
         with torch.set_grad_enabled(extras.entropy_gradient and torch.is_grad_enabled()):
@@ -118,6 +120,17 @@ class Policy(torch.nn.Module):
         return whole.shape != ours.shape or not torch.allclose(whole.float(), ours.float(), rtol=1e-5, atol=1e-6)
 
 
+def _restricted(logits: Tensor, support: PaddedSupport) -> Tensor:
+    """The logits, such that a softmax gives probability 0 to every token that is not in the support. [tokens, vocabulary]
+
+    So the ratio of two policies is that of the distributions that were sampled from: Keep Sampling Mask of DeepSeek-V3.2
+    (arXiv 2512.02556, section 3.1). No infinity, which would make the entropy no number.
+    """
+    left = torch.zeros_like(logits, dtype=torch.bool)
+    left[support.rows, support.token_ids] = True
+    return logits.masked_fill(~left, torch.finfo(logits.dtype).min)
+
+
 def require_known_logits(policy: Policy) -> None:
     """Refuse, before any work, a model whose logits are made in a way that `Policy` does not know.
 
@@ -138,6 +151,13 @@ def token_logprobs(
 ) -> TokenLogprobs:
     """Log pi(token | everything before it) for each trained token, by a Policy."""
     logprobs, entropy, collision = policy(
-        batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets, temperature, extras
+        batch.input_ids,
+        batch.attention_mask,
+        batch.rows,
+        batch.columns,
+        batch.targets,
+        temperature,
+        extras,
+        batch.support,
     )
     return TokenLogprobs(logprobs=logprobs, entropy=entropy, collision=collision)

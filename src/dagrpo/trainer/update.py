@@ -251,7 +251,7 @@ class PolicyUpdate:
     def _padded(self, batch: RolloutBatch, part: slice) -> PaddedBatch:
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, self._world.device)
-        return batch.sequences.padded(part, self._pad_token_id, self._world.device)
+        return batch.padded(part, self._pad_token_id, self._world.device)
 
 
 def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:

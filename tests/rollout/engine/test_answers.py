@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +41,53 @@ def without(name: str) -> list[dict[str, Any]]:
 
 def of_tokens(*entries: Any) -> list[dict[str, Any]]:
     return changed(output_token_logprobs=list(entries))
+
+
+CUT = replace(REQUEST, top_p=0.9, top_k=3, support=True)
+
+
+def cut(**about: Any) -> Completion:
+    """What is made of an answer of two tokens, 7 and 8, whose support was asked for."""
+    fields = {
+        "output_token_logprobs": [[-2.5, 7, None], [-3.0, 8, None]],
+        "output_token_sampling_mask": [[9, 7], [8]],
+        "output_token_sampling_logprobs": [-0.5, 0.0],
+    }
+    answer = json.dumps(changed(**(fields | about))).encode()
+    (completion,) = completions_of(answer, [CUT], ADDRESS, VERSION)
+    return completion
+
+
+def test_the_logprobs_of_what_was_cut_off_are_those_among_what_was_left() -> None:
+    completion = cut()
+    assert completion.logprobs == (-0.5, 0.0)
+    assert [list(ids) for ids in completion.support] == [[7, 9], [8]]
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"output_token_sampling_mask": None}, "does not say which tokens each one was drawn from"),
+        ({"output_token_sampling_mask": [[7]]}, "1 supports and 2 logprobs for 2 tokens"),
+        ({"output_token_sampling_mask": [[7], [9]]}, "token 8 was not drawn from 1 tokens"),
+        ({"output_token_sampling_mask": [[7, 7], [8]]}, "token 7 was not drawn from 2 tokens"),
+        ({"output_token_sampling_mask": [[1, 2, 3, 7], [8]]}, "token 7 was not drawn from 4 tokens"),
+        ({"output_token_sampling_mask": [[7, -1], [8]]}, "-1 is no number of a token"),
+        ({"output_token_sampling_mask": [7, 8]}, "in another form than SGLang does"),
+        ({"output_token_sampling_logprobs": None}, "in another form than SGLang does"),
+        ({"output_token_sampling_logprobs": [0.5, 0.0]}, "0.5 is no logprob"),
+        ({"output_token_sampling_logprobs": [None, 0.0]}, "the weights are not finite"),
+    ],
+)
+def test_a_support_that_is_none_is_one_sentence(about: dict[str, Any], words: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        cut(**about)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_an_answer_may_be_longer_where_supports_are_asked_for() -> None:
+    assert largest_answer([CUT]) - largest_answer([REQUEST]) == 2 * 3 * 16
 
 
 def test_a_whole_answer_is_read() -> None:

@@ -4,6 +4,8 @@ import asyncio
 import socket
 import threading
 import time
+from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,20 @@ def test_a_lockstep_batch_goes_to_an_empty_server_as_one_http_request(serve: Ser
     assert body["sampling_params"][0] == {
         "temperature": 0.7, "top_p": 0.9, "top_k": -1, "max_new_tokens": 4, "sampling_seed": 5,
     }  # fmt: skip
+
+
+def test_supports_are_asked_for_where_a_request_wants_them(serve: Serve, pool_of: MakePool) -> None:
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        about = reply(4)["meta_info"]
+        return 200, [
+            {"meta_info": about | {"output_token_sampling_mask": [[4]], "output_token_sampling_logprobs": [0.0]}}
+        ]
+
+    server = serve(Echo(answer))
+    wanted = replace(request(4), top_k=8, support=True)
+    (completion,) = pool_of(at(server)).generate([wanted], lockstep=True)
+    assert (completion.logprobs, completion.support) == ((0.0,), (array("i", [4]),))
+    assert server.asked[-1][1]["return_sampling_mask"] == [True]
 
 
 def test_prompts_with_several_samples_are_read_once_before(serve: Serve, pool_of: MakePool) -> None:

@@ -121,6 +121,32 @@ def test_logprobs_are_those_of_transformers(pool: ServerPool, tiny_model: Path, 
 
 
 @pytest.mark.server
+def test_logprobs_of_what_top_p_and_top_k_leave_are_those_of_transformers_over_the_support(
+    pool: ServerPool, tiny_model: Path
+) -> None:
+    requests = [
+        replace(each, top_p=0.5, top_k=12, temperature=0.7, support=True) for each in batch(prompts=8, samples=2)
+    ]
+    completions = pool.generate(requests, lockstep=True)
+    assert pool.generate(requests, lockstep=True) == completions, "again"
+    sizes = [len(ids) for completion in completions for ids in completion.support]
+    assert 1 < max(sizes) <= 12
+    policy = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    for request, completion in zip(requests, completions, strict=True):
+        with torch.no_grad():
+            logits = policy(torch.tensor([[*request.input_ids, *completion.token_ids]])).logits[0]
+        for place, (token, ids) in enumerate(zip(completion.token_ids, completion.support, strict=True)):
+            scaled = logits[len(request.input_ids) - 1 + place] / 0.7
+            left = torch.tensor(list(ids))
+            likeliest = scaled.softmax(-1).sort(descending=True).values
+            assert scaled.softmax(-1)[left].sum() == pytest.approx(float(likeliest[: len(ids)].sum()), abs=1e-5)
+            assert likeliest[: len(ids) - 1].sum() < 0.5 + 1e-5
+            assert len(ids) == 12 or likeliest[: len(ids)].sum() > 0.5 - 1e-5
+            own = float(torch.log_softmax(scaled[left], -1)[ids.index(token)])
+            assert completion.logprobs[place] == pytest.approx(own, abs=1e-4)
+
+
+@pytest.mark.server
 def test_a_completion_ends_with_the_stop_token_or_at_its_length(pool: ServerPool) -> None:
     completions = pool.generate(batch(max_new_tokens=60), lockstep=True)
     reasons = {"stop": 0, "length": 0}

@@ -3,8 +3,11 @@
 A server may run elsewhere, be of another version, or be no SGLang server at all.
 """
 
+from __future__ import annotations
+
 import json
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +17,7 @@ from dagrpo.rollout.engine.version import WeightVersion
 from dagrpo.visible import one_line
 
 ABOUT_A_TOKEN = 256  # bytes of an answer, generously: its logprob, its number, its text
+ABOUT_AN_ID = 16  # bytes of a token's number in a list
 ABOUT_A_REQUEST = 1 << 16
 ABOUT_AN_ANSWER = 1 << 20
 LONGEST_MESSAGE = 300  # characters of what a server says
@@ -23,7 +27,8 @@ ROUNDING = 1e-3  # by which a logprob may exceed 0
 def largest_answer(requests: Sequence[SamplingRequest]) -> int:
     """How many bytes the answer to these may have."""
     tokens = sum(request.max_new_tokens for request in requests)
-    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN
+    supports = sum(request.max_new_tokens * request.top_k for request in requests if request.support)
+    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN + supports * ABOUT_AN_ID
 
 
 def completions_of(
@@ -51,6 +56,9 @@ def _completion(reply: Any, request: SamplingRequest, address: str, version: Wei
         _require_finished(reason, address)
         _require_version(about, address, version)
         tokens, logprobs = _tokens(about["output_token_logprobs"], request.max_new_tokens, address)
+        support: tuple[array[int], ...] = ()
+        if request.support:
+            support, logprobs = _support(about, tokens, request.top_k, address)
         cached = _whole(about.get("cached_tokens", 0))
     except (KeyError, TypeError, AttributeError, IndexError, _OfAnotherShape) as error:
         raise ServerError(
@@ -63,6 +71,7 @@ def _completion(reply: Any, request: SamplingRequest, address: str, version: Wei
         finish_reason=reason["type"],
         weight_version=version.name,
         cached_tokens=cached,
+        support=support,
     )
 
 
@@ -89,12 +98,40 @@ def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tup
     """Token ids and their logprobs, of entries [logprob, token, text]."""
     if not isinstance(entries, list) or not min(1, most) <= len(entries) <= most:
         raise _OfAnotherShape(f"between {min(1, most)} and {most} tokens were asked for")
-    logprobs = [entry[0] for entry in entries]
+    logprobs = _logprobs([entry[0] for entry in entries], address)
+    return tuple(_whole(entry[1]) for entry in entries), logprobs
+
+
+def _logprobs(logprobs: Sequence[Any], address: str) -> tuple[float, ...]:
+    """ServerError: they are not finite."""
     if not all(_is_finite(logprob) for logprob in logprobs):
         raise ServerError(f"{address} computed logprobs that are no numbers: the weights are not finite.")
     if max(logprobs, default=0.0) > ROUNDING:
         raise _OfAnotherShape(f"{max(logprobs)} is no logprob")
-    return tuple(_whole(entry[1]) for entry in entries), tuple(float(logprob) for logprob in logprobs)
+    return tuple(float(logprob) for logprob in logprobs)
+
+
+def _support(
+    about: Mapping[str, Any], tokens: Sequence[int], most: int, address: str
+) -> tuple[tuple[array[int], ...], tuple[float, ...]]:
+    """Of each token which ones it was drawn from, at most so many, and its logprob among them. [completion] both
+
+    ServerError: the server does not say.
+    """
+    if about.get("output_token_sampling_mask") is None:
+        raise ServerError(
+            f"{address} does not say which tokens each one was drawn from (return_sampling_mask), without which rollout.top_p "
+            "below 1 and rollout.top_k would bias what is learned: use SGLang 0.5.23 or newer there, or set rollout.top_p to "
+            "1.0 and rollout.top_k to -1."
+        )
+    support = tuple(array("i", sorted(map(_whole, ids))) for ids in about["output_token_sampling_mask"])
+    logprobs = about["output_token_sampling_logprobs"]
+    if not len(support) == len(logprobs) == len(tokens):
+        raise _OfAnotherShape(f"{len(support)} supports and {len(logprobs)} logprobs for {len(tokens)} tokens")
+    for token, ids in zip(tokens, support, strict=True):
+        if token not in ids or len(set(ids)) != len(ids) or len(ids) > most:
+            raise _OfAnotherShape(f"token {token} was not drawn from {len(ids)} tokens that are no support of it")
+    return support, _logprobs(logprobs, address)
 
 
 def _is_finite(logprob: Any) -> bool:

@@ -56,12 +56,14 @@ class ServerClient:
         repeated = [prompt for prompt, count in Counter(r.input_ids for r in requests).items() if count > 1]
         if repeated:
             await self._read_prompts(repeated)
-        body = {
+        body: dict[str, Any] = {
             "input_ids": [request.input_ids for request in requests],
             "sampling_params": [sampling_params(request) for request in requests],
             "return_logprob": True,
             "logprob_start_len": -1,  # none for the prompt
         }
+        if any(request.support for request in requests):
+            body["return_sampling_mask"] = [request.support for request in requests]
         answer = await self._post("/generate", body, largest_answer(requests))
         return completions_of(answer, requests, self.address, version)
 
