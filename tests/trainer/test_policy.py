@@ -9,8 +9,9 @@ import transformers
 from transformers import PreTrainedModel
 
 from dagrpo.errors import UserError
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences, TokenSupport
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Extras, Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.support import TokenSupport
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {

@@ -166,9 +166,9 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
 
 def test_groups_of_equal_rewards_are_counted_in_the_update_unless_they_are_filtered() -> None:
     """The second group of ROLLOUTS has two rewards of 0."""
-    assert ROLLOUTS.batch().counted.tolist() == [True] * 4
+    assert [ROLLOUTS.batch().counts(sequence) for sequence in range(4)] == [True] * 4
     filtered = replace(ROLLOUTS, zero_variance_filter=True)
-    assert filtered.batch().counted.tolist() == [True, True, False, False]
+    assert [filtered.batch().counts(sequence) for sequence in range(4)] == [True, True, False, False]
     assert step_metrics(filtered, STATS) == step_metrics(ROLLOUTS, STATS), "they stay in the figures of the step"
 
 

@@ -1,18 +1,39 @@
-"""Whole runs whose tokens are drawn from a few: engine and trainer speak of the same distribution, also after a kill."""
+"""Tokens that are drawn from a few: engine and trainer speak of the same distribution, also in a run that was killed."""
 
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from tests.trainer import runs
 
 from dagrpo.files import read_parquet
 from dagrpo.params.rollout import Rollout
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.support import TokenSupport
+
+CPU = torch.device("cpu")
 
 
 def _run(inputs: tuple[Path, Path], out: Path) -> TrainingRun:
     run = runs.training_run(inputs, out / "state", out, steps=3)
     return replace(run, rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_p=0.9, top_k=5))
+
+
+def test_pairs_of_tokens_and_what_they_were_drawn_from_are_as_written_by_hand() -> None:
+    """Three tokens, drawn from 3 and 7, from 7 alone, and from 1, 2 and 9."""
+    support = TokenSupport.of([array("i", ids) for ids in ([3, 7], [7], [1, 2, 9])])
+    assert support is not None
+    whole, last = support.padded(slice(0, 3), CPU), support.padded(slice(1, 3), CPU)
+    assert whole.rows.tolist() == [0, 0, 1, 2, 2, 2]
+    assert whole.token_ids.tolist() == [3, 7, 7, 1, 2, 9]
+    assert last.rows.tolist() == [0, 1, 1, 1]
+    assert last.token_ids.tolist() == [7, 1, 2, 9]
+    again = TokenSupport.from_tensors(support.tensors())
+    assert again is not None
+    assert again.padded(slice(1, 3), CPU).token_ids.tolist() == [7, 1, 2, 9]
+    assert TokenSupport.of([]) is None
+    assert TokenSupport.from_tensors({}) is None
 
 
 def test_the_trainers_softmax_is_over_what_was_recorded_of_each_token(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
 from dagrpo.trainer import gates
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.groups import Drawn, Flags, figures, prompts_to_draw, spread, used_groups
-from dagrpo.trainer.packing import RolloutBatch, TokenSequences, TokenSupport
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.support import TokenSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,52 +1,13 @@
 """Token sequences of any length, and the padded micro-batches that one forward pass takes."""
 
 import itertools
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-_LENGTHS, _TOKEN_IDS = "support_lengths", "support_token_ids"  # of a support, among the tensors of a batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaddedSupport:
-    """Which tokens the trained tokens of a batch were drawn from.
-
-    Example: the first from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
-    """
-
-    rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch
-    token_ids: Tensor  # [pairs] int64: one that could have been drawn in its place, or it itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSupport:
-    """Which tokens each trained token of a step was drawn from, where top_p or top_k left out some. On the CPU."""
-
-    lengths: Tensor  # [trained tokens] int64: how many they are
-    token_ids: Tensor  # [sum of lengths] int32
-
-    @classmethod
-    def of(cls, support: Sequence["array[int]"]) -> "TokenSupport | None":
-        """From lists, [trained tokens][tokens]; None without any."""
-        if not support:
-            return None
-        return cls(
-            lengths=torch.tensor([len(ids) for ids in support]),
-            token_ids=torch.from_numpy(np.concatenate([np.frombuffer(ids, dtype=np.int32) for ids in support])),
-        )
-
-    def padded(self, tokens: slice, device: torch.device) -> PaddedSupport:
-        """Of some trained tokens."""
-        lengths, start = self.lengths[tokens], int(self.lengths[: tokens.start].sum())
-        return PaddedSupport(
-            rows=torch.arange(len(lengths)).repeat_interleave(lengths).to(device, non_blocking=True),
-            token_ids=self.token_ids[start : start + int(lengths.sum())].long().to(device, non_blocking=True),
-        )
+from dagrpo.trainer.support import PaddedSupport, TokenSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +153,12 @@ class RolloutBatch:
             "rollout_logprobs": self.rollout_logprobs,
             "positive": self.positive,
             **({} if self.counted is None else {"counted": self.counted}),
-            **({} if self.support is None else {_LENGTHS: self.support.lengths, _TOKEN_IDS: self.support.token_ids}),
+            **({} if self.support is None else self.support.tensors()),
         }
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "RolloutBatch":
         """The batch that `tensors` took apart."""
-        support = None
-        if _LENGTHS in tensors:
-            support = TokenSupport(lengths=tensors[_LENGTHS], token_ids=tensors[_TOKEN_IDS])
         return cls(
             sequences=TokenSequences(
                 token_ids=tensors["token_ids"], loss_mask=tensors["loss_mask"], lengths=tensors["lengths"]
@@ -209,7 +167,7 @@ class RolloutBatch:
             rollout_logprobs=tensors["rollout_logprobs"],
             positive=tensors["positive"],
             counted=tensors.get("counted"),
-            support=support,
+            support=TokenSupport.from_tensors(tensors),
         )
 
 

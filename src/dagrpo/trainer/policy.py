@@ -8,7 +8,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
-from dagrpo.trainer.packing import PaddedBatch, PaddedSupport
+from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.support import PaddedSupport
 
 PROBE_TOKENS = 8
 

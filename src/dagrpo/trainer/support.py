@@ -1,0 +1,60 @@
+"""Which tokens each trained token was drawn from, where top_p or top_k left out some. Recorded, never computed again.
+
+A token that is just within top_p to the engine may be just outside to the trainer, whose last bits differ.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LENGTHS, _TOKEN_IDS = "support_lengths", "support_token_ids"  # among the tensors of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedSupport:
+    """Which tokens the trained tokens of a batch were drawn from.
+
+    Example: the first from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
+    """
+
+    rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch
+    token_ids: Tensor  # [pairs] int64: one that could have been drawn in its place, or it itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSupport:
+    """Which tokens each trained token of a step was drawn from, where top_p or top_k left out some. On the CPU."""
+
+    lengths: Tensor  # [trained tokens] int64: how many they are
+    token_ids: Tensor  # [sum of lengths] int32
+
+    @classmethod
+    def of(cls, support: Sequence["array[int]"]) -> "TokenSupport | None":
+        """From lists, [trained tokens][tokens]; None without any."""
+        if not support:
+            return None
+        return cls(
+            lengths=torch.tensor([len(ids) for ids in support]),
+            token_ids=torch.from_numpy(np.concatenate([np.frombuffer(ids, dtype=np.int32) for ids in support])),
+        )
+
+    def padded(self, tokens: slice, device: torch.device) -> PaddedSupport:
+        """Of some trained tokens."""
+        lengths, start = self.lengths[tokens], int(self.lengths[: tokens.start].sum())
+        return PaddedSupport(
+            rows=torch.arange(len(lengths)).repeat_interleave(lengths).to(device, non_blocking=True),
+            token_ids=self.token_ids[start : start + int(lengths.sum())].long().to(device, non_blocking=True),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What makes it up, to send it to other ranks."""
+        return {_LENGTHS: self.lengths, _TOKEN_IDS: self.token_ids}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "TokenSupport | None":
+        """What `tensors` took apart; None where that is not among them."""
+        return cls(lengths=tensors[_LENGTHS], token_ids=tensors[_TOKEN_IDS]) if _LENGTHS in tensors else None
