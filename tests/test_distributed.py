@@ -16,6 +16,7 @@ TENSORS = {
     "ids": torch.tensor([[3, 4], [5, 1 << 40]]),
     "mask": torch.tensor([True, False, True]),
     "values": torch.tensor([0.1, -1e-30]),
+    "support": torch.tensor([7, (1 << 31) - 1], dtype=torch.int32),
 }
 
 
@@ -27,7 +28,7 @@ def test_every_rank_has_rank_zeros_values_and_the_sum_of_all(tmp_path: Path) -> 
         told = json.loads((tmp_path / f"{rank}.json").read_text())
         assert told["value"] == {"text": "é", "number": 0.1}
         assert told["tensors"] == {name: tensor.tolist() for name, tensor in TENSORS.items()}
-        assert told["dtypes"] == ["torch.int64", "torch.bool", "torch.float32"]
+        assert told["dtypes"] == ["torch.int64", "torch.bool", "torch.float32", "torch.int32"]
         assert told["sum"] == 0 + 1 + 2
 
 

@@ -1,14 +1,17 @@
 """What the report computes and how it words it."""
 
 import csv
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.evaluation.statistics import Estimate
+from dagrpo.files import read_json, read_parquet, write_json, write_parquet
+from dagrpo.listing import entry_of
 from dagrpo.report import wording
 from dagrpo.report.build import metrics_to_log
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
@@ -116,6 +119,24 @@ def test_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:
     assert len(first.rewards) == 2 * 4 * 8
     assert first.group_size == 8
     assert first.right_per_group.sum() == first.rewards.sum()
+
+
+def test_what_a_step_has_thrown_away_is_in_no_figure(tmp_path: Path) -> None:
+    files = make_experiment(tmp_path, steps=2)
+    before = first_and_last(files.read(), 1)
+    manifest = files.rollouts[0]
+    path = manifest.with_name("step_00001.parquet")
+    table = read_parquet(path)
+    first = table.slice(0, 8)  # a group, which is thrown away with a reward of 9
+    for name, value in (("reward", pa.scalar(9.0, pa.float32())), ("correct", True), ("discarded", True)):
+        first = first.set_column(first.column_names.index(name), name, pa.repeat(value, 8))
+    write_parquet(path, pa.concat_tables([table.slice(0, 8), first, table.slice(8)]))
+    listed = read_json(manifest)["files"] | {path.name: asdict(entry_of(path))}
+    write_json(manifest, {"files": listed})
+    after = first_and_last(files.read(), 1)
+    assert [phase.rewards.tolist() for phase in after] == [phase.rewards.tolist() for phase in before]
+    assert after[0].right_per_group.tolist() == before[0].right_per_group.tolist()
+    assert after[0].group_size == 8
 
 
 def test_metrics_for_dvc_are_numbers_all_the_way_down(experiment: Files) -> None:
