@@ -1,5 +1,6 @@
 """Whole runs with a scripted engine that draw more prompts than a batch has, retire some, and leave groups out."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ import pyarrow as pa
 import pytest
 from tests.trainer import runs
 
+from dagrpo.checkpoints.compare import compare
+from dagrpo.distributed import process_group
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.rollout.collect import grade
 from dagrpo.rollout.prompts import prompt_indices
@@ -143,7 +147,28 @@ def test_permuted_rewards_are_those_of_the_batch_that_true_rewards_have_chosen(
     assert sorted(shuffled["reward"].to_pylist()) == sorted(own["reward"].to_pylist())
 
 
+def _with_everything(inputs: tuple[Path, Path], out: Path) -> TrainingRun:
+    """One round, so that batches are filled up with groups that the filter then leaves out; tokens drawn from a few."""
+    one_round = {"max_rounds": 1, "oversampling": 1.1}
+    run = _run(inputs, out / "state", out, dynamic_sampling=one_round, zero_variance_filter=True, prompts_per_step=4)
+    return replace(run, rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_p=0.9, top_k=5))
+
+
+def test_two_processes_draw_what_one_draws_and_learn_the_same(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    alone, together = (_with_everything(inputs, tmp_path / name) for name in ("alone", "together"))
+    runs.execute(alone)
+    runs.launch(2, __file__, *inputs, tmp_path / "together")
+    assert max(read_parquet(alone.metrics)["zero_std_fraction"].to_pylist()) > 0, "something was filtered"
+    assert _consumed(together) == _consumed(alone)
+    assert all((d.largest or 0.0) < 2e-4 for d in compare(together.policy, alone.policy).differences)
+
+
 def test_a_run_that_finds_no_spread_ends_with_a_sentence(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     run = replace(_run(inputs, tmp_path / "state", tmp_path), reward=Reward())
     with pytest.raises(UserError, match="step 1: in none of 9 groups do samples differ in reward"):
         runs.execute(run)
+
+
+if __name__ == "__main__":  # INITIAL SPLIT OUT, in each of several processes
+    with process_group() as joint:
+        runs.execute(_with_everything((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3])), world=joint)
