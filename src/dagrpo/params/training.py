@@ -14,13 +14,13 @@ class DynamicSampling(Section):
     max_rounds: Annotated[int, Field(ge=1, le=1000)] = Field(
         1,
         description=(
-            "Rounds of generation that a step may take to fill its batch with groups whose samples differ; the rest is then "
-            "filled with groups whose do not, and a step without a single one that does ends the run. 1: no further round."
+            "Most rounds of generation in a step: another one draws new prompts while the batch lacks groups whose samples differ. "
+            "After the last, other groups fill the batch; a step that has found none whose samples differ ends the run."
         ),
     )
     oversampling: Annotated[float, Field(ge=1, le=100)] = Field(
         1.0,
-        description="A round draws so many times the prompts that the batch lacks; groups beyond it are thrown away (DAPO: 3).",
+        description="Prompts that a round draws for each group that the batch lacks; surplus groups are thrown away (DAPO: 3).",
     )
     spread_of: Literal["reward", "accuracy"] = Field(
         "reward",
@@ -59,7 +59,6 @@ class Training(Section):
     )
     min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
     max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
-
     dynamic_sampling: DynamicSampling = Field(
         DynamicSampling(), description="Drawing prompts until enough of them have samples that differ."
     )

@@ -5,7 +5,7 @@ A token that is just within top_p to the engine may be just outside to the train
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -31,6 +31,13 @@ class TokenSupport:
 
     lengths: Tensor  # [trained tokens] int64: how many they are
     token_ids: Tensor  # [sum of lengths] int32
+    _ends: Tensor = field(init=False)  # [trained tokens + 1], into token_ids
+
+    def __post_init__(self) -> None:
+        """Lengths that do not add up are a bug of whoever made them."""
+        ends = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+        assert int(ends[-1]) == len(self.token_ids)
+        object.__setattr__(self, "_ends", ends)
 
     @classmethod
     def of(cls, support: Sequence["array[int]"]) -> "TokenSupport | None":
@@ -44,10 +51,10 @@ class TokenSupport:
 
     def padded(self, tokens: slice, device: torch.device) -> PaddedSupport:
         """Of some trained tokens."""
-        lengths, start = self.lengths[tokens], int(self.lengths[: tokens.start].sum())
+        lengths, start, end = self.lengths[tokens], int(self._ends[tokens.start]), int(self._ends[tokens.stop])
         return PaddedSupport(
             rows=torch.arange(len(lengths)).repeat_interleave(lengths).to(device, non_blocking=True),
-            token_ids=self.token_ids[start : start + int(lengths.sum())].long().to(device, non_blocking=True),
+            token_ids=self.token_ids[start:end].long().to(device, non_blocking=True),
         )
 
     def tensors(self) -> dict[str, Tensor]:
