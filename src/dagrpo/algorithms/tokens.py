@@ -66,7 +66,7 @@ class MiniBatch:
 
     @property
     def covariances(self) -> torch.Tensor:
-        """What each token adds to the covariance of logprob and advantage: the product of both, centred. [tokens] float64
+        """What each token adds to the covariance of logprob and advantage: the centred product. [tokens] float64
 
         Where it is large, an update makes the policy much surer of itself (arXiv 2505.22617, section 4).
         """

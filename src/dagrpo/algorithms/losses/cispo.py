@@ -33,13 +33,13 @@ class Config(Choice):
     def _bounds_are_ordered(self) -> Self:
         if self.minimum > self.maximum:
             raise UserError(
-                f"algorithm.loss.minimum ({self.minimum}) is above maximum ({self.maximum}): use a minimum of 0 for no bound"
+                f"algorithm.loss.minimum ({self.minimum}) is above maximum ({self.maximum}): use 0 for no bound"
             )
         return self
 
 
 def cispo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A sg(clip(rho, minimum, maximum)) logprob, rho = exp(logprob - anchor's logprob), sg without gradient. [tokens]"""
+    """-A sg(clip(rho, minimum, maximum)) logprob, rho = exp(logprob - anchor's), sg: without gradient. [tokens]"""
     anchor = batch.rollout_logprobs if config.anchor == "rollout" else batch.old_logprobs
     ratio = batch.ratio_to(anchor).detach()
     cut = ratio.clamp(config.minimum, config.maximum)

@@ -1,4 +1,4 @@
-"""Clip-Cov (Cui et al. 2025, arXiv 2505.22617): a few tokens that would make the policy much surer of itself are left out."""
+"""Clip-Cov (Cui et al. 2025, arXiv 2505.22617): leaves out a few tokens that make the policy much surer of itself."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Config(ppo_clip.Config):
     def _band_is_ordered(self) -> Self:
         if self.covariance_high <= self.covariance_low:
             raise UserError(
-                f"algorithm.loss.covariance_high ({self.covariance_high}) is not above covariance_low ({self.covariance_low}): no "
-                "token lies between them (as published: 5, 1)"
+                f"algorithm.loss.covariance_high ({self.covariance_high}) is not above covariance_low "
+                f"({self.covariance_low}): no token lies between them (as published: 5, 1)"
             )
         return self
 

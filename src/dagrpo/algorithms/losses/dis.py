@@ -1,4 +1,4 @@
-"""Direct double-sided importance sampling (GLM-5, arXiv 2602.15763, section 4.1): tokens whose ratio is far from 1 are left out."""
+"""Direct double-sided importance sampling (GLM-5, arXiv 2602.15763, section 4.1): no token far from ratio 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Config(Choice):
 
 
 def dis(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A f logprob, f = sg(rho) where 1 - clip_low < rho < 1 + clip_high, else 0; rho = exp(logprob - rollout logprob). [tokens]"""
+    """-A f logprob, rho = exp(logprob - rollout logprob), f = sg(rho) in (1 - clip_low, 1 + clip_high), else 0. [tokens]"""
     ratio = batch.ratio_to(batch.rollout_logprobs).detach()
     kept = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
     return TokenLoss(

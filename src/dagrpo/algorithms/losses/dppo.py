@@ -1,4 +1,4 @@
-"""Divergence proximal policy optimisation (Qi et al. 2026, arXiv 2602.04879): what bounds a token is its probability, not its ratio."""
+"""Divergence proximal policy optimisation (Qi et al. 2026, arXiv 2602.04879): bounds probabilities, not ratios."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PUBLISHED = {"tv": 0.15, "kl": 0.05}
 
 
 class Config(Choice):
-    """DPPO: a token is left out once its probability has moved too far from the engine's, where the loss pushes it on."""
+    """DPPO: a token whose probability is too far from the engine's is left out where the loss pushes it on."""
 
     divergence: Literal["tv", "kl"] = Field(
         "tv",
         description=(
-            "How far: the difference of the two probabilities of the token, or the KL divergence of the two choices between it "
-            "and all others."
+            "How far: the difference of the two probabilities of the token, or the KL divergence of the choices "
+            "between it and all others."
         ),
     )
     limit_low: Annotated[float, Field(gt=0, le=1000)] | None = Field(

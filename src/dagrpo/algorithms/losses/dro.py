@@ -1,4 +1,4 @@
-"""Direct reward optimisation (Richemond et al. 2024, arXiv 2405.19107), per token: a quadratic penalty in place of a clip."""
+"""Direct reward optimisation (Richemond et al. 2024, arXiv 2405.19107): a quadratic penalty, here per token."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Config(Choice):
 def dro(batch: TokenBatch, config: Config) -> TokenLoss:
     """-(A logprob - beta / 2 (logprob - old logprob)^2). [tokens]
 
-    The paper's square is of a whole sequence and takes a learned value from its reward; this is the form per token, with
-    an advantage, of verl and Tinker.
+    The paper's square is of a whole sequence, and a learned value is taken from its reward; this is the form of verl and
+    Tinker, per token and with an advantage.
     """
     penalty = config.beta / 2 * (batch.logprobs - batch.old_logprobs) ** 2
     return TokenLoss(per_token=penalty - batch.advantages * batch.logprobs)

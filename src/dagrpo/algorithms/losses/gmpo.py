@@ -1,4 +1,4 @@
-"""Geometric-mean policy optimisation (Zhao et al. 2025, arXiv 2507.20673): the mean ratio of a sequence whose tokens are clipped."""
+"""Geometric-mean policy optimisation (Zhao et al. 2025, arXiv 2507.20673): the mean over a sequence of clipped ratios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dagrpo.params.plugged import Choice
 
 
 class Config(Choice):
-    """GMPO: the log-ratio of each token is clipped on the side that its advantage pushes to, and then the mean is taken."""
+    """GMPO: each token's log-ratio is clipped on the side that its advantage pushes to; then comes the mean."""
 
     clip_low: Annotated[float, Field(gt=0, le=20)] = Field(
         0.4, description="The logarithm of the ratio is clipped below at -clip_low where the advantage is negative."

@@ -1,4 +1,4 @@
-"""The policy gradient by itself (Group policy gradient, Chu et al. 2025, arXiv 2504.02546), without a ratio or a bound."""
+"""Group policy gradient (Chu et al. 2025, arXiv 2504.02546): the policy gradient without a ratio or a bound."""
 
 from __future__ import annotations
 

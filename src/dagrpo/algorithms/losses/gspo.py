@@ -29,8 +29,8 @@ class Config(Choice):
         if max(self.clip_low, self.clip_high) > WIDEST:
             low, high = (type(self).model_fields[key].default for key in ("clip_low", "clip_high"))
             raise UserError(
-                f"algorithm.loss.clip_low and clip_high are {self.clip_low} and {self.clip_high}, bounds for the ratio of a "
-                f"token: the ratio of {self.name} is a mean over a sequence, so delete them for {low} and "
+                f"algorithm.loss.clip_low and clip_high are {self.clip_low} and {self.clip_high}, bounds for the ratio of "
+                f"a token: the ratio of {self.name} is a mean over a sequence, so delete them for {low} and "
                 f"{high}, or set both to at most {WIDEST}"
             )
         return self

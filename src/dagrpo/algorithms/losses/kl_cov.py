@@ -1,4 +1,4 @@
-"""KL-Cov (Cui et al. 2025, arXiv 2505.22617): tokens that would make the policy much surer of itself are held back."""
+"""KL-Cov (Cui et al. 2025, arXiv 2505.22617): holds back the tokens that make the policy much surer of itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Config(Choice):
-    """The policy gradient with a ratio, and a penalty on the few tokens with the largest covariance of logprob and advantage."""
+    """The policy gradient with a ratio, and a penalty on the tokens with the largest covariance of both."""
 
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         2e-4,
         description=(
-            "Which share of a mini-batch's tokens is held back, and at least one. The paper: 0.0002 for 32 billion parameters, "
-            "0.002 for 7."
+            "Which share of a mini-batch's tokens is held back, and at least one. The paper: 0.0002 for 32 billion "
+            "parameters, 0.002 for 7."
         ),
     )
     coefficient: Annotated[float, Field(ge=0, le=1000)] = Field(1.0, description="Weight of the penalty.")

@@ -1,4 +1,4 @@
-"""Length-unbiased sequence policy optimisation (Liu et al. 2026, arXiv 2602.05261): GSPO, with each sequence times its length."""
+"""Length-unbiased sequence policy optimisation (Liu et al. 2026, arXiv 2602.05261): GSPO times the length."""
 
 from __future__ import annotations
 

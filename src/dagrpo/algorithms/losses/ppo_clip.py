@@ -24,8 +24,8 @@ class Config(Choice):
     dual_clip: Annotated[float, Field(gt=1, le=1000)] | None = Field(
         None,
         description=(
-            "Where the advantage is negative, a ratio above this counts as this and has no gradient; null: as in PPO, no ratio is "
-            "too large there. Dual clip: 3; the delta of INTELLECT-2: 4; DAPO's scripts: 10."
+            "Where the advantage is negative, a ratio above this counts as this and has no gradient; null: as in PPO, "
+            "none is too large there. Dual clip: 3; the delta of INTELLECT-2: 4; DAPO's scripts: 10."
         ),
     )
 
@@ -42,8 +42,8 @@ class Config(Choice):
     def _dual_clip_is_outside(self) -> Self:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise UserError(
-                f"algorithm.loss.dual_clip ({self.dual_clip}) is not above 1 + clip_high ({1 + self.clip_high}), where the ratio "
-                "is clipped already: use a larger one (dual clip: 3), or null"
+                f"algorithm.loss.dual_clip ({self.dual_clip}) is not above 1 + clip_high ({1 + self.clip_high}), where "
+                "PPO clips already: use a larger one (dual clip: 3), or null"
             )
         return self
 
@@ -51,7 +51,7 @@ class Config(Choice):
 def ppo_clip(batch: TokenBatch, config: Config) -> TokenLoss:
     """max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)), rho = exp(logprob - old logprob). All [tokens].
 
-    With dual_clip = c, where A < 0: no more than -A c (dual clip, Ye et al. 2020, arXiv 1912.09729, equation 5). The
+    With dual_clip = c, where A < 0: no more than -A c (dual clip, Ye et al. 2020, arXiv 1912.09729). The
     two-sided clip of INTELLECT-2 (arXiv 2505.07291, section 4.1) puts min(rho, delta) in place of the first rho: for
     delta = c > 1 + clip_high that is the same function.
 

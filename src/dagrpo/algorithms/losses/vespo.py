@@ -1,4 +1,4 @@
-"""Variational sequence-level soft policy optimisation (Shen et al. 2026, arXiv 2602.10693): whole sequences weighed by a smooth kernel."""
+"""Variational sequence-level soft policy optimisation (Shen et al. 2026, arXiv 2602.10693): smooth weights."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Config(Choice):
 
 
 def vespo(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-A sg(W^c1 exp(c2 (1 - W))) logprob, W = exp(sum over the sequence of logprob - rollout logprob) (equation 20). [tokens]
+    """-A sg(W^c1 exp(c2 (1 - W))) logprob, with the ratio W of the whole sequence (equation 20). [tokens]
 
-    c1 is the power and c2 the decay, by the sign of A.
+    W = exp(sum over the sequence's tokens of logprob - rollout logprob). c1 is the power and c2 the decay, by the sign of A.
     """
     log_ratio = batch.sum_of_sequence((batch.logprobs - batch.rollout_logprobs).detach())
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
