@@ -34,7 +34,7 @@ TOKENS = [3, 1, 4, 2, 5, 2]
 PROMPTS = [0, 0, 3, 5, 5, 5]
 RIGHT = [True, False, True, True, False, False]
 LENGTHS = Lengths(tokens=TOKENS, prompts=PROMPTS)
-EXACT: dict[str, float] = {"rtol": 0, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ def _computed(
     """The sum over micro-batches."""
     leaf = batch.logprobs.clone().requires_grad_()
     batch = replace(batch, logprobs=leaf)
-    loss, measured = torch.zeros((), dtype=torch.float64), {}
+    loss, measured = torch.zeros((), dtype=torch.float64), dict[str, float]()
     for span in spans:
         counts = span != NOTHING
         part = _part(batch, lengths, span) if counts else _nothing(leaf)

@@ -120,7 +120,7 @@ def _gmpo(sequences: Sequences) -> float:
     def of(sequence: Sequence[Token]) -> float:
         positive = sequence[0].advantage > 0
         kept = [min(t.ratio, math.exp(0.2)) if positive else max(t.ratio, math.exp(-0.2)) for t in sequence]
-        return -sequence[0].advantage * float(math.prod(kept)) ** (1 / len(kept))
+        return -sequence[0].advantage * math.exp(fmean(map(math.log, kept)))
 
     return fmean(of(sequence) for sequence in sequences)
 

@@ -91,6 +91,7 @@ def verl_loss(batch: Batch, loss_mode: str, options: Mapping[str, Any]) -> Tenso
     )
     if "loss_scale_factor" in options:
         config.global_batch_info["loss_scale_factor"] = options["loss_scale_factor"]
+    loss: Tensor
     loss, _ = get_policy_loss_fn(loss_mode)(
         old_log_prob=batch[options.get("anchor", "old_logprobs")],
         log_prob=batch["logprobs"],

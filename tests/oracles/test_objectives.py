@@ -24,7 +24,7 @@ ORACLE = Path(__file__).with_name("objectives.py")
 LENGTHS = [3, 1, 5, 4]
 MAX_NEW_TOKENS = 5
 # Weights of tokens are of single precision here, and verl adds 1e-8 to lengths and probabilities.
-NEAR: dict[str, float] = {"rel": 1e-6, "abs": 1e-7}
+NEAR: dict[str, Any] = {"rel": 1e-6, "abs": 1e-7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ OURS: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28}
 OURS_OF_SEQUENCES: dict[str, Any] = {"clip_low": 0.02, "clip_high": 0.03}
 UNCLIPPED: dict[str, Any] = {"clip_low": 0.99, "clip_high": 100.0}
 SUM_NORM = "seq-mean-token-sum-norm"
-VESPO = {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
+VESPO: dict[str, Any] = {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
 # The engine's logprobs are the old ones to a library that knows no other.
 ANCHORED: dict[str, Any] = {"anchor": "rollout_logprobs", "loss_scale_factor": MAX_NEW_TOKENS}
 CASES = [
