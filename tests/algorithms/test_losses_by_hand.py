@@ -241,6 +241,12 @@ def test_bounds_that_exclude_each_other_are_refused(loss: dict[str, Any], words:
     assert words in str(refusal.value)
 
 
+def test_a_number_that_may_be_null_is_read_with_an_exponent_too() -> None:
+    loss = {"name": "dppo", "limit_low": "5e-3"}
+    parsed = parse({"algorithm": {"loss": loss, "correction": {"name": "none"}}})
+    assert parsed.algorithm.loss.model_dump()["limit_low"] == 0.005
+
+
 ANCHORED: list[dict[str, Any]] = [
     {"name": "cispo", "anchor": "rollout"},
     *({"name": name} for name in ("dis", "dppo", "minirl", "vespo")),
