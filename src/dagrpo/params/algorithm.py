@@ -71,6 +71,13 @@ class Algorithm(Section):
         _TOKEN_TRUNCATED,
         description="How a token's loss is weighed by the difference between the engine's logprobs and the trainer's.",
     )
+    off_policy_mask: Annotated[float, Field(ge=0, le=20)] = Field(
+        0.0,
+        description=(
+            "Tokens with a negative advantage are not learned from in sequences whose mean logprob is lower by more than this, in "
+            "nats, than when the engine sampled them (DeepSeek-V3.2); 0: all are."
+        ),
+    )
     terms: Annotated[dict[str, Weighed], Several(TERMS)] = Field(
         _NO_TERMS, description="What is added to the loss, each times its coefficient."
     )

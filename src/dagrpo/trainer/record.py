@@ -17,6 +17,7 @@ from dagrpo.rollout.table import training_table
 from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.trainer.whole import require_whole_file
@@ -115,6 +116,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     trajectories = [rollouts.graded[place].trajectory for place in kept]
     scores = [rollouts.graded[place].score for place in kept]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
+    rollout_logprobs = rollouts.logprobs
     own = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
@@ -133,7 +135,8 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "entropy": stats.entropy,
         "grad_norm": stats.grad_norm,
         "learning_rate": stats.learning_rate,
-        **logprob_differences(rollouts.logprobs, stats.logprobs),
+        **logprob_differences(rollout_logprobs, stats.logprobs),
+        **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
         **turn_metrics(rollouts),
     }
     clash = sorted(own.keys() & stats.metrics.keys())

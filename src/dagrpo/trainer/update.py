@@ -65,7 +65,7 @@ class PolicyUpdate:
         pad_token_id: int,
         world: World,
         seed: int = 0,
-        coefficients: Mapping[str, float] | None = None,
+        coefficients: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         """`coefficients`: those of the terms, where they are not those that the run began with."""
         assert (reference is not None) == (algorithm.kl.coefficient > 0)
@@ -213,7 +213,10 @@ class PolicyUpdate:
         outputs: TokenLogprobs,
         seen: StepTokens,
     ) -> TokenBatch:
-        device, reference = self._world.device, self._reference_logprobs(padded)
+        device = self._world.device
+        # A penalty in the reward has asked for the reference before: it is not run again.
+        known = self.objective.penalises
+        reference = seen.reference_logprobs(part) if known else self._reference_logprobs(padded)
         if part == NOTHING:
             return _filler(outputs, reference)
         assert batch.advantages is not None
