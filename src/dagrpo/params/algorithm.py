@@ -81,7 +81,7 @@ class Algorithm(Section):
     terms: Annotated[dict[str, Weighed], Several(TERMS)] = Field(
         _NO_TERMS, description="What is added to the loss, each times its coefficient."
     )
-    kl: Kl = Field(default_factory=Kl)
+    kl: Kl = Field(default_factory=Kl, description="The divergence to the initial policy.")
 
     @model_validator(mode="after")
     def _nothing_is_corrected_twice(self) -> Self:
