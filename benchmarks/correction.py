@@ -1,13 +1,12 @@
 """What each correction does with the difference between engine and trainer, on the rollouts of runs.
 
-    snakemake --cores all --config experiment__name=correction rollout__dtype=bfloat16 training__steps=40 \\
-        algorithm__correction__name=none -- results/correction/runs/seed_0/metrics.parquet
-    python benchmarks/correction.py results/correction
-    python benchmarks/correction.py results/correction --join 64
+    snakemake --cores all target --config rollout__dtype=bfloat16 training__steps=40 algorithm__correction__name=none
+    python benchmarks/correction.py results/arithmetic_tiny~*
+    python benchmarks/correction.py results/arithmetic_tiny~* --join 64
 
-The first command trains the shipped experiment, whose trainer computes in float32, with an engine in bfloat16. The others
-read what it recorded, so that all corrections see the same tokens. `--join` takes so many trajectories for one: what sequence
-weights do to completions of a thousand tokens, if their tokens differ by as much as those of the tiny model.
+The first command is a try of the shipped experiment, whose trainer computes in float32, with an engine in bfloat16. The others
+read the rollouts that it recorded, so that all corrections see the same tokens. `--join` takes so many trajectories for one: what
+weights of sequences do to completions of a thousand tokens, if their tokens differ by as much as those of the tiny model.
 """
 
 import argparse

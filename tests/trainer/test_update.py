@@ -220,7 +220,7 @@ def _moved() -> Policy:
     policy = _policy()
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter *= 1.3
+            parameter.mul_(1.3)
     return policy
 
 
