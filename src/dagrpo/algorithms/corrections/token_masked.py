@@ -1,4 +1,4 @@
-"""IcePop: importance weights of tokens, none where engine and trainer are far apart (Ling Team 2025, arXiv 2510.18855, section 3.2)."""
+"""IcePop: importance weights of tokens, none where engine and trainer are far apart (Ling Team 2025, arXiv 2510.18855)."""
 
 from __future__ import annotations
 
