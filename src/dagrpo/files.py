@@ -186,13 +186,13 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
         os.close(descriptor)
 
 
-def open_to_append(path: Path) -> IO[bytes]:
-    """A regular file, to read and to append to; made where there is none. Never waits.
+def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:
+    """A regular file, to read and to append to; made where there is none, with this mode. Never waits.
 
     OSError where the name is something else's, also a link: what it leads to is somebody's own.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = os.open(path, flags, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.ENODEV, "it is not a regular file", str(path))

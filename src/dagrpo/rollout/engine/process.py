@@ -12,7 +12,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+from dagrpo.files import open_to_append
 from dagrpo.rollout.engine.shared_memory import note, remove_noted
 
 # The shell becomes the process; the subshell in the background is the watcher.
@@ -39,18 +41,25 @@ class WatchedProcess:
     """A running command, its log, and a scratch folder that is removed with it, and with what is noted there of shared memory."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, scratch: Path) -> None:
-        """Start it. stdout and stderr go to the log, which only the user may read."""
+        """Start it. stdout and stderr go to the log, which only the user may read.
+
+        OSError: the log's name is that of a pipe, a link or a folder.
+        """
         self.log = log
         self.scratch = scratch
         log.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open_to_append(log, 0o600) as output:
+            output.truncate(0)
+            self._start(command, {**environment, "SCRATCH": str(scratch)}, output)
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> None:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", WATCHED, "watched", *command],
-                env={**environment, "SCRATCH": str(scratch)},
+                env=environment,
                 stdin=lifeline,
-                stdout=descriptor,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -58,7 +67,6 @@ class WatchedProcess:
             os.close(self._lifeline)
             raise
         finally:
-            os.close(descriptor)
             os.close(lifeline)
 
     @property
