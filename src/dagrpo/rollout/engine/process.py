@@ -23,8 +23,9 @@ exec 3<&0 </dev/null
 (
     read -r _ <&3
     for maps in /proc/[0-9]*/maps; do
-        read -r status 2>/dev/null <"${maps%maps}stat" || continue
-        set -- ${status##*) }  # state, parent, group
+        status=
+        while read -r line; do status=$line; done 2>/dev/null <"${maps%maps}stat"  # to the last line: a name may have several
+        set -- ${status##*) }  # state, parent, group: what comes after the name
         test "$3" = $$ && grep -hoE "[0-9] +/dev/shm/(sglang_loads_|sem[.]mp-)[^ /]*$" "$maps"
     done 2>/dev/null >>"$SCRATCH/shared_memory"
     test -f "$SCRATCH/shared_memory" && while read -r line; do rm -f -- "${line#"${line%%/dev/shm/*}"}"; done <"$SCRATCH/shared_memory"
