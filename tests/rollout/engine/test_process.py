@@ -12,7 +12,7 @@ from tests.damaging import stand_in
 
 from dagrpo.execution.failures import sentence_of
 from dagrpo.rollout.engine.process import WatchedProcess
-from dagrpo.rollout.engine.shared_memory import MEMORY, NOTE, note, remove_noted
+from dagrpo.shared_memory import MEMORY, NOTE, note, remove_noted
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]

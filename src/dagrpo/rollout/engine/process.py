@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from dagrpo.files import open_to_append
-from dagrpo.rollout.engine.shared_memory import note, remove_noted
+from dagrpo.shared_memory import note, remove_noted
 
 # The shell becomes the process; the subshell in the background is the watcher.
 WATCHED = """
