@@ -204,6 +204,13 @@ def files_of(folder: Path, pattern: str) -> list[Path]:
     return [] if folder.is_symlink() else sorted(folder.glob(pattern))
 
 
+def refuse_links(*folders: Path) -> None:
+    """OSError where a link has the name of a folder of ours: nothing is written or removed where it leads."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link to what may be somebody else's", str(folder))
+
+
 def remove(path: Path) -> None:
     """Remove what has a name, a folder too; of a link what it leads to stays. Absent: nothing."""
     if path.is_dir() and not path.is_symlink():

@@ -15,6 +15,7 @@ from tests.execution.running import without_open_logs
 from dagrpo.errors import TransientError, UserError
 from dagrpo.execution import frame
 from dagrpo.execution.declaration import Job, Stage
+from dagrpo.execution.ending import path_of
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, sentence_of
 from dagrpo.execution.record import declared, without
 from dagrpo.files import read_json, sha256_of, write_json
@@ -247,3 +248,20 @@ def test_what_is_no_file_in_the_place_of_the_log_is_refused_at_once_and_named(ki
     assert "logs/x.log: " in str(sentence_of(refused.value))
     assert not Path("out").exists()
     assert not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", ["failures", "ran", "ran/e"])
+def test_nothing_is_written_or_removed_where_a_link_in_the_state_leads(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = Path("theirs").absolute()
+    record = theirs / path_of("sft", Path("logs/x.log")).name
+    write_json(record, "precious")
+    Path(".state", name).parent.mkdir(parents=True)
+    Path(".state", name).symlink_to(theirs)
+    with pytest.raises((OSError, SystemExit)) as refused:
+        _run()
+    told = f"{sentence_of(refused.value)}\n{capsys.readouterr().err}"
+    assert f".state/{name}: it is a symbolic link to what may be somebody else's: move it away" in told
+    assert read_json(record) == "precious"
+    assert list(theirs.rglob("*")) == [record]

@@ -34,7 +34,7 @@ def commit(folder: str) -> bool:
 
     Not when DVC is driving, which records by itself; of a try there is nothing.
     """
-    if dvc_drives() or not Path(".dvc").is_dir():
+    if dvc_drives() or RAN.is_symlink() or not Path(".dvc").is_dir():
         return False
     params = read_params(PARAMS)
     if params.experiment.name != folder:  # put there meanwhile: dvc.yaml has no stages for what ran
