@@ -12,6 +12,7 @@ from typing import Any
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import sentence_of
 from dagrpo.execution.frame import RAN, dvc_drives
 from dagrpo.files import files_of, read_json, remove, sha256_of
 from dagrpo.params.schema import Params, read_params
@@ -99,8 +100,13 @@ def _commit_to_dvc(outputs: list[Path]) -> bool:
             with lock_repo(repo):
                 return _record(repo, outputs)
     except DvcException as error:  # dvc.lock or a file in .dvc is damaged
-        print(f"Not recorded in DVC, the next run tries again: {error}", file=sys.stderr)
-        return False
+        told: str | None = str(error)
+    except OSError as error:  # dvc.lock cannot be written
+        told = sentence_of(error)
+        if told is None:
+            raise
+    print(f"Not recorded in DVC, the next run tries again: {told}", file=sys.stderr)
+    return False
 
 
 def _record(repo: Any, outputs: list[Path]) -> bool:
