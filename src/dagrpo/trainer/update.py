@@ -15,7 +15,8 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.trainer.accumulated import OldLogprobs, Sums
 from dagrpo.trainer.gates import advice_on_memory
-from dagrpo.trainer.optimizer import apply_gradients, warmed_up
+from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
+from dagrpo.trainer.optimizer import clipped_norm, take_step, warmed_up
 from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, micro_batches
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
 
@@ -33,6 +34,7 @@ class UpdateStats:
     metrics: Mapping[str, float]  # of the loss, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
+    skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
 
 
 class PolicyUpdate:
@@ -78,25 +80,38 @@ class PolicyUpdate:
         if self._training.mini_batches > 1:  # of the policy that sampled: before the first of them changes it
             self._compute_old_logprobs(batch, old)
         sums, learning_rate = Sums(self._world.device), 0.0
-        grad_norms: list[float] = []
+        grad_norms: list[float | None] = []
         for number, spans in enumerate(self._mini_batches(batch)):
             update = step * self._training.mini_batches + number
             learning_rate = warmed_up(self._training.learning_rate, update, self._training.learning_rate_warmup_steps)
             if spans:  # else all of its trajectories were left out, as every rank knows
-                self._accumulate(batch, spans, old, sums)
-                grad_norms.append(apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm))
+                losses = self._accumulate(batch, spans, old, sums)
+                grad_norms.append(self._apply(losses, learning_rate))
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total, everywhere = sums.over_ranks(self._world), old.of_all_ranks(self._world)
+        entropy = float(everywhere.entropy.mean())
+        if None in grad_norms:
+            total, entropy = finite_or_zero(total), finite_or_zero({"entropy": entropy})["entropy"]
         tokens = sum(batch.sequences.trained)
         return UpdateStats(
             logprobs=everywhere.logprobs,
-            entropy=float(everywhere.entropy.mean()),
+            entropy=entropy,
             loss=total.pop("loss") / len(grad_norms),
             kl=total.pop("kl", 0.0) / tokens,
             metrics={name.removeprefix(_METRIC): value / tokens for name, value in total.items()},
-            grad_norm=sum(grad_norms) / len(grad_norms),
+            grad_norm=sum(norm or 0.0 for norm in grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
+            skipped=grad_norms.count(None),
         )
+
+    def _apply(self, losses: Tensor, learning_rate: float) -> float | None:
+        """The gradient's norm, or None: it or a loss is not finite in some rank, and nothing was updated in any."""
+        norm = clipped_norm(self._optimizer, self._training.max_grad_norm)
+        if not finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world):
+            self._optimizer.zero_grad(set_to_none=True)
+            return None
+        take_step(self._optimizer, learning_rate)
+        return norm
 
     def _mini_batches(self, batch: RolloutBatch) -> list[list[slice]]:
         """The sequences of each trajectory of each mini-batch. A mini-batch has as many prompts as any other."""
@@ -114,8 +129,9 @@ class PolicyUpdate:
             for part in self._own_parts(spans):
                 old.keep(part, token_logprobs(self._policy, self._padded(batch, part), self._temperature))
 
-    def _accumulate(self, batch: RolloutBatch, spans: Sequence[slice], old: OldLogprobs, sums: Sums) -> None:
-        """Add the gradient of this rank's part of one mini-batch."""
+    def _accumulate(self, batch: RolloutBatch, spans: Sequence[slice], old: OldLogprobs, sums: Sums) -> Tensor:
+        """Add the gradient of this rank's part of one mini-batch; the sum of its losses."""
+        losses = torch.zeros((), device=self._world.device)
         lengths = [sum(batch.sequences.trained[span]) for span in spans]
         for part in self._own_parts(spans):
             padded = self._padded(batch, part)
@@ -129,7 +145,9 @@ class PolicyUpdate:
             loss, measured = self._loss(tokens, token_weights * (part != NOTHING))
             loss = loss * (1 / denominator)
             loss.backward()  # type: ignore[no-untyped-call]
+            losses += loss.detach()
             sums.add({**measured, "loss": loss}, part)
+        return losses
 
     def _reference_logprobs(self, padded: PaddedBatch) -> Tensor | None:
         if self._reference is None:
