@@ -39,7 +39,8 @@ def is_held(digest: str, parts: Sequence[str], weights: Tensors) -> bool:
     """Whether an engine's digest is that of these tensors; both of the ways in which SGLang makes one count."""
     read = [weights.read(name) for name in parts]
     tensor = read[0] if len(read) == 1 else torch.cat(read)
-    return any(digest in (digest_on_cpu(each), digest_on_gpu(each)) for each in _forms(tensor))
+    forms = _forms(tensor)
+    return any(digest_on_cpu(each) == digest for each in forms) or any(digest_on_gpu(each) == digest for each in forms)
 
 
 def _forms(tensor: Tensor) -> list[Tensor]:
