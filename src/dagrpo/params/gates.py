@@ -24,11 +24,11 @@ class Gates(Section):
     )
     probe_prompts: Annotated[int, Field(ge=0, le=4096)] = Field(
         2,
-        description="Prompts that the engine completes after each hand-over, greedily and sampled, for the trainer to score with "
-        "the weights handed over; 0: none.",
+        description="Prompts that the engine completes greedily after each hand-over, and as many that it completes as for "
+        "training: the trainer scores both with the weights handed over; 0: none.",
     )
     probe_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
-        4, description="Longest of those completions, in tokens."
+        2, description="Longest of those completions, in tokens."
     )
     outside_share: Share = Field(
         0.25,

@@ -33,12 +33,12 @@ def test_seeds_that_differ_within_each_group_pass_also_where_groups_share_them()
 
 
 def test_one_seed_for_all_is_refused() -> None:
-    with pytest.raises(UserError, match="step 9: 3 samples .* of the 4 at row 1 of the train split 1 seeds differ"):
+    with pytest.raises(UserError, match=r"step 9: 3 samples .* of the 4 at row 1 of the train split 1 seeds differ"):
         require_distinct_seeds(_groups((1, 2, 3, 4), (5, 5, 5, 5)), 4, 9)
 
 
 def test_seeds_that_begin_anew_in_each_chunk_of_a_group_are_refused() -> None:
-    with pytest.raises(UserError, match="step 1: 2 samples have the seed of another .* at row 0 .* 2 seeds differ"):
+    with pytest.raises(UserError, match=r"step 1: 2 samples have the seed of another .* at row 0 .* 2 seeds differ"):
         require_distinct_seeds(_groups((1, 2, 1, 2)), 4, 1)
 
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
+from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
 from dagrpo.rollout.engine.digests import digest_on_cpu
 from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
-from tests.rollout.scripted_engine import ScriptedEngine
 
 State = dict[str, torch.Tensor]
 
@@ -38,7 +38,9 @@ def test_an_engine_that_holds_what_it_was_handed_passes_at_every_step() -> None:
 def test_an_engine_that_loaded_half_of_the_weights_is_refused_and_named() -> None:
     old, new = _weights(0), _weights(1)
     half = new | dict(list(old.items())[:4])
-    with pytest.raises(UserError, match="after step 1 server 1 holds other weights .*: 4 of 8 tensors .* layer.[0-3]"):
+    with pytest.raises(
+        UserError, match=r"after step 1 server 1 holds other weights .*: 4 of 8 tensors .* layer\.[0-3]"
+    ):
         HandOver(Gates(), seed=7).check(_Holding(new, half), StateTensors(new), 1, updated=True)
 
 

@@ -103,7 +103,7 @@ def test_half_of_the_weights_are_refused_by_digest_and_by_probe(
     try:
         with pytest.raises(UserError, match="after step 3 server 0 holds other weights than it was handed"):
             HandOver(Gates(), 7).check(engine, StateTensors(weights), 3, updated=True)
-        with pytest.raises(UserError, match="before step 4: of .* probed tokens") as caught:
+        with pytest.raises(UserError, match=r"before step 4: of .* probed tokens") as caught:
             probe_of(Rollout()).check(engine, 3)
     finally:
         engine.load(StateTensors(weights), "whole")

@@ -94,19 +94,19 @@ class Probe:
         self._world = world
 
     def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
-        rollout, prompts = self._rollout, [p.token_ids for p in problems[: self._params.probe_prompts]]
+        """Each prompt once: a repeated one would be computed by a request of its own first."""
+        rollout, half = self._rollout, self._params.probe_prompts
         most = min(self._params.probe_tokens, rollout.max_new_tokens)
         return [
             SamplingRequest(
-                input_ids=prompt,
+                input_ids=problem.token_ids,
                 seed=sampling_seed(seed, "probe", number),
-                temperature=temperature,
-                top_p=1.0 if temperature == 0 else rollout.top_p,
-                top_k=-1 if temperature == 0 else rollout.top_k,
+                temperature=0.0 if number < half else rollout.temperature,
+                top_p=1.0 if number < half else rollout.top_p,
+                top_k=-1 if number < half else rollout.top_k,
                 max_new_tokens=most,
             )
-            for temperature in (0.0, rollout.temperature)
-            for number, prompt in enumerate(prompts)
+            for number, problem in enumerate(problems[: 2 * half])
         ]
 
     def check(self, engine: RolloutEngine | None, step: int) -> dict[str, float]:
@@ -131,16 +131,20 @@ class Probe:
             tensors = {"ids": sequences.token_ids, "mask": sequences.loss_mask, "lengths": sequences.lengths}
         tensors = self._world.broadcast_tensors(tensors)
         sequences = TokenSequences(token_ids=tensors["ids"], loss_mask=tensors["mask"], lengths=tensors["lengths"])
-        half, logprobs = len(sequences) // 2, []
-        for part, temperature in (
-            (slice(0, half), GREEDY_LOGPROBS_AT),
-            (slice(half, len(sequences)), self._rollout.temperature),
-        ):
+        greedy, logprobs = min(self._params.probe_prompts, len(sequences)), list[float]()
+        for part, temperature in self._parts(greedy, len(sequences)):
             padded = sequences.padded(part, self._pad_token_id, self._world.device)
             logprobs += token_logprobs(self._policy, padded, temperature).logprobs.tolist()
         if isinstance(self._policy, FSDPModule):
             self._policy.reshard()
         return logprobs
+
+    def _parts(self, greedy: int, count: int) -> list[tuple[slice, float]]:
+        """Forward passes over so many sequences, the first of them greedy: one where both are of one temperature."""
+        sampled_at = self._rollout.temperature
+        if sampled_at == GREEDY_LOGPROBS_AT or greedy == count:
+            return [(slice(0, count), GREEDY_LOGPROBS_AT)]
+        return [(slice(0, greedy), GREEDY_LOGPROBS_AT), (slice(greedy, count), sampled_at)]
 
     def _judged(self, asked: Asked, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
         """The figures of the step numbered from 1."""
