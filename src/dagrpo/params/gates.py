@@ -12,6 +12,11 @@ from dagrpo.params.base import MOST_STEPS, Section, Share
 
 
 class Gates(Section):
+    every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
+        1,
+        description="Hand-overs from one comparison of digests and probe to the next; the first of an execution has one in any "
+        "case. Both take some 65 ms of processor time on a CPU, whatever else a step takes.",
+    )
     digest_mebibytes: Annotated[int, Field(ge=0, le=1 << 20)] = Field(
         16,
         description="MiB of the policy's tensors whose digests are compared with the engine's after each hand-over, drawn anew "

@@ -19,6 +19,8 @@ from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.digests import digest_on_cpu
 from dagrpo.trainer import loop
 from dagrpo.trainer.gates.finite import SKIPPED
+from dagrpo.trainer.gates.hand_over import COMPARED
+from dagrpo.trainer.gates.probe import OUTSIDE
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
@@ -61,7 +63,7 @@ class HalfLoadedLiar(HalfLoaded):
 class Changed(runs.ScriptedEngine):
     """One that changes requests before it answers them, or completions after that."""
 
-    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:  # type: ignore[override]
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         asked = [self.request(each) for each in requests]
         return [self.completion(each) for each in super().generate(asked, **waves)]
 
@@ -125,7 +127,12 @@ def test_without_a_probe_the_rollouts_themselves_show_it(
 
 
 def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_path: Path) -> None:
-    strict = {"unchanged_weights": 1, "outside_share": 0.0, "largest_difference": 1e-4, "skipped_steps": 0}
+    strict: dict[str, Any] = {
+        "unchanged_weights": 1,
+        "outside_share": 0.0,
+        "largest_difference": 1e-4,
+        "skipped_steps": 0,
+    }
     run = _run(inputs, tmp_path, **strict)
     runs.execute(run, stop=lambda step: step == 3)
     _, reported = runs.execute(run)
@@ -134,6 +141,16 @@ def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_pa
     assert read_parquet(run.metrics)["gate_rollout_outside_fraction"].to_pylist() == [0.0] * 4
     assert read_parquet(run.metrics)[SKIPPED].to_pylist() == [0.0] * 4
     assert not (run.state / "refused").exists()
+
+
+def test_a_comparison_every_third_hand_over_begins_with_the_first_of_each_execution(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path, steps=5, every=3)
+    _, first = runs.execute(run, stop=lambda step: step == 5)
+    assert [step for step, metrics in first if OUTSIDE in metrics and COMPARED in metrics] == [1, 4]
+    _, again = runs.execute(run)  # from the state of step 4
+    assert [step for step, metrics in again if OUTSIDE in metrics and COMPARED in metrics] == [1, 4, 5]
 
 
 def test_a_resume_that_skipped_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:

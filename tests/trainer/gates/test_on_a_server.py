@@ -8,7 +8,7 @@ import torch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.convert import convert
-from dagrpo.checkpoints.store import open_tensors
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.distributed import single_process

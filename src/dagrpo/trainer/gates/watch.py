@@ -56,25 +56,35 @@ class Watch:
         )
         self._learns_nothing = LearnsNothing(gates, seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._skipped = SkippedSteps(gates, run.state)
-        self._updated = False  # since the last hand-over
+        self._every = gates.every
+        self._is_first = True  # of this execution's hand-overs
+        self._updated = False  # since the last comparison of digests
         self._handed_over: dict[str, float] = {}
         self.figures: dict[str, float] = {}  # of the weights that the current step samples from; no part of a result
 
     def handed_over(self, engine: RolloutEngine, weights: Tensors, finished: int) -> None:
         """Rank 0 has loaded the weights after so many steps into the engine."""
-        self._handed_over = self._hand_over.check(engine, weights, finished, updated=self._updated)
-        self._updated = False
+        self._handed_over = {}
+        if self._is_due(finished):
+            self._handed_over = self._hand_over.check(engine, weights, finished, updated=self._updated)
+            self._updated = False
 
     def before_rollouts(self, engine: RolloutEngine | None, step: int) -> None:
         """Every rank, before the step numbered from 0 is sampled; the engine is rank 0's."""
-        self.figures = self._handed_over | self._probe.check(engine, step)
+        probed = self._probe.check(engine, step) if self._is_due(step) else {}
+        self.figures = self._handed_over | probed
+        self._is_first = False
+
+    def _is_due(self, finished: int) -> bool:
+        """The same in every rank."""
+        return self._is_first or finished % self._every == 0
 
     def updated(self, batch: RolloutBatch, stats: UpdateStats, step: int) -> dict[str, float]:
         """Rank 0, after the update of the step numbered from 1: its figures, which are part of the result.
 
         A step that was skipped is not compared, as it has logprobs that are no numbers.
         """
-        self._updated = stats.grad_norm > 0
+        self._updated = self._updated or stats.grad_norm > 0
         own = {SKIPPED: float(stats.skipped)}
         if stats.skipped:
             return own
