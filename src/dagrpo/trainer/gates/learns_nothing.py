@@ -72,7 +72,14 @@ class LearnsNothing:
         say(sentence)
 
     def _limit(self, watched: Watched) -> float:
-        return float(getattr(self._params, watched.limit))
+        params = self._params
+        limits = {
+            "equal_rewards": params.equal_rewards,
+            "truncated": params.truncated,
+            "missing_answers": params.missing_answers,
+            "unverifiable": params.unverifiable,
+        }
+        return limits[watched.limit]
 
     def _sentence(self, watched: Watched, step: int) -> str:
         row = self._rows[watched.count]
