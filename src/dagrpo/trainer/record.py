@@ -39,6 +39,10 @@ class Record:
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
+    def rollouts(self, step: int) -> Path:
+        """The file with the rollouts of a finished step."""
+        return self._rollouts / _file(step)
+
     def require_whole(self, steps: int) -> None:
         """Check the files of the first steps. Damaged: one of them is not what was written, so that its step is made again."""
         for step in range(1, steps + 1):
