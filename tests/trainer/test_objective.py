@@ -257,6 +257,12 @@ def test_coefficients_go_on_from_where_they_were_saved() -> None:
     assert [resumed.adapted(0.4), resumed.adapted(0.4)] == [one.adapted(0.4), one.adapted(0.4)]
 
 
+@pytest.mark.parametrize("entropy", [float("nan"), float("inf")])
+def test_a_step_whose_entropy_is_no_number_changes_no_coefficient(entropy: float) -> None:
+    one = objective(terms={"adaptive_entropy": {"coefficient": 0.01}})
+    assert one.adapted(entropy) == one.adapted(entropy) == {"adaptive_entropy_coefficient": 0.01}
+
+
 def test_the_applied_coefficient_is_what_multiplies_the_term() -> None:
     terms = {"adaptive_entropy": {"coefficient": 0.01}}
     saved = {"adaptive_entropy": [0.25, 0.5]}

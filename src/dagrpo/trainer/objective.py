@@ -1,5 +1,6 @@
 """What is minimised on a micro-batch: the policy's loss, corrected, the terms beside it and the divergence."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
@@ -90,11 +91,14 @@ class Objective:
         return kl.coefficient * divergence(logprobs.double(), reference_logprobs.double(), kl.estimator)
 
     def adapted(self, entropy: float) -> dict[str, float]:
-        """This step's coefficients, as metrics. From now on they are those of the next step, whose terms may adapt them."""
+        """This step's coefficients, as metrics. From now on they are those of the next step, whose terms may adapt them.
+
+        They stay where the entropy is no number: that says nothing about it.
+        """
         used = {f"{TERMS.label(name)}_coefficient": each.applied for name, each in self.coefficients.items()}
         for name, config in self._added.items():
             adapt = self._terms[name].adapted
-            if adapt is not None:
+            if adapt is not None and math.isfinite(entropy):
                 self.coefficients[name] = adapt(self.coefficients[name].kept, entropy, config)
         return used
 

@@ -122,6 +122,7 @@ class PolicyUpdate:
         total = sums.over_ranks(self._world)
         old = seen.of_all_ranks(self._world) if before is None else before
         entropy, tokens = float(old.entropy.mean()), sum(batch.sequences.trained)
+        coefficients = self.objective.adapted(entropy)
         if None in grad_norms:
             total, entropy = finite_or_zero(total), finite_or_zero({"entropy": entropy})["entropy"]
         return UpdateStats(
@@ -129,7 +130,7 @@ class PolicyUpdate:
             entropy=entropy,
             loss=total.pop("loss") / len(grad_norms),
             kl=total.pop("kl", 0.0) / tokens,
-            metrics={name: value / tokens for name, value in total.items()} | self.objective.adapted(entropy),
+            metrics={name: value / tokens for name, value in total.items()} | coefficients,
             grad_norm=sum(norm or 0.0 for norm in grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
             skipped=grad_norms.count(None),
