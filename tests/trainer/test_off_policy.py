@@ -61,6 +61,12 @@ def test_logprobs_that_no_model_has_do_not_overflow() -> None:
     assert np.isfinite(list(metrics.values())).all()
 
 
+def test_a_logprob_that_is_not_a_number_is_outside_and_leaves_no_mean_that_looks_right() -> None:
+    metrics = off_policy_metrics([-1.0, -2.0, -1.0, -1.0], [float("nan"), -2.0, -1.0, -1.0], [2, 2])
+    assert metrics["off_policy_outside_fraction"] == 0.25
+    assert np.isnan(metrics["off_policy_k3_kl"])
+
+
 def test_half_of_the_tokens_without_a_weight_are_half_of_the_samples() -> None:
     assert effective_sample_size(np.array([1.0, 1.0, 0.0, 0.0])) == 0.5
     assert effective_sample_size(np.zeros(3)) == 0.0

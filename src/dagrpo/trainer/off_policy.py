@@ -29,6 +29,7 @@ def off_policy_metrics(
     assert len(rollout) == len(trainer) == counts.sum() > 0
     log_ratios = trainer - rollout
     weights = _ratios(log_ratios)
+    is_inside = (weights >= BAND[0]) & (weights <= BAND[1])  # which what is not a number is not
     return {
         "off_policy_kl": float(-log_ratios.mean()),
         "off_policy_k3_kl": float((weights - log_ratios - 1).mean()),
@@ -40,7 +41,7 @@ def off_policy_metrics(
         "off_policy_weight_max": float(weights.max()),
         "off_policy_weight_std": float(weights.std()),
         "off_policy_effective_sample_size": effective_sample_size(weights),
-        "off_policy_outside_fraction": float(((weights < BAND[0]) | (weights > BAND[1])).mean()),
+        "off_policy_outside_fraction": float((~is_inside).mean()),
         "off_policy_probability_correlation": _correlation(np.exp(rollout), np.exp(trainer)),
     }
 
