@@ -197,7 +197,7 @@ def test_another_loss_keeps_nothing_of_the_parameters_before_it(overrides: tuple
 
 def test_the_same_loss_keeps_its_other_parameters() -> None:
     config = {**Params().model_dump(), "algorithm__loss__clip_high": 0.28, "algorithm__loss__name": "ppo_clip"}
-    loss = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28}
+    loss = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
     assert parse(with_overrides(config)).algorithm.loss.model_dump() == loss
 
 
