@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
@@ -88,6 +89,7 @@ class Trainer:
         self._report = report
         self._world = world
         self._opener = opener
+        self._advantage = ADVANTAGES.get(run.algorithm.advantage.name)
         self._record = Record(run.state)
         self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._agent_folder = run.state / "agent"
@@ -178,7 +180,8 @@ class Trainer:
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             gates.require_calls(called, rollouts.functions, step)
-        self._equal_rewards.warn(step)
+        if self._advantage.compares:
+            self._equal_rewards.warn(step)
         attempts = [each.trajectory for each in rollouts.graded]
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
@@ -233,6 +236,7 @@ class Trainer:
             reward=self._run.reward,
             training=self._run.training,
             seed=self._run.seed,
+            greedy=self._advantage.needs_greedy,
         )
 
     def _policy_update(self, finished: int) -> PolicyUpdate:

@@ -118,6 +118,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     own = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
+        **_greedy_reward(rollouts),
         "accuracy": float(np.mean([score.correct is True for score in scores])),
         "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
@@ -139,6 +140,13 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
+
+
+def _greedy_reward(rollouts: StepRollouts) -> dict[str, float]:
+    """The mean over the greedy completions, where there are any."""
+    if rollouts.greedy_rewards is None:
+        return {}
+    return {"reward_greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _groups_of_equal_rewards(rollouts: StepRollouts) -> float:
