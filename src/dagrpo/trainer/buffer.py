@@ -162,7 +162,11 @@ class Buffer:
         return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
     def _greedy_rewards(self, step: int, collected: Sequence[Trajectory]) -> Tensor:
-        """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]"""
+        """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]
+
+        A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
+        stops the run.
+        """
         graded = self._graded(step, [trajectory for trajectory in collected if trajectory.sample_index == GREEDY])
         learned = np.array([each.trajectory.learned for each in graded])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
