@@ -91,6 +91,24 @@ def test_the_tail_that_no_other_completion_has_is_learned_from_only_on_demand(le
     assert found == pytest.approx([0.6, last, -0.4], abs=1e-7)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_baselines_of_tokens_are_the_formula_written_out(seed: int) -> None:
+    """Two groups of three with lengths from 1 to 6, token by token in plain Python."""
+    drawn = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 7, (6,), generator=drawn).tolist()
+    rewards = torch.rand(6, generator=drawn, dtype=torch.float64).tolist()
+    probabilities = torch.rand(sum(lengths), generator=drawn, dtype=torch.float64).split(lengths)
+    batch = grouped(rewards, 3, lengths=lengths, policy=_of_probability(*torch.cat(probabilities).tolist()))
+    expected = []
+    for row, length in enumerate(lengths):
+        for t in range(length):
+            others = [each for each in range(6) if each // 3 == row // 3 and lengths[each] > t]
+            energy = {each: sum(1 - p for p in probabilities[each][: t + 1].tolist()) for each in others}
+            baseline = sum(rewards[each] * energy[each] for each in others) / sum(energy.values())
+            expected.append(rewards[row] - baseline)
+    assert _of("optimal_token_baseline", batch) == pytest.approx(expected, abs=1e-6)
+
+
 def test_baselines_of_tokens_are_those_of_their_own_group() -> None:
     first, second = _of_probability(0.5, 0.25, 0.25, 1.0), _of_probability(0.25, 0.5)
     alone = _of("optimal_token_baseline", grouped([1.0, 0.0], 2, lengths=[2, 2], policy=first))

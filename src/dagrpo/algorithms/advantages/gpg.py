@@ -20,7 +20,8 @@ class Config(Choice):
     max_alpha: Annotated[float, Field(ge=1, le=1000)] = Field(
         2.0,
         description=(
-            "Largest factor for the groups of equal rewards. The paper samples more prompts until it is no larger; 1: no factor."
+            "Largest factor that makes up for groups of equal rewards. The paper samples more prompts until it is no larger; 1: "
+            "no factor."
         ),
     )
 
