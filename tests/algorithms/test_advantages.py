@@ -84,7 +84,7 @@ def test_the_order_of_trajectories_changes_no_advantage(
     moved = everything([rewards[each] for each in places], 4, lengths=[lengths[each] for each in places])
     assert batch.greedy_rewards is not None
     moved = replace(moved, greedy_rewards=batch.greedy_rewards.flip(0))
-    parts = advantages_of(batch, _default(name)).split(lengths)
+    parts = torch.split(advantages_of(batch, _default(name)), lengths)
     expected = torch.cat([parts[each] for each in places])
     assert (advantages_of(moved, _default(name)) - expected).abs().max() < 1e-12
 

@@ -97,7 +97,7 @@ def test_baselines_of_tokens_are_the_formula_written_out(seed: int) -> None:
     drawn = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 7, (6,), generator=drawn).tolist()
     rewards = torch.rand(6, generator=drawn, dtype=torch.float64).tolist()
-    probabilities = torch.rand(sum(lengths), generator=drawn, dtype=torch.float64).split(lengths)
+    probabilities = torch.split(torch.rand(sum(lengths), generator=drawn, dtype=torch.float64), lengths)
     batch = grouped(rewards, 3, lengths=lengths, policy=_of_probability(*torch.cat(probabilities).tolist()))
     expected = []
     for row, length in enumerate(lengths):
