@@ -26,6 +26,7 @@ from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer import gates
+from dagrpo.trainer.gates import diversity
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 
 
@@ -142,7 +143,9 @@ class Buffer:
         problems = problems_of_step(self._problems, step, self._training, self._seed)
         collected = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
         trajectories = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
-        graded = self._graded(step, trajectories)
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
+        diversity.require_independent(trajectories, self._sampling, self._training, step + 1)
+        graded = self._graded(trajectories)
         order = self._order(step, 1, np.array([trajectory.learned for trajectory in trajectories]))
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         return StepRollouts(
@@ -157,8 +160,7 @@ class Buffer:
             functions=self._functions,
         )
 
-    def _graded(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
-        gates.require_usable(trajectories, self._max_excluded, step + 1)
+    def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
     def _greedy_rewards(self, step: int, collected: Sequence[Trajectory]) -> Tensor:
@@ -167,8 +169,10 @@ class Buffer:
         A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
         stops the run.
         """
-        graded = self._graded(step, [trajectory for trajectory in collected if trajectory.sample_index == GREEDY])
-        learned = np.array([each.trajectory.learned for each in graded])
+        trajectories = [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
+        graded = self._graded(trajectories)
+        learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
 

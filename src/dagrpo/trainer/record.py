@@ -15,7 +15,7 @@ from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
 from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
-from dagrpo.sealed import read_sealed, write_sealed
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.gates import logprob_differences
 from dagrpo.trainer.turns import turn_metrics
@@ -40,10 +40,18 @@ class Record:
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
+    def rollouts(self, step: int) -> Path:
+        """The file with the rollouts of a finished step."""
+        return self._rollouts / _file(step)
+
     def require_whole(self, steps: int) -> None:
-        """Check the files of the first steps."""
+        """Check the files of the first steps. Damaged: one of them is not what was written, so that its step is made again."""
         for step in range(1, steps + 1):
-            require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
+            try:
+                require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
+            except Damaged as damage:
+                again = f"{damage.fault}, and step {step}, which belongs to the result, has to be made again"
+                raise Damaged(damage.path, again) from None
 
     def metrics(self, step: int) -> dict[str, float]:
         """The metrics of a finished step that belong to its result."""
@@ -70,7 +78,11 @@ class Record:
             write_json(folder / manifest.name, {"files": files})
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
-        return read_sealed(self._metrics / f"step_{step:05d}.json")
+        path = self._metrics / f"step_{step:05d}.json"
+        match read_sealed(path):
+            case {"metrics": dict(), "seconds": dict(), "rollouts": dict()} as content:
+                return content
+        raise Damaged(path, "does not describe a step")
 
 
 def _file(step: int) -> str:
