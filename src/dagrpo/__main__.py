@@ -29,7 +29,9 @@ def _require_own_code() -> None:
 
 @app.command()
 def use(
-    presets: Annotated[list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file")],
+    presets: Annotated[
+        list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file")
+    ],
     force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
 ) -> None:
     """Write params.yaml from presets, each laid over the one before, and show what changes."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.algorithms import advantages
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.errors import Terminated, UserError
@@ -15,7 +16,10 @@ from dagrpo.tasks.registry import TASKS, get_task
 
 def test_names_are_the_modules_of_the_folder() -> None:
     assert LOSSES.own_names() == ["gspo", "ppo_clip"]
-    assert ADVANTAGES.own_names() == ["grpo", "rloo"]
+    assert {"grpo", "rloo", "remax"} <= set(ADVANTAGES.own_names())
+    assert [f"{name}.py" for name in ADVANTAGES.own_names()] == sorted(
+        path.name for path in Path(advantages.__path__[0]).glob("[a-z]*.py")
+    )
 
 
 def test_the_module_of_a_plug_in_is_where_its_code_starts() -> None:

@@ -1,5 +1,6 @@
 """The figures of a step, computed by hand, and the files that they are kept in."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,13 @@ def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path:
     _recorded(tmp_path / "state", 3).write_rollouts(2, manifest)
     assert sorted(read_json(manifest)["files"]) == ["step_00001.parquet", "step_00002.parquet"]
     assert len(list(manifest.parent.iterdir())) == 3
+
+
+def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attempt() -> None:
+    plain, rollouts = step_metrics(ROLLOUTS, STATS), replace(ROLLOUTS, greedy_rewards=torch.tensor([0.5, math.nan]))
+    assert step_metrics(rollouts, STATS) == plain | {"reward_greedy_mean": 0.5}
+    assert rollout_rows(rollouts, STATS)["greedy_reward"].to_pylist() == [0.5, 0.5, None, None]
+    assert rollout_rows(ROLLOUTS, STATS)["greedy_reward"].to_pylist() == [None] * 4
 
 
 @pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts"])

@@ -84,6 +84,16 @@ class Algorithm(Section):
     kl: Kl = Field(default_factory=Kl, description="The divergence to the initial policy.")
 
     @model_validator(mode="after")
+    def _the_advantage_sees_the_divergence(self) -> Self:
+        in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
+        if in_reward and not ADVANTAGES.get(self.advantage.name).takes_penalty:
+            raise UserError(
+                f"algorithm.advantage {self.advantage.name} has no use for rewards that lose a divergence, as algorithm.kl.place: "
+                "reward would have it: set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _nothing_is_corrected_twice(self) -> Self:
         anchored = LOSSES.get(self.loss.name).anchored_on_rollout(self.loss)
         if anchored and CORRECTIONS.get(self.correction.name).weighs:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
@@ -242,6 +243,7 @@ class Trainer:
             reward=self._run.reward,
             training=self._run.training,
             seed=self._run.seed,
+            greedy=ADVANTAGES.get(self._run.algorithm.advantage.name).needs_greedy,
         )
 
     def _policy_update(self, finished: int) -> PolicyUpdate:

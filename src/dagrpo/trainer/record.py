@@ -1,5 +1,6 @@
 """What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -114,6 +115,7 @@ def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
         trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, rollouts.lengths)],
+        greedy_rewards=_greedy_rewards(rollouts),
     )
 
 
@@ -132,6 +134,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     own = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
+        **_greedy_reward_mean(rollouts),
         "accuracy": float(np.mean([score.correct is True for score in scores])),
         "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
@@ -154,6 +157,21 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
+
+
+def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
+    """At each trajectory that of its problem's greedy completion, None where that is left out; None without any."""
+    if rollouts.greedy_rewards is None:
+        return None
+    rewards = rollouts.greedy_rewards.repeat_interleave(rollouts.group_size).tolist()
+    return [None if math.isnan(reward) else reward for reward in rewards]
+
+
+def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
+    """The mean over the greedy completions, where there are any."""
+    if rollouts.greedy_rewards is None:
+        return {}
+    return {"reward_greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _groups_of_equal_rewards(rollouts: StepRollouts) -> float:

@@ -56,3 +56,17 @@ def test_one_problem_whose_samples_differ_begins_the_count_anew() -> None:
     watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
     counts = [watched.counted(_metrics(zero_std_fraction=share))[METRIC] for share in (1.0, 1.0, 0.97, 1.0)]
     assert counts == [1, 2, 0, 1]
+
+
+def test_equal_rewards_are_counted_and_no_cause_for_alarm_where_advantages_are_not_within_a_group(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20, compares=False)
+    counts = [watched.counted(_metrics())[METRIC] for _ in range(STEPS)]
+    watched.check(STEPS)
+    assert counts[-1] == STEPS
+    assert capsys.readouterr().err == ""
+    for _ in range(STEPS):
+        watched.counted(_metrics(truncated_fraction=1.0))
+    watched.check(2 * STEPS)
+    assert "are cut off at rollout.max_new_tokens" in capsys.readouterr().err

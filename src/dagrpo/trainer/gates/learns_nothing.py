@@ -40,8 +40,10 @@ WATCHED = (
 class LearnsNothing:
     """Counts them over a run; told of every step in order, also of those before an interruption."""
 
-    def __init__(self, params: Gates, *, seed: int, max_new_tokens: int) -> None:
+    def __init__(self, params: Gates, *, seed: int, max_new_tokens: int, compares: bool = True) -> None:
+        """`compares`: advantages are within a group; if not, groups of equal rewards teach something, and nothing is said."""
         self._params = params
+        self._told = tuple(each for each in WATCHED if compares or each is not EQUAL)
         self._seed = seed
         self._max_new_tokens = max_new_tokens
         self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
@@ -59,7 +61,7 @@ class LearnsNothing:
         UserError in its place, where the run is to end.
         """
         many, ends = self._params.steps_in_a_row, self._params.learns_nothing == "refuse"
-        for each in WATCHED:
+        for each in self._told:
             count = len(self._rows[each.count])
             if count >= many and (ends or count % many == 0):
                 self._tell(self._sentence(each, step), ends=ends)

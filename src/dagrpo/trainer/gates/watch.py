@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World
 from dagrpo.rollout.engine.interface import RolloutEngine
@@ -54,7 +55,12 @@ class Watch:
             seed=run.seed,
             world=world,
         )
-        self._learns_nothing = LearnsNothing(gates, seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
+        self._learns_nothing = LearnsNothing(
+            gates,
+            seed=run.seed,
+            max_new_tokens=run.rollout.max_new_tokens,
+            compares=ADVANTAGES.get(run.algorithm.advantage.name).compares,
+        )
         self._skipped = SkippedSteps(gates, run.state)
         self._every = gates.every
         self._is_first = True  # of this execution's hand-overs
