@@ -186,13 +186,13 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
         os.close(descriptor)
 
 
-def open_to_append(path: Path) -> IO[bytes]:
-    """A regular file, to read and to append to; made where there is none. Never waits.
+def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:
+    """A regular file, to read and to append to; made where there is none, with this mode. Never waits.
 
     OSError where the name is something else's, also a link: what it leads to is somebody's own.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = os.open(path, flags, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.ENODEV, "it is not a regular file", str(path))
@@ -202,6 +202,13 @@ def open_to_append(path: Path) -> IO[bytes]:
 def files_of(folder: Path, pattern: str) -> list[Path]:
     """What a folder of ours has by such names, sorted. Nothing where a link has its name: what it leads to is somebody's own."""
     return [] if folder.is_symlink() else sorted(folder.glob(pattern))
+
+
+def refuse_links(*folders: Path) -> None:
+    """OSError where a link has the name of a folder of ours: nothing is written or removed where it leads."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link to what may be somebody else's", str(folder))
 
 
 def remove(path: Path) -> None:

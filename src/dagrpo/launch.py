@@ -17,8 +17,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_pr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.distributed import RENDEZVOUS
+from dagrpo.held_folder import held_folder
 from dagrpo.loopback import LOOPBACK
-from dagrpo.rollout.engine.held_folder import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
 

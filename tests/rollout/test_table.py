@@ -135,6 +135,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         advantages=[-1.5],
         token_advantages=[[]],
         trainer_logprobs=[[-0.5, -0.125]],
+        greedy_rewards=[0.25],
     )
     assert table.schema == TRAINING_ROLLOUTS
     (row,) = table.to_pylist()
@@ -148,6 +149,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         "reward": 0.75,  # what the policy learns from, which a control experiment permutes
         "advantage": -1.5,
         "token_advantages": [],
+        "greedy_reward": 0.25,
     }
 
 

@@ -64,6 +64,8 @@ _ADDED_BY_TRAINING = [
     required("reward", pa.float32()),  # what the policy learns from
     required("advantage", pa.float32()),  # the mean over its tokens
     required("token_advantages", pa.list_(pa.float32())),  # []: all of its tokens have the one above
+    # of the greedy completion of its problem; null: no advantage asked for one, or it was left out
+    pa.field("greedy_reward", pa.float32()),
 ]
 ROLLOUTS = pa.schema(_FIELDS)
 OF_CONVERSATIONS = ["turns", "stop_reason", "calls"]  # what a person wants to see of several turns
@@ -83,11 +85,12 @@ def training_table(
     advantages: Sequence[float],
     token_advantages: Sequence[Sequence[float]],
     trainer_logprobs: Sequence[Sequence[float]],
+    greedy_rewards: Sequence[float | None] | None = None,
 ) -> pa.Table:
     """One row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
 
-    rewards and advantages: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy wrote], and so
-    token_advantages, but empty where they are all the same.
+    rewards, advantages and greedy_rewards: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy
+    wrote], and so token_advantages, but empty where they are all the same.
     """
     rows = [
         _row(each.trajectory)
@@ -101,9 +104,16 @@ def training_table(
             "reward": reward,
             "advantage": advantage,
             "token_advantages": of_tokens,
+            "greedy_reward": greedy,
         }
-        for each, reward, advantage, of_tokens, logprobs in zip(
-            graded, rewards, advantages, token_advantages, trainer_logprobs, strict=True
+        for each, reward, advantage, of_tokens, greedy, logprobs in zip(
+            graded,
+            rewards,
+            advantages,
+            token_advantages,
+            greedy_rewards or [None] * len(graded),
+            trainer_logprobs,
+            strict=True,
         )
     ]
     return pa.Table.from_pylist(rows, schema=TRAINING_ROLLOUTS)

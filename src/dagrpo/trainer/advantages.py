@@ -24,6 +24,8 @@ def step_advantages(
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths
     places = _compared(rollouts) if estimator.compares else rollouts.kept
+    if estimator.needs_greedy:
+        places = _with_greedy_reward(rollouts, places)
     advantages = torch.zeros(sum(lengths), dtype=torch.float32)
     if not places:
         return advantages
@@ -49,6 +51,13 @@ def _compared(rollouts: StepRollouts) -> list[int]:
     return [place for place in rollouts.kept if left[place // rollouts.group_size] > 1]
 
 
+def _with_greedy_reward(rollouts: StepRollouts, places: Sequence[int]) -> list[int]:
+    """Those of them whose problem's greedy completion was not left out."""
+    assert rollouts.greedy_rewards is not None, "the buffer samples them for an estimator that needs them"
+    known = (~rollouts.greedy_rewards.isnan()).tolist()
+    return [place for place in places if known[place // rollouts.group_size]]
+
+
 def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
     """Where their tokens are among those of all trajectories. [tokens] int64"""
     ends = torch.tensor(lengths).cumsum(0).tolist()
@@ -71,6 +80,8 @@ def _reward_batch(
         groups=len(distinct),
         trajectory=trajectory,
         components={name: values[list(places)].double() for name, values in rollouts.components.items()},
+        weights=rollouts.weights,
         penalty=penalty,
         policy=policy,
+        greedy_rewards=None if rollouts.greedy_rewards is None else rollouts.greedy_rewards[distinct].double(),
     )

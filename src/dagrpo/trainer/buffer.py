@@ -5,7 +5,7 @@ Synchronous: the rollouts of a step are of the very policy that the step updates
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.prompts import problems_of_step
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
+from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer import gates
+from dagrpo.trainer.gates import diversity
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 
 
@@ -41,9 +42,11 @@ class StepRollouts:
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
     rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
     components: Mapping[str, Tensor]  # [trajectories] float32 each: the summands of these rewards, times their weights
-    advantages: Tensor | None = (
-        None  # [tokens] float32, of the trajectories that are kept; None until they are computed
-    )
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the components
+    # [prompts] float32, of each problem's greedy completion, NaN where that is left out; None where nothing asks for them
+    greedy_rewards: Tensor | None = None
+    # [tokens] float32, of the trajectories that are kept; None until they are computed
+    advantages: Tensor | None = None
     several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
 
@@ -113,7 +116,9 @@ class Buffer:
         reward: Reward,
         training: Training,
         seed: int,
+        greedy: bool = False,
     ) -> None:
+        """`greedy`: also grade a greedy completion of each problem, for a baseline; nothing else is made of it."""
         self._engine = engine
         self._agent = agent
         self._max_excluded = rollout.agent.max_excluded
@@ -121,7 +126,7 @@ class Buffer:
         self._problems = problems
         self._functions = function_names(problems)
         self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
-        self._sampling = training_sampling(rollout, training.samples_per_prompt)
+        self._sampling = training_sampling(rollout, training.samples_per_prompt, greedy=greedy)
         self._reward = reward
         self._training = training
         self._seed = seed
@@ -136,10 +141,12 @@ class Buffer:
             return sampling_seed(self._seed, "rollout", step, position, sample)
 
         problems = problems_of_step(self._problems, step, self._training, self._seed)
-        trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+        collected = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+        trajectories = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
         gates.require_usable(trajectories, self._max_excluded, step + 1)
-        graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
-        order = self._order(step, np.array([trajectory.learned for trajectory in trajectories]))
+        diversity.require_independent(trajectories, self._sampling, self._training, step + 1)
+        graded = self._graded(trajectories)
+        order = self._order(step, 1, np.array([trajectory.learned for trajectory in trajectories]))
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         return StepRollouts(
             step=step,
@@ -147,20 +154,42 @@ class Buffer:
             graded=tuple(graded),
             rewards=torch.from_numpy(rewards[order]),
             components={name: torch.from_numpy(values[order]) for name, values in self._components(graded).items()},
+            weights={COMPONENTS.label(name): weight for name, weight in self._weights().items()},
+            greedy_rewards=self._greedy_rewards(step, collected) if self._sampling.greedy else None,
             several_turns=self._several_turns,
             functions=self._functions,
         )
 
-    def _order(self, step: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+        return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
+
+    def _greedy_rewards(self, step: int, collected: Sequence[Trajectory]) -> Tensor:
+        """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]
+
+        A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
+        stops the run.
+        """
+        trajectories = [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
+        graded = self._graded(trajectories)
+        learned = np.array([trajectory.learned for trajectory in trajectories])
+        rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+        return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
+
+    def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Whose reward each trajectory gets: its own; in the control experiment, that of another one that is kept."""
         order = np.arange(len(learned))
         if self._reward.permuted:
-            order[learned] = np.random.default_rng([self._seed, step, 1]).permutation(order[learned])
+            order[learned] = np.random.default_rng([self._seed, step, draw]).permutation(order[learned])
         return order
+
+    def _weights(self) -> dict[str, float]:
+        """Those of the components that count, by their names in params.yaml."""
+        return {name: config.weight for name, config in self._reward.components.items() if config.weight}
 
     def _components(self, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
         """The summands of the scores' rewards."""
-        weights = {name: config.weight for name, config in self._reward.components.items() if config.weight}
+        weights = self._weights()
         labels = {name: COMPONENTS.label(name) for name in weights}
         return {
             labels[name]: np.array([weight * each.score.components[labels[name]] for each in graded], dtype=np.float32)

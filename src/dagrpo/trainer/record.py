@@ -1,5 +1,6 @@
 """What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,9 +15,10 @@ from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
 from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
-from dagrpo.sealed import read_sealed, write_sealed
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.trainer.whole import require_whole_file
@@ -39,10 +41,18 @@ class Record:
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
+    def rollouts(self, step: int) -> Path:
+        """The file with the rollouts of a finished step."""
+        return self._rollouts / _file(step)
+
     def require_whole(self, steps: int) -> None:
-        """Check the files of the first steps."""
+        """Check the files of the first steps. Damaged: one of them is not what was written, so that its step is made again."""
         for step in range(1, steps + 1):
-            require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
+            try:
+                require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
+            except Damaged as damage:
+                again = f"{damage.fault}, and step {step}, which belongs to the result, has to be made again"
+                raise Damaged(damage.path, again) from None
 
     def metrics(self, step: int) -> dict[str, float]:
         """The metrics of a finished step that belong to its result."""
@@ -69,7 +79,11 @@ class Record:
             write_json(folder / manifest.name, {"files": files})
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
-        return read_sealed(self._metrics / f"step_{step:05d}.json")
+        path = self._metrics / f"step_{step:05d}.json"
+        match read_sealed(path):
+            case {"metrics": dict(), "seconds": dict(), "rollouts": dict()} as content:
+                return content
+        raise Damaged(path, "does not describe a step")
 
 
 def _file(step: int) -> str:
@@ -101,6 +115,7 @@ def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
         trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, rollouts.lengths)],
+        greedy_rewards=_greedy_rewards(rollouts),
     )
 
 
@@ -115,9 +130,11 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     trajectories = [rollouts.graded[place].trajectory for place in kept]
     scores = [rollouts.graded[place].score for place in kept]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
+    rollout_logprobs = rollouts.logprobs
     own = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
+        **_greedy_reward_mean(rollouts),
         "accuracy": float(np.mean([score.correct is True for score in scores])),
         "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
@@ -133,12 +150,28 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "entropy": stats.entropy,
         "grad_norm": stats.grad_norm,
         "learning_rate": stats.learning_rate,
-        **logprob_differences(rollouts.logprobs, stats.logprobs),
+        **logprob_differences(rollout_logprobs, stats.logprobs),
+        **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
         **turn_metrics(rollouts),
     }
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
+
+
+def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
+    """At each trajectory that of its problem's greedy completion, None where that is left out; None without any."""
+    if rollouts.greedy_rewards is None:
+        return None
+    rewards = rollouts.greedy_rewards.repeat_interleave(rollouts.group_size).tolist()
+    return [None if math.isnan(reward) else reward for reward in rewards]
+
+
+def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
+    """The mean over the greedy completions, where there are any."""
+    if rollouts.greedy_rewards is None:
+        return {}
+    return {"reward_greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _groups_of_equal_rewards(rollouts: StepRollouts) -> float:
