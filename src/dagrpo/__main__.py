@@ -11,6 +11,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
 from dagrpo.redaction import hide_secrets_in_tracebacks
+from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
@@ -108,6 +109,7 @@ def search(
 
 checkpoint_commands.register(app)
 show_command.register(app)
+replay_command.register(app)
 
 
 def main() -> None:

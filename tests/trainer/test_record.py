@@ -14,6 +14,7 @@ from dagrpo.files import read_json, read_parquet
 from dagrpo.records import Score, Verdict
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.record import Record, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
 
@@ -52,6 +53,11 @@ ROLLOUTS = StepRollouts(
     components={},
     advantages=torch.tensor([1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]),
 )
+DIGESTS = StepDigests(
+    computed=Computed(processes=1, threads=2, micro_batch_size=256, device="cpu"),
+    gradients=({"a": "0" * 64},),
+    weights={"a": "1" * 64, "b": "2" * 64},
+)
 STATS = UpdateStats(
     logprobs=torch.tensor([-1.0, -1.5, -1.0, -1.0, -1.0, -1.0, -1.0, -1.5]),
     entropy=2.0,
@@ -60,6 +66,7 @@ STATS = UpdateStats(
     metrics={"clip_fraction": 0.25},
     grad_norm=3.0,
     learning_rate=0.1,
+    digests=DIGESTS,
 )
 
 
@@ -98,7 +105,7 @@ def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
 def _recorded(folder: Path, steps: int) -> Record:
     record = Record(folder)
     for step in range(1, steps + 1):
-        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0})
+        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0}, DIGESTS)
     return record
 
 
@@ -118,8 +125,9 @@ def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
 def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path: Path) -> None:
     manifest = tmp_path / "rollouts" / "manifest.json"
     _recorded(tmp_path / "state", 3).write_rollouts(2, manifest)
-    assert sorted(read_json(manifest)["files"]) == ["step_00001.parquet", "step_00002.parquet"]
-    assert len(list(manifest.parent.iterdir())) == 3
+    assert sorted(read_json(manifest)["files"]) == [FILE, "step_00001.parquet", "step_00002.parquet"]
+    assert len(list(manifest.parent.iterdir())) == 4
+    assert read_digests(manifest.with_name(FILE)) == {1: DIGESTS, 2: DIGESTS}
 
 
 def _left_out() -> StepRollouts:

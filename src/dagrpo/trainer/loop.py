@@ -103,6 +103,7 @@ class Trainer:
         recorded = self._record.require_whole
         finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded)
         if world.is_rank_zero:
+            run.describe()
             for step in range(1, finished + 1):
                 self._report(step, self._equal_rewards.counted(self._record.reported(step)))
         if finished < run.training.steps:
@@ -172,7 +173,7 @@ class Trainer:
         """Record and report a finished step."""
         step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
         timings = turn_timings(rollouts)
-        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings)
+        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings, stats.digests)
         clock.lap("seconds_record")
         self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:

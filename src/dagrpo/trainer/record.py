@@ -1,5 +1,6 @@
 """What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,7 +17,10 @@ from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
 from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.digest_table import FILE as DIGESTS
+from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.run import step_file
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.trainer.whole import require_whole_file
@@ -29,20 +33,27 @@ class Record:
     """
 
     def __init__(self, root: Path) -> None:
-        self._rollouts = root / "rollouts"
+        self.rollouts = root / "rollouts"
         self._metrics = root / "metrics"
 
-    def add(self, step: int, rollouts: pa.Table, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+    def add(
+        self,
+        step: int,
+        rollouts: pa.Table,
+        metrics: Mapping[str, float],
+        seconds: Mapping[str, float],
+        digests: StepDigests,
+    ) -> None:
         """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
-        write_parquet(self._rollouts / _file(step), rollouts)
-        entry = asdict(entry_of(self._rollouts / _file(step)))
-        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry}
+        write_parquet(self.rollouts / step_file(step), rollouts)
+        entry = asdict(entry_of(self.rollouts / step_file(step)))
+        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
     def require_whole(self, steps: int) -> None:
         """Check the files of the first steps."""
         for step in range(1, steps + 1):
-            require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
+            require_whole_file(self.rollouts / step_file(step), self._step(step)["rollouts"])
 
     def metrics(self, step: int) -> dict[str, float]:
         """The metrics of a finished step that belong to its result."""
@@ -52,6 +63,15 @@ class Record:
         """All figures of a finished step, the seconds too."""
         return self.metrics(step) | dict(self._step(step)["seconds"])
 
+    def digests(self, step: int) -> StepDigests:
+        """The digests of a finished step."""
+        return StepDigests.of_json(self._step(step)["digests"])
+
+    @property
+    def steps(self) -> int:
+        """How many steps, from the first on, are on record."""
+        return next(step for step in itertools.count() if not (self._metrics / f"step_{step + 1:05d}.json").is_file())
+
     def write_metrics(self, steps: int, path: Path) -> None:
         """metrics.parquet: one row per step, no step missing. Without seconds, which would make the bytes differ."""
         rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
@@ -59,21 +79,19 @@ class Record:
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:
-        """The folder of rollouts, its manifest last: hard links where the disk allows, else copies."""
+        """The folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies."""
         self.require_whole(steps)
         with atomic_folder(manifest.parent) as folder:
             files = {}
             for step in range(1, steps + 1):
-                link_or_copy(self._rollouts / _file(step), folder / _file(step))
-                files[_file(step)] = self._step(step)["rollouts"]
+                link_or_copy(self.rollouts / step_file(step), folder / step_file(step))
+                files[step_file(step)] = self._step(step)["rollouts"]
+            write_parquet(folder / DIGESTS, digest_table({step: self.digests(step) for step in range(1, steps + 1)}))
+            files[DIGESTS] = asdict(entry_of(folder / DIGESTS))
             write_json(folder / manifest.name, {"files": files})
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
         return read_sealed(self._metrics / f"step_{step:05d}.json")
-
-
-def _file(step: int) -> str:
-    return f"step_{step:05d}.parquet"
 
 
 class Clock:

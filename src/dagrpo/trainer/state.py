@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,15 @@ def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> 
     for rejected, fault in damages:
         _set_aside(rejected, fault, whole)
     return whole
+
+
+def nearest(root: Path, at_most: int) -> SavedState | None:
+    """The newest whole state after at most so many steps, for whoever only reads: none is set aside."""
+    for saved in reversed(_saved(root, at_most)):
+        with suppress(Damaged):
+            _require_whole(saved)
+            return saved
+    return None
 
 
 def _require_whole(saved: SavedState) -> None:

@@ -14,6 +14,8 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import apply_gradients, warmed_up
@@ -32,6 +34,7 @@ class UpdateStats:
     metrics: Mapping[str, float]  # of the loss and what is beside it, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
+    digests: StepDigests  # of gradients and weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,7 @@ class PolicyUpdate:
             seen.fill(before)
         sums, learning_rate = Sums(self._world.device), 0.0
         grad_norms: list[float] = []
+        gradients: list[TensorDigests] = []
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batch(step, number, batch, before)
             learning_rate = warmed_up(
@@ -115,6 +119,7 @@ class PolicyUpdate:
             )
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
+                gradients.append(gradient_digests(self._policy.model, self._world))
                 grad_norms.append(apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm))
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total = sums.over_ranks(self._world)
@@ -129,6 +134,14 @@ class PolicyUpdate:
             metrics={name: value / tokens for name, value in total.items()} | coefficients,
             grad_norm=sum(grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
+            digests=self._digests(gradients),
+        )
+
+    def _digests(self, gradients: Sequence[TensorDigests]) -> StepDigests:
+        return StepDigests(
+            computed=computed_by(self._world, self._micro_batch_size),
+            gradients=tuple(gradients),
+            weights=weight_digests(self._policy.model, self._world),
         )
 
     def _spans(self, batch: RolloutBatch, number: int) -> list[slice]:

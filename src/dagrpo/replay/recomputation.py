@@ -1,0 +1,160 @@
+"""Steps of a run computed again: the update alone, from the rollouts that the run has kept. No engine, nothing is sampled."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.distributed import World
+from dagrpo.errors import UserError
+from dagrpo.replay.batch import RecordedStep, read_step
+from dagrpo.replay.recorded import RecordedRun
+from dagrpo.trainer import state
+from dagrpo.trainer.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.digests import weight_digests
+from dagrpo.trainer.loop import COEFFICIENTS
+from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first of a step's tensors, in the order in which they were computed, that is not the recorded one."""
+
+    kind: str  # gradient or weights
+    update: int  # of the step, from 1
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCheck:
+    """One step, as it was recorded and as it was computed again."""
+
+    step: int  # from 1
+    after: int  # the step whose saved state it was computed from; 0: the initial checkpoint
+    difference: Difference | None
+    recorded: StepDigests
+    computed: StepDigests
+    recorded_grad_norm: float
+    grad_norm: float
+    largest_logprob_difference: float  # nats, between the trainer's logprobs then and now
+
+    @property
+    def gradient_agrees(self) -> bool:
+        return self.recorded.gradients == self.computed.gradients
+
+    @property
+    def weights_agree(self) -> bool:
+        return self.recorded.weights == self.computed.weights
+
+
+def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepCheck]:
+    """Compute the steps again, and all that lead to them from the nearest state before. Every rank calls this.
+
+    UserError: a state or the initial checkpoint is not what the run recorded.
+    """
+    torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
+    recomputation = Recomputation(run, world)
+    return [check for step in sorted(set(steps)) for check in recomputation.up_to(step)]
+
+
+class Recomputation:
+    """A policy that is taken through a run's recorded steps."""
+
+    def __init__(self, run: RecordedRun, world: World) -> None:
+        tokenizer = load_tokenizer(run.initial)
+        self._run = run
+        self._world = world
+        self._policy = load_policy(run.initial, world)
+        self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+        self._reference = None
+        if run.algorithm.kl.coefficient > 0:
+            self._reference = load_policy(run.initial, world).requires_grad_(False)
+        self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        self._coefficients: dict[str, float] | None = None
+        self._from = self._finished = 0
+
+    def up_to(self, step: int) -> Iterator[StepCheck]:
+        """Every step that is computed on the way to this one, and it itself."""
+        self._go_to_nearest_state(step - 1)
+        while self._finished < step:
+            yield self._check(self._finished + 1)
+
+    def _go_to_nearest_state(self, at_most: int) -> None:
+        """Load the newest saved state that is further than this and not too far, if there is one."""
+        root = self._run.state
+        is_reader = self._world.is_rank_zero and root.is_dir()
+        with state.exclusive(root) if is_reader else nullcontext():  # a trainer would remove states meanwhile
+            found = state.nearest(root, at_most) if is_reader else None
+            notes = None if found is None else found.notes
+            step, notes = self._world.broadcast([0 if found is None else found.step, notes])
+            if step <= self._finished:
+                return
+            state.load(state.at(root, step), self._policy.model, self._optimizer)
+            self._world.barrier()
+        self._coefficients = notes[COEFFICIENTS]
+        self._from = self._finished = step
+        self._require_the_recorded_weights(step)
+
+    def _require_the_recorded_weights(self, step: int) -> None:
+        weights = weight_digests(self._policy.model, self._world)
+        different = first_difference(self._run.digests[step].weights, weights)
+        if different is not None:
+            raise UserError(
+                f"{state.at(self._run.state, step).folder} is not the state that the run recorded: its weights after step {step} "
+                f"differ first in {different}. Move it away to replay from an earlier one."
+            )
+
+    def _check(self, step: int) -> StepCheck:
+        recorded, given = self._run.digests[step], read_step(self._run.table(step))
+        stats = self._updated(step, given, recorded)
+        self._finished = step
+        return StepCheck(
+            step=step,
+            after=self._from,
+            difference=difference_of(recorded, stats.digests),
+            recorded=recorded,
+            computed=stats.digests,
+            recorded_grad_norm=self._run.grad_norms[step],
+            grad_norm=stats.grad_norm,
+            largest_logprob_difference=float((stats.logprobs - given.trainer_logprobs).abs().max()),
+        )
+
+    def _updated(self, step: int, given: RecordedStep, recorded: StepDigests) -> UpdateStats:
+        run = self._run
+        update = PolicyUpdate(
+            policy=self._policy,
+            reference=self._reference,
+            optimizer=self._optimizer,
+            algorithm=run.algorithm,
+            training=run.training,
+            micro_batch_size=recorded.computed.micro_batch_size,
+            temperature=run.rollout.temperature,
+            max_new_tokens=run.rollout.max_new_tokens,
+            pad_token_id=self._pad_token_id,
+            world=self._world,
+            seed=run.seed,
+            coefficients=self._coefficients,
+        )
+        stats = update.run(step - 1, given.batch)
+        self._coefficients = update.objective.coefficients
+        return stats
+
+
+def difference_of(recorded: StepDigests, computed: StepDigests) -> Difference | None:
+    """Where the digests of a step differ first."""
+    ours = {(kind, update): digests for kind, update, digests in computed.parts()}
+    for kind, update, digests in recorded.parts():
+        tensor = first_difference(digests, ours.get((kind, update), {}))
+        if tensor is not None:
+            return Difference(kind=kind, update=update, tensor=tensor)
+    return None
+
+
+def first_difference(recorded: TensorDigests, computed: TensorDigests) -> str | None:
+    """The first tensor by name whose digests are not the same in both."""
+    names = sorted(recorded.keys() | computed.keys())
+    return next((name for name in names if recorded.get(name) != computed.get(name)), None)
