@@ -6,6 +6,7 @@ Every rank runs it. Rank 0 also samples, grades and records; the other ranks get
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,7 @@ from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
@@ -122,13 +124,18 @@ class Trainer:
     def _take_steps(self, first: int) -> None:
         """The steps from `first` on, numbered from 0."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
-        update = self._policy_update(first)
+        update, saved = self._policy_update(first), first
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
-        with self._rank_zero(weights, first) as rank_zero:
+        stop = Stop(run.runtime.training.grace_seconds, self._world)
+        with self._rank_zero(weights, first) as rank_zero, stop.listening():
             for step in range(first, steps):
                 clock = Clock()
-                rollouts = rank_zero.buffer.next(step) if rank_zero else None
+                rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
                 clock.lap("seconds_rollout")
+                if stop.told():
+                    if step > saved:
+                        self._save(step, update)
+                    break
                 batch = self._broadcast(rollouts)
                 before = update.before(batch)
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
@@ -142,8 +149,14 @@ class Trainer:
                 if rank_zero and rollouts:
                     self._keep(rollouts, stats, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
-                    notes = {COEFFICIENTS: update.objective.coefficients}
-                    state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world, notes)
+                    self._save(step + 1, update)
+                    saved = step + 1
+
+    def _save(self, finished: int, update: PolicyUpdate) -> None:
+        """Write the state after so many finished steps."""
+        run, notes = self._run, {COEFFICIENTS: update.objective.coefficients}
+        keep = max(run.runtime.training.keep_states, state.KEPT_WHILE_RUNNING)
+        state.save(run.state, finished, self._policy.model, self._optimizer, self._world, notes, keep)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
         """What the update reads of rank 0's rollouts, in every rank."""

@@ -144,9 +144,15 @@ def resume(
 
 
 def save(
-    root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.AdamW, world: World, notes: Any = None
+    root: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.AdamW,
+    world: World,
+    notes: Any = None,
+    keep: int = KEPT_WHILE_RUNNING,
 ) -> None:
-    """Write the state after `step` finished steps; of those up to it, the newest two stay. Every rank writes its part.
+    """Write the state after `step` finished steps; of those up to it, the newest `keep` stay. Every rank writes its part.
 
     `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it.
     """
@@ -156,7 +162,7 @@ def save(
             entries = {name: asdict(entry) for name, entry in files.items()}
             write_sealed(folder / _DESCRIPTION, {"step": step, "notes": notes, "files": entries})
     if world.is_rank_zero:
-        prune(root, step, KEPT_WHILE_RUNNING)
+        prune(root, step, keep)
 
 
 def prune(root: Path, step: int, keep: int) -> None:
