@@ -96,7 +96,7 @@ def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
 
 
 def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
-    table = rollout_rows(ROLLOUTS, STATS)
+    table = rollout_rows(ROLLOUTS, STATS.logprobs)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [-1.5, -1.0, -1.0], [-1.0, -1.0], [-1.0, -1.5]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["step"].to_pylist() == [5] * 4
@@ -164,7 +164,7 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     assert batch.trajectories.tolist() == [0, 2, 3]
     assert batch.positive.tolist() == [True, False, False]
     assert batch.sequences.trained == [1, 2, 2]
-    table = rollout_rows(rollouts, stats)
+    table = rollout_rows(rollouts, stats.logprobs)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
     assert table["completion_ids"].to_pylist()[1] == [10, 11, 12]
     assert table["reward"].to_pylist() == [1.0, 9.0, 0.0, 0.5, 9.0, 9.0]
@@ -186,7 +186,7 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     assert batch.positive.tolist() == [True, True, False, False, False]
     assert rollouts.logprobs[:3] == [-1.0, -2.0, -1.0]
     logprobs = torch.arange(9.0)
-    table = rollout_rows(rollouts, replace(STATS, logprobs=logprobs))
+    table = rollout_rows(rollouts, logprobs)
     assert table["trainer_logprobs"].to_pylist()[:2] == [[0.0, 1.0], [2.0, 3.0, 4.0]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["token_advantages"].to_pylist() == [[], [], [], [0.5, -0.5]]

@@ -6,18 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
-from dagrpo.replay.batch import RecordedStep, read_step
+from dagrpo.replay.batch import read_step
+from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.replay.recorded import RecordedRun
 from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import StepDigests, TensorDigests
 from dagrpo.trainer.digests import weight_digests
-from dagrpo.trainer.loop import COEFFICIENTS
-from dagrpo.trainer.optimizer import adamw
-from dagrpo.trainer.sharding import load_policy
-from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +61,9 @@ class Recomputation:
     """A policy that is taken through a run's recorded steps."""
 
     def __init__(self, run: RecordedRun, world: World) -> None:
-        tokenizer = load_tokenizer(run.initial)
         self._run = run
         self._world = world
-        self._policy = load_policy(run.initial, world)
-        self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
-        self._reference = None
-        if run.algorithm.kl.coefficient > 0:
-            self._reference = load_policy(run.initial, world).requires_grad_(False)
-        self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self._coefficients: dict[str, float] | None = None
+        self._policy = UpdatedPolicy(run, world)
         self._from = self._finished = 0
 
     def up_to(self, step: int) -> Iterator[StepCheck]:
@@ -89,13 +78,11 @@ class Recomputation:
         is_reader = self._world.is_rank_zero and root.is_dir()
         with state.exclusive(root) if is_reader else nullcontext():  # a trainer would remove states meanwhile
             found = state.nearest(root, at_most) if is_reader else None
-            notes = None if found is None else found.notes
-            step, notes = self._world.broadcast([0 if found is None else found.step, notes])
+            step: int = self._world.broadcast(0 if found is None else found.step)
             if step <= self._finished:
                 return
-            state.load(state.at(root, step), self._policy.model, self._optimizer)
+            self._policy.load(state.at(root, step))
             self._world.barrier()
-        self._coefficients = notes[COEFFICIENTS]
         self._from = self._finished = step
         self._require_the_recorded_weights(step)
 
@@ -110,7 +97,7 @@ class Recomputation:
 
     def _check(self, step: int) -> StepCheck:
         recorded, given = self._run.digests[step], read_step(self._run.table(step))
-        stats = self._updated(step, given, recorded)
+        stats = self._policy.update(step, given.batch, recorded.computed.micro_batch_size)
         self._finished = step
         return StepCheck(
             step=step,
@@ -122,26 +109,6 @@ class Recomputation:
             grad_norm=stats.grad_norm,
             largest_logprob_difference=float((stats.logprobs - given.trainer_logprobs).abs().max()),
         )
-
-    def _updated(self, step: int, given: RecordedStep, recorded: StepDigests) -> UpdateStats:
-        run = self._run
-        update = PolicyUpdate(
-            policy=self._policy,
-            reference=self._reference,
-            optimizer=self._optimizer,
-            algorithm=run.algorithm,
-            training=run.training,
-            micro_batch_size=recorded.computed.micro_batch_size,
-            temperature=run.rollout.temperature,
-            max_new_tokens=run.rollout.max_new_tokens,
-            pad_token_id=self._pad_token_id,
-            world=self._world,
-            seed=run.seed,
-            coefficients=self._coefficients,
-        )
-        stats = update.run(step - 1, given.batch)
-        self._coefficients = update.objective.coefficients
-        return stats
 
 
 def difference_of(recorded: StepDigests, computed: StepDigests) -> Difference | None:

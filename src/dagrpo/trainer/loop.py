@@ -186,7 +186,7 @@ class Trainer:
         """Record and report a finished step."""
         step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
         timings = turn_timings(rollouts)
-        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings, stats.digests)
+        self._record.add(step, rollout_rows(rollouts, stats.logprobs), metrics, clock.laps | timings, stats.digests)
         clock.lap("seconds_record")
         self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:

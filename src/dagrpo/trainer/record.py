@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
@@ -108,8 +109,8 @@ class Clock:
         self._last = now
 
 
-def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
-    """A step's rollouts as the table that is kept."""
+def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
+    """A step's rollouts as the table that is kept. trainer_logprobs: [tokens], of the policy that sampled."""
     assert rollouts.advantages is not None
     advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
     return training_table(
@@ -118,7 +119,7 @@ def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
         rewards=rollouts.rewards.tolist(),
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
-        trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, rollouts.lengths)],
+        trainer_logprobs=[part.tolist() for part in torch.split(trainer_logprobs, rollouts.lengths)],
     )
 
 

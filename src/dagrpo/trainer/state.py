@@ -100,6 +100,19 @@ def nearest(root: Path, at_most: int) -> SavedState | None:
     return None
 
 
+def named(folder: Path) -> SavedState:
+    """The state of a folder that somebody names, such as .state/ab12/step_00040. UserError: it is none, or damaged."""
+    match = _NAME.fullmatch(folder.name)
+    if match is None:
+        raise UserError(f"{folder} is no saved state: name a folder such as .state/<run>/step_00040.")
+    saved = SavedState(folder=folder, step=int(match[1]))
+    try:
+        _require_whole(saved)
+    except Damaged as damage:
+        raise UserError(f"{folder} is no whole state, as {damage.what}: name another one.") from None
+    return saved
+
+
 def _require_whole(saved: SavedState) -> None:
     path = saved.folder / _DESCRIPTION
     match read_sealed(path):

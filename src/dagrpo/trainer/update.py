@@ -92,6 +92,10 @@ class PolicyUpdate:
         """
         if self._training.mini_batches == 1 and not self.objective.looks_ahead:
             return None
+        return self.computed_before(batch)
+
+    def computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
+        """The same, whether anything asks for it or not."""
         with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size), torch.no_grad():
             return self._computed_before(batch)
 
