@@ -181,7 +181,7 @@ def example(number: int) -> Example:
 
 
 def training_run(
-    inputs: tuple[Path, Path], state: Path, out: Path, steps: int, *, permuted: bool = False, **runtime: float
+    inputs: tuple[Path, Path], state: Path, out: Path, steps: int, *, permuted: bool = False, **runtime: int
 ) -> TrainingRun:
     """Four problems with four samples each per step; shorter completions are worth more. `runtime` is .training's."""
     initial, split = inputs

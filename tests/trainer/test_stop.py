@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -106,7 +107,8 @@ def test_a_step_that_is_computed_is_finished_and_saved(
 def test_what_takes_longer_than_the_grace_time_is_abandoned_and_nothing_is_half_written(
     inputs: Inputs, tmp_path: Path
 ) -> None:
-    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, grace_seconds=0.05)
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    run = replace(run, runtime=run.runtime.model_copy(update={"grace_seconds": 0.05}))
 
     def stop(step: int) -> bool:
         if step == 3:

@@ -78,7 +78,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
         if processes == 1 and stage.restarts == 0:
             frame.run(stage, options)
             return
-        os.environ[GRACE] = str(runtime.training.grace_seconds)
+        os.environ[GRACE] = str(runtime.grace_seconds)
         launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
         raise SystemExit(_restarted(stage, command, options, held))

@@ -81,17 +81,17 @@ class TrainingRuntime(Section):
         1,
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
     )
-    grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
-        20.0,
-        description="What a run that is told to stop (SIGTERM, Ctrl-C) may take to finish its update and save a state: less than "
-        "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
-    )
 
 
 class Runtime(Section):
     reuse: bool = Field(
         True,
         description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
+    )
+    grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        20.0,
+        description="What training, told to stop (SIGTERM, Ctrl-C), may take to finish its update and save a state: less than "
+        "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
     )
     traces: Annotated[int, Field(ge=0, le=10_000)] = Field(
         4,

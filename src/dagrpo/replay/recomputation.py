@@ -1,7 +1,6 @@
 """Steps of a run computed again: the update alone, from the rollouts that the run has kept. No engine, nothing is sampled."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -75,14 +74,16 @@ class Recomputation:
     def _go_to_nearest_state(self, at_most: int) -> None:
         """Load the newest saved state that is further than this and not too far, if there is one."""
         root = self._run.state
-        is_reader = self._world.is_rank_zero and root.is_dir()
-        with state.exclusive(root) if is_reader else nullcontext():  # a trainer would remove states meanwhile
-            found = state.nearest(root, at_most) if is_reader else None
-            step: int = self._world.broadcast(0 if found is None else found.step)
-            if step <= self._finished:
-                return
+        found = state.nearest(root, at_most) if self._world.is_rank_zero else None
+        step: int = self._world.broadcast(0 if found is None else found.step)
+        if step <= self._finished:
+            return
+        try:
             self._policy.load(state.at(root, step))
-            self._world.barrier()
+        except FileNotFoundError:
+            raise UserError(
+                f"The state of step {step} was removed while it was read, as a run does that goes on: replay again."
+            ) from None
         self._from = self._finished = step
         self._require_the_recorded_weights(step)
 

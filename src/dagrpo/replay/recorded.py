@@ -10,6 +10,7 @@ from dagrpo.execution.record import PROVENANCE, STATES, state_folder
 from dagrpo.files import read_object, read_parquet, sha256_of
 from dagrpo.listing import MANIFEST, fault_of, listed_files
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.base import Section
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.stages.train import STAGE
@@ -102,7 +103,10 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
     record, rollouts = read_object(provenance), folder / "rollouts"
     made = {**record["inputs"], **record["outputs"]}
     for name in (f"initial/{MANIFEST}", f"rollouts/{MANIFEST}", "metrics.parquet"):
-        _require_the_same(folder / name, next(digest for path, digest in made.items() if path.endswith(f"/{name}")))
+        noted = [digest for path, digest in made.items() if path.endswith(f"/{name}")]
+        if not noted:
+            raise UserError(f"{provenance} says nothing of {name}: {RESTORE}.")
+        _require_the_same(folder / name, noted[0])
     for name, entry in listed_files(rollouts / MANIFEST).items():
         if fault := fault_of(rollouts / name, entry):
             raise UserError(f"{rollouts / name} {fault}: {RESTORE}.")
@@ -123,7 +127,7 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
 
 
 def _sections(params: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = {"rollout": Rollout, "algorithm": Algorithm, "training": Training}
+    kinds: dict[str, type[Section]] = {"rollout": Rollout, "algorithm": Algorithm, "training": Training}
     return {name: kind.model_validate(params[name]) for name, kind in kinds.items()}
 
 

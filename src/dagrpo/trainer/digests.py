@@ -18,6 +18,7 @@ from dagrpo.distributed import World
 from dagrpo.trainer.digest_table import Computed, TensorDigests
 
 THREADS = 4  # that hash; so many whole tensors are in memory at a time
+FEW_BYTES = 50_000_000  # below this the threads would cost more than they save
 BYTES = hashlib.sha256().digest_size
 
 
@@ -46,16 +47,18 @@ def weight_digests(model: torch.nn.Module, world: World) -> TensorDigests:
 def tensor_digests(tensors: Mapping[str, Tensor], world: World) -> TensorDigests:
     """sha256 of each tensor's bytes, in every rank. Each rank hashes an equal share of the tensors."""
     names = sorted(tensors)
-    digests = torch.zeros(len(names), BYTES, dtype=torch.int64)
+    digests = torch.zeros(len(names), BYTES, dtype=torch.uint8)
+    size = sum(tensor.nbytes for tensor in tensors.values())
     with ThreadPoolExecutor(THREADS) as threads:
+        hashed = threads.map if size > FEW_BYTES else map
         for first in range(0, len(names), THREADS * world.size):
             places = range(first, min(first + THREADS * world.size, len(names)))
             whole = {place: _own(tensors[names[place]], place, world) for place in places}
             own = {place: tensor for place, tensor in whole.items() if tensor is not None}
-            for place, digest in zip(own, threads.map(_digest, own.values()), strict=True):
-                digests[place] = torch.tensor(list(digest))
-    rows = world.all_reduce(digests).tolist()
-    return {name: bytes(row).hex() for name, row in zip(names, rows, strict=True)}
+            for place, digest in zip(own, hashed(_digest, own.values()), strict=True):
+                digests[place] = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+    rows = world.all_reduce(digests.long())  # of each row one rank has what is not zero
+    return dict(zip(names, (bytes(row).hex() for row in rows.tolist()), strict=True))
 
 
 def _own(tensor: Tensor, place: int, world: World) -> Tensor | None:

@@ -126,7 +126,7 @@ class Trainer:
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update, saved = self._policy_update(first), first
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
-        stop = Stop(run.runtime.training.grace_seconds, self._world)
+        stop = Stop(run.runtime.grace_seconds, self._world)
         with self._rank_zero(weights, first) as rank_zero, stop.listening():
             for step in range(first, steps):
                 clock = Clock()

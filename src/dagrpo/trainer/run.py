@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dagrpo.execution.ancestors import USUAL_GRACE
 from dagrpo.files import sha256_of, write_json
 from dagrpo.listing import MANIFEST
 from dagrpo.params.algorithm import Algorithm
@@ -60,4 +61,5 @@ class SftRun:
     runtime: SftRuntime
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
+    grace_seconds: float = USUAL_GRACE  # to save, once it is told to stop
     conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written
