@@ -18,8 +18,8 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.distributed import RENDEZVOUS
 from dagrpo.execution.ancestors import grace_seconds
+from dagrpo.held_folder import held_folder
 from dagrpo.loopback import LOOPBACK
-from dagrpo.rollout.engine.held_folder import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BEYOND_GRACE = 10.0  # for processes that were told to stop, before they are killed

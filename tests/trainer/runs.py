@@ -35,6 +35,7 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Engine, Runtime
 from dagrpo.params.training import Training
 from dagrpo.records import Completion, Example, SamplingRequest
+from dagrpo.rollout.engine.digests import digest_on_cpu
 from dagrpo.tasks.schema import to_table
 from dagrpo.trainer.loop import EngineOpener, train
 from dagrpo.trainer.run import TrainingRun
@@ -55,7 +56,7 @@ _STOP = character_tokenizer(128).eos_token_id
 class ScriptedEngine:
     """Completions of one to six tokens that a request's seed decides; their logprobs are those of the loaded weights.
 
-    Notes what it was asked, in order: "load step_0", "generate", ...
+    Notes what it was asked, in order: "load step_0", "generate", ...; not the probes, which begin with a greedy request.
     """
 
     def __init__(self, model: Path, asked: list[str]) -> None:
@@ -81,21 +82,25 @@ class ScriptedEngine:
         first_wave: bool = True,
     ) -> list[Completion]:
         assert lockstep
-        self.asked.append("generate")
+        if requests[0].temperature > 0:
+            self.asked.append("generate")
         return [self._completion(request) for request in requests]
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         raise AssertionError("these runs are in lockstep")
 
+    def digests(self) -> list[Mapping[str, str]]:
+        return [{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]
+
     def _completion(self, request: SamplingRequest) -> Completion:
         script = np.random.default_rng(request.seed)
-        length = int(script.integers(1, MAX_NEW_TOKENS + 1))
+        length = min(int(script.integers(1, MAX_NEW_TOKENS + 1)), request.max_new_tokens)
         tokens = [int(token) for token in script.integers(4, 200, length)]
         if length < MAX_NEW_TOKENS:
             tokens[-1] = _STOP
         with torch.no_grad():
             logits = self._model(torch.tensor([[*request.input_ids, *tokens]])).logits[0]
-        table = torch.log_softmax(logits / request.temperature, dim=-1)
+        table = torch.log_softmax(logits / (request.temperature or 1.0), dim=-1)
         first = len(request.input_ids) - 1
         return Completion(
             token_ids=tuple(tokens),

@@ -9,10 +9,13 @@ import pytest
 import torch
 from tests.trainer import runs
 
+from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, read_parquet
 from dagrpo.records import Score, Verdict
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
+from dagrpo.trainer import state
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.record import Record, rollout_rows, step_metrics
@@ -128,6 +131,42 @@ def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path:
     assert sorted(read_json(manifest)["files"]) == [FILE, "step_00001.parquet", "step_00002.parquet"]
     assert len(list(manifest.parent.iterdir())) == 4
     assert read_digests(manifest.with_name(FILE)) == {1: DIGESTS, 2: DIGESTS}
+
+
+@pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts"])
+def test_a_step_that_lacks_a_part_is_damaged_though_its_seal_fits(tmp_path: Path, lacks: str) -> None:
+    record = _recorded(tmp_path, 3)
+    path = tmp_path / "metrics" / "step_00002.json"
+    write_sealed(path, {name: value for name, value in read_sealed(path).items() if name != lacks})
+    with pytest.raises(Damaged, match=r"step_00002\.json does not describe a step: run the same command again"):
+        record.write_metrics(3, tmp_path / "metrics.parquet")
+    record.require_whole(1)
+    with pytest.raises(Damaged) as damage:
+        record.require_whole(3)
+    again = "does not describe a step, and step 2, which belongs to the result, has to be made again"
+    assert damage.value.what == f"{path} {again}"
+
+
+@pytest.mark.parametrize("kind", ["metrics/step_00002.json", "rollouts/step_00002.parquet"])
+def test_a_damaged_early_step_is_made_again_from_the_state_before_it_and_all_is_said_once(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = _recorded(tmp_path, 5)
+    model = torch.nn.Linear(2, 2)
+    for step in (1, 4, 5):
+        state.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
+        (tmp_path / f"step_{step:05d}").rename(
+            tmp_path / f"kept_{step}"
+        )  # all three, though two are kept while it runs
+    for step in (1, 4, 5):
+        (tmp_path / f"kept_{step}").rename(tmp_path / f"step_{step:05d}")
+    (tmp_path / kind).write_bytes(b"damaged")
+    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"The state of step 5 and 1 before it cannot be used, as {tmp_path / kind} ")
+    assert "and step 2, which belongs to the result, has to be made again: they are kept as" in told
+    assert told.endswith("and the like, and the run goes on from step 1.")
+    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
 
 
 def _left_out() -> StepRollouts:

@@ -201,10 +201,12 @@ def test_the_decay_is_linear_and_ends() -> None:
     assert {decayed(1.0, update, 7) for update in range(20)} == {1.0}
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
-    batch = batch_of(PROMPTS, COMPLETIONS, ADVANTAGES * float("nan"))
-    with pytest.raises(UserError, match="the gradient's norm is nan"):
-        _update(_policy(), 8, {}, {}).run(0, batch)
+def test_a_gradient_that_is_not_finite_is_skipped_and_leaves_the_weights_as_they_were() -> None:
+    policy = _policy()
+    before = [parameter.detach().clone() for parameter in policy.parameters()]
+    stats = _update(policy, 8, {}, {}).run(0, batch_of(PROMPTS, COMPLETIONS, ADVANTAGES * float("nan")))
+    assert (stats.skipped, stats.grad_norm, stats.loss) == (1, 0.0, 0.0)
+    assert all(torch.equal(one, other) for one, other in zip(before, policy.parameters(), strict=True))
 
 
 class _TooLarge(Policy):

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.params.gates import Gates
 
 
 class Training(Section):
@@ -34,6 +35,7 @@ class Training(Section):
     )
     min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
     max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
+    gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

@@ -91,7 +91,7 @@ def unfinished(folder: Path, state: Path) -> RecordedRun:
         **_sections(described),
         initial=Path(described["initial"]),
         state=state,
-        rollouts=record.rollouts,
+        rollouts=record.rollouts(1).parent,
         steps=record.steps,
         digests={step: record.digests(step) for step in steps},
         grad_norms={step: record.metrics(step)["grad_norm"] for step in steps},

@@ -26,6 +26,7 @@ from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
 from dagrpo.trainer import gates
+from dagrpo.trainer.gates import diversity
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 
 
@@ -138,6 +139,7 @@ class Buffer:
         problems = problems_of_step(self._problems, step, self._training, self._seed)
         trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
         gates.require_usable(trajectories, self._max_excluded, step + 1)
+        diversity.require_independent(trajectories, self._sampling, self._training, step + 1)
         graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
         order = self._order(step, np.array([trajectory.learned for trajectory in trajectories]))
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)

@@ -31,7 +31,7 @@ from dagrpo.trainer import gates, state
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
-from dagrpo.trainer.equal_rewards import EqualRewards
+from dagrpo.trainer.gates.watch import Watch, storable
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
@@ -91,13 +91,15 @@ class Trainer:
         self._world = world
         self._opener = opener
         self._record = Record(run.state)
-        self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._agent_folder = run.state / "agent"
         self._failed_programs = FailedPrograms(self._agent_folder)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
         self._policy = load_policy(run.initial, world)
         self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+        self._watch = Watch(
+            run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
+        )
 
     def train(self) -> None:
         """Every step that is not finished yet, then the outputs."""
@@ -106,11 +108,13 @@ class Trainer:
         finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded)
         if world.is_rank_zero:
             run.describe()
+            self._watch.recorded(finished)
             for step in range(1, finished + 1):
-                self._report(step, self._equal_rewards.counted(self._record.reported(step)))
+                self._report(step, self._watch.counted(self._record.reported(step)))
         if finished < run.training.steps:
             self._take_steps(finished)
         if world.is_rank_zero:
+            self._watch.recorded(run.training.steps)
             self._record.write_metrics(run.training.steps, run.metrics)
             self._record.write_rollouts(run.training.steps, run.rollouts)
         save_sharded(model, run.initial, run.policy, world)
@@ -130,6 +134,8 @@ class Trainer:
         with self._rank_zero(weights, first) as rank_zero, stop.listening():
             for step in range(first, steps):
                 clock = Clock()
+                self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
+                clock.lap("seconds_gates")
                 rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
                 clock.lap("seconds_rollout")
                 if stop.told():
@@ -141,13 +147,12 @@ class Trainer:
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
                 stats = update.run(step, batch, before)
                 clock.lap("seconds_update")
-                if rollouts:
-                    gates.require_the_policys_rollouts(rollouts.logprobs, stats.logprobs, run.rollout.dtype, step + 1)
+                figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
                 if step + 1 < steps:  # nobody samples from the last weights
                     self._load_into_engine(rank_zero, weights, step + 1)
                 clock.lap("seconds_weight_sync")
                 if rank_zero and rollouts:
-                    self._keep(rollouts, stats, clock, rank_zero.bar)
+                    self._keep(rollouts, stats, figures, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
                     self._save(step + 1, update)
                     saved = step + 1
@@ -181,18 +186,21 @@ class Trainer:
             return
         with weights.reading() as tensors:
             rank_zero.engine.load(tensors, _version(finished))
+            self._watch.handed_over(rank_zero.engine, tensors, finished)
 
-    def _keep(self, rollouts: StepRollouts, stats: UpdateStats, clock: Clock, bar: Advance) -> None:
-        """Record and report a finished step."""
-        step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
-        timings = turn_timings(rollouts)
-        self._record.add(step, rollout_rows(rollouts, stats.logprobs), metrics, clock.laps | timings, stats.digests)
+    def _keep(
+        self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
+    ) -> None:
+        """Record and report a finished step, with the figures of its gates."""
+        step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
+        rows, timings = rollout_rows(rollouts, stats.logprobs), turn_timings(rollouts) | self._watch.figures
+        self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
         clock.lap("seconds_record")
-        self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
+        self._report(step, self._watch.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             gates.require_calls(called, rollouts.functions, step)
-        self._equal_rewards.warn(step)
+        self._watch.finished_step(step, rows)
         attempts = [each.trajectory for each in rollouts.graded]
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
         bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
@@ -220,6 +228,7 @@ class Trainer:
                     version=_version(finished),
                 )
                 engine = stack.enter_context(opened)
+                self._watch.handed_over(engine, tensors, finished)
             agent = stack.enter_context(self._agent())
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
@@ -250,7 +259,7 @@ class Trainer:
         )
 
     def _policy_update(self, finished: int) -> PolicyUpdate:
-        run, tokenizer = self._run, self._tokenizer
+        run = self._run
         notes = state.at(run.state, finished).notes if finished else {}
         reference = None
         if run.algorithm.kl.coefficient > 0:
@@ -264,11 +273,15 @@ class Trainer:
             micro_batch_size=run.runtime.training.micro_batch_size,
             temperature=run.rollout.temperature,
             max_new_tokens=run.rollout.max_new_tokens,
-            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            pad_token_id=self._pad_token_id(),
             world=self._world,
             seed=run.seed,
             coefficients=notes.get(COEFFICIENTS),
         )
+
+    def _pad_token_id(self) -> int:
+        tokenizer = self._tokenizer
+        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
 def _version(finished: int) -> str:

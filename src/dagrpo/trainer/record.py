@@ -16,7 +16,7 @@ from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
 from dagrpo.records import Score
 from dagrpo.rollout.table import training_table
-from dagrpo.sealed import read_sealed, write_sealed
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE as DIGESTS
 from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
@@ -34,7 +34,7 @@ class Record:
     """
 
     def __init__(self, root: Path) -> None:
-        self.rollouts = root / "rollouts"
+        self._rollouts = root / "rollouts"
         self._metrics = root / "metrics"
 
     def add(
@@ -46,15 +46,23 @@ class Record:
         digests: StepDigests,
     ) -> None:
         """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
-        write_parquet(self.rollouts / step_file(step), rollouts)
-        entry = asdict(entry_of(self.rollouts / step_file(step)))
+        write_parquet(self.rollouts(step), rollouts)
+        entry = asdict(entry_of(self.rollouts(step)))
         content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
+    def rollouts(self, step: int) -> Path:
+        """The file with the rollouts of a finished step."""
+        return self._rollouts / step_file(step)
+
     def require_whole(self, steps: int) -> None:
-        """Check the files of the first steps."""
+        """Check the files of the first steps. Damaged: one of them is not what was written, so that its step is made again."""
         for step in range(1, steps + 1):
-            require_whole_file(self.rollouts / step_file(step), self._step(step)["rollouts"])
+            try:
+                require_whole_file(self.rollouts(step), self._step(step)["rollouts"])
+            except Damaged as damage:
+                again = f"{damage.fault}, and step {step}, which belongs to the result, has to be made again"
+                raise Damaged(damage.path, again) from None
 
     def metrics(self, step: int) -> dict[str, float]:
         """The metrics of a finished step that belong to its result."""
@@ -85,14 +93,18 @@ class Record:
         with atomic_folder(manifest.parent) as folder:
             files = {}
             for step in range(1, steps + 1):
-                link_or_copy(self.rollouts / step_file(step), folder / step_file(step))
+                link_or_copy(self.rollouts(step), folder / step_file(step))
                 files[step_file(step)] = self._step(step)["rollouts"]
             write_parquet(folder / DIGESTS, digest_table({step: self.digests(step) for step in range(1, steps + 1)}))
             files[DIGESTS] = asdict(entry_of(folder / DIGESTS))
             write_json(folder / manifest.name, {"files": files})
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
-        return read_sealed(self._metrics / f"step_{step:05d}.json")
+        path = self._metrics / f"step_{step:05d}.json"
+        match read_sealed(path):
+            case {"metrics": dict(), "seconds": dict(), "rollouts": dict(), "digests": dict()} as content:
+                return content
+        raise Damaged(path, "does not describe a step")
 
 
 class Clock:

@@ -12,7 +12,7 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,8 +86,8 @@ def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> 
         else:
             whole = saved
             break
-    for rejected, fault in damages:
-        _set_aside(rejected, fault, whole)
+    for what, rejected in itertools.groupby(damages, lambda each: each[1].what):
+        _set_aside([saved for saved, _ in rejected], what, whole)
     return whole
 
 
@@ -124,15 +124,26 @@ def _require_whole(saved: SavedState) -> None:
             raise Damaged(path, "does not describe a state")
 
 
-def _set_aside(saved: SavedState, fault: Damaged, whole: SavedState | None) -> None:
-    """Keep what is left of a state for whoever wants to look at it: it counts as a state no more."""
+def _set_aside(states: Sequence[SavedState], fault: str, whole: SavedState | None) -> None:
+    """Keep what is left of states, newest first, for whoever wants to look at them: they count as states no more."""
+    newest, *others = [_renamed(saved) for saved in states]
+    which = f"The state of step {states[0].step} cannot be used, as {fault}: it is kept as {newest}"
+    if others:
+        which = (
+            f"The state of step {states[0].step} and {len(others)} before it cannot be used, as {fault}: "
+            f"they are kept as {newest} and the like"
+        )
+    then = "the run starts from its first step" if whole is None else f"the run goes on from step {whole.step}"
+    sentence = f"{which}, and {then}."
+    logger.warning(sentence)
+    say(sentence)
+
+
+def _renamed(saved: SavedState) -> Path:
     names = (f"{_SET_ASIDE}{saved.folder.name}_{number}" for number in itertools.count(1))
     aside = next(path for path in map(saved.folder.with_name, names) if not os.path.lexists(path))
     saved.folder.rename(aside)
-    then = "the run starts from its first step" if whole is None else f"the run goes on from step {whole.step}"
-    sentence = f"The state of step {saved.step} cannot be used, as {fault.what}: it is kept as {aside}, and {then}."
-    logger.warning(sentence)
-    say(sentence)
+    return aside
 
 
 def resume(
