@@ -10,7 +10,9 @@ from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
+from dagrpo.half_steps import command as half_steps_command
 from dagrpo.redaction import hide_secrets_in_tracebacks
+from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
@@ -110,6 +112,8 @@ def search(
 
 checkpoint_commands.register(app)
 show_command.register(app)
+replay_command.register(app)
+half_steps_command.register(app)
 
 
 def main() -> None:

@@ -1,15 +1,19 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
-`python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes.
+`python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
+waits in its second step until it is told to stop.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import torch
@@ -19,6 +23,7 @@ from dagrpo.checkpoints.modules import empty_model
 from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World, process_group, single_process
+from dagrpo.errors import Terminated
 from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
@@ -111,6 +116,25 @@ class DeafEngine(ScriptedEngine):
     def fill(self, weights: Tensors) -> None:
         if self.asked == ["load step_0"]:
             super().fill(weights)
+
+
+class WaitingEngine(ScriptedEngine):
+    """One that never ends its second step; the file `sampling` says that it is there."""
+
+    waiting: Path
+
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
+        if self.version == "step_1":
+            self.waiting.touch()
+            time.sleep(600)
+        return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
 
 
 def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> EngineOpener:
@@ -241,11 +265,18 @@ def bytes_of(run: TrainingRun) -> dict[str, bytes]:
     }
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """As a stage ends."""
+    raise Terminated(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
+    WaitingEngine.waiting = Path(sys.argv[3]) / "sampling"
     with process_group() as joint:
         made = training_run(
             (Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]) / "state", Path(sys.argv[3]), int(sys.argv[4])
         )
-        orders, _ = execute(made, world=joint)
+        orders, _ = execute(made, WaitingEngine if sys.argv[5:] else ScriptedEngine, world=joint)
         if joint.is_rank_zero:
             (Path(sys.argv[3]) / "asked.json").write_text(json.dumps(orders))

@@ -18,6 +18,7 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Tr
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer import state
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.record import Record, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
 
@@ -56,6 +57,11 @@ ROLLOUTS = StepRollouts(
     components={},
     advantages=torch.tensor([1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]),
 )
+DIGESTS = StepDigests(
+    computed=Computed(processes=1, threads=2, micro_batch_size=256, device="cpu"),
+    gradients=({"a": "0" * 64},),
+    weights={"a": "1" * 64, "b": "2" * 64},
+)
 STATS = UpdateStats(
     logprobs=torch.tensor([-1.0, -1.5, -1.0, -1.0, -1.0, -1.0, -1.0, -1.5]),
     entropy=2.0,
@@ -64,6 +70,7 @@ STATS = UpdateStats(
     metrics={"clip_fraction": 0.25},
     grad_norm=3.0,
     learning_rate=0.1,
+    digests=DIGESTS,
 )
 
 
@@ -95,7 +102,7 @@ def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
 
 
 def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
-    table = rollout_rows(ROLLOUTS, STATS)
+    table = rollout_rows(ROLLOUTS, STATS.logprobs)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [-1.5, -1.0, -1.0], [-1.0, -1.0], [-1.0, -1.5]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["step"].to_pylist() == [5] * 4
@@ -104,7 +111,7 @@ def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
 def _recorded(folder: Path, steps: int) -> Record:
     record = Record(folder)
     for step in range(1, steps + 1):
-        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0})
+        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0}, DIGESTS)
     return record
 
 
@@ -124,8 +131,9 @@ def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
 def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path: Path) -> None:
     manifest = tmp_path / "rollouts" / "manifest.json"
     _recorded(tmp_path / "state", 3).write_rollouts(2, manifest)
-    assert sorted(read_json(manifest)["files"]) == ["step_00001.parquet", "step_00002.parquet"]
-    assert len(list(manifest.parent.iterdir())) == 3
+    assert sorted(read_json(manifest)["files"]) == [FILE, "step_00001.parquet", "step_00002.parquet"]
+    assert len(list(manifest.parent.iterdir())) == 4
+    assert read_digests(manifest.with_name(FILE)) == {1: DIGESTS, 2: DIGESTS}
 
 
 def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attempt() -> None:
@@ -205,7 +213,7 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     assert batch.trajectories.tolist() == [0, 2, 3]
     assert batch.positive.tolist() == [True, False, False]
     assert batch.sequences.trained == [1, 2, 2]
-    table = rollout_rows(rollouts, stats)
+    table = rollout_rows(rollouts, stats.logprobs)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
     assert table["completion_ids"].to_pylist()[1] == [10, 11, 12]
     assert table["reward"].to_pylist() == [1.0, 9.0, 0.0, 0.5, 9.0, 9.0]
@@ -227,7 +235,7 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     assert batch.positive.tolist() == [True, True, False, False, False]
     assert rollouts.logprobs[:3] == [-1.0, -2.0, -1.0]
     logprobs = torch.arange(9.0)
-    table = rollout_rows(rollouts, replace(STATS, logprobs=logprobs))
+    table = rollout_rows(rollouts, logprobs)
     assert table["trainer_logprobs"].to_pylist()[:2] == [[0.0, 1.0], [2.0, 3.0, 4.0]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["token_advantages"].to_pylist() == [[], [], [], [0.5, -0.5]]

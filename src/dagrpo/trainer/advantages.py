@@ -36,7 +36,8 @@ def step_advantages(
         penalty=None if penalty is None else penalty[chosen],
         policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
     )
-    advantages[chosen] = advantages_of(batch, config).float()
+    # Plus zero: -0.0 becomes 0.0. The table of rollouts has one value for equal ones, and a gradient shows the difference.
+    advantages[chosen] = advantages_of(batch, config).float() + 0.0
     return advantages
 
 

@@ -6,6 +6,7 @@ Every rank runs it. Rank 0 also samples, grades and records; the other ranks get
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +39,7 @@ from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
@@ -106,6 +108,7 @@ class Trainer:
         recorded = self._record.require_whole
         finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded)
         if world.is_rank_zero:
+            run.describe()
             self._watch.recorded(finished)
             for step in range(1, finished + 1):
                 self._report(step, self._watch.counted(self._record.reported(step)))
@@ -126,15 +129,20 @@ class Trainer:
     def _take_steps(self, first: int) -> None:
         """The steps from `first` on, numbered from 0."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
-        update = self._policy_update(first)
+        update, saved = self._policy_update(first), first
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
-        with self._rank_zero(weights, first) as rank_zero:
+        stop = Stop(run.runtime.grace_seconds, self._world)
+        with self._rank_zero(weights, first) as rank_zero, stop.listening():
             for step in range(first, steps):
                 clock = Clock()
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
                 clock.lap("seconds_gates")
-                rollouts = rank_zero.buffer.next(step) if rank_zero else None
+                rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
                 clock.lap("seconds_rollout")
+                if stop.told():
+                    if step > saved:
+                        self._save(step, update)
+                    break
                 batch = self._broadcast(rollouts)
                 before = update.before(batch)
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
@@ -147,8 +155,14 @@ class Trainer:
                 if rank_zero and rollouts:
                     self._keep(rollouts, stats, figures, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
-                    notes = {COEFFICIENTS: update.objective.coefficients}
-                    state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world, notes)
+                    self._save(step + 1, update)
+                    saved = step + 1
+
+    def _save(self, finished: int, update: PolicyUpdate) -> None:
+        """Write the state after so many finished steps."""
+        run, notes = self._run, {COEFFICIENTS: update.objective.coefficients}
+        keep = max(run.runtime.training.keep_states, state.KEPT_WHILE_RUNNING)
+        state.save(run.state, finished, self._policy.model, self._optimizer, self._world, notes, keep)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
         """What the update reads of rank 0's rollouts, in every rank."""
@@ -180,8 +194,8 @@ class Trainer:
     ) -> None:
         """Record and report a finished step, with the figures of its gates."""
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
-        rows, timings = rollout_rows(rollouts, stats), turn_timings(rollouts) | self._watch.figures
-        self._record.add(step, rows, metrics, clock.laps | timings)
+        rows, timings = rollout_rows(rollouts, stats.logprobs), turn_timings(rollouts) | self._watch.figures
+        self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
         clock.lap("seconds_record")
         self._report(step, self._watch.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:

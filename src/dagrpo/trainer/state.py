@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,28 @@ def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> 
     return whole
 
 
+def nearest(root: Path, at_most: int) -> SavedState | None:
+    """The newest whole state after at most so many steps, for whoever only reads: none is set aside."""
+    for saved in reversed(_saved(root, at_most)):
+        with suppress(Damaged):
+            _require_whole(saved)
+            return saved
+    return None
+
+
+def named(folder: Path) -> SavedState:
+    """The state of a folder that somebody names, such as .state/ab12/step_00040. UserError: it is none, or damaged."""
+    match = _NAME.fullmatch(folder.name)
+    if match is None:
+        raise UserError(f"{folder} is no saved state: name a folder such as .state/<run>/step_00040.")
+    saved = SavedState(folder=folder, step=int(match[1]))
+    try:
+        _require_whole(saved)
+    except Damaged as damage:
+        raise UserError(f"{folder} is no whole state, as {damage.what}: name another one.") from None
+    return saved
+
+
 def _require_whole(saved: SavedState) -> None:
     path = saved.folder / _DESCRIPTION
     match read_sealed(path):
@@ -146,9 +168,15 @@ def resume(
 
 
 def save(
-    root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.AdamW, world: World, notes: Any = None
+    root: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.AdamW,
+    world: World,
+    notes: Any = None,
+    keep: int = KEPT_WHILE_RUNNING,
 ) -> None:
-    """Write the state after `step` finished steps; of those up to it, the newest two stay. Every rank writes its part.
+    """Write the state after `step` finished steps; of those up to it, the newest `keep` stay. Every rank writes its part.
 
     `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it.
     """
@@ -158,7 +186,7 @@ def save(
             entries = {name: asdict(entry) for name, entry in files.items()}
             write_sealed(folder / _DESCRIPTION, {"step": step, "notes": notes, "files": entries})
     if world.is_rank_zero:
-        prune(root, step, KEPT_WHILE_RUNNING)
+        prune(root, step, keep)
 
 
 def prune(root: Path, step: int, keep: int) -> None:

@@ -14,6 +14,8 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.objective import Objective
@@ -33,6 +35,7 @@ class UpdateStats:
     metrics: Mapping[str, float]  # of the loss and what is beside it, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
+    digests: StepDigests  # of gradients and weights
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
 
 
@@ -91,6 +94,10 @@ class PolicyUpdate:
         """
         if self._training.mini_batches == 1 and not self.objective.looks_ahead:
             return None
+        return self.computed_before(batch)
+
+    def computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
+        """The same, whether anything asks for it or not."""
         with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size), torch.no_grad():
             return self._computed_before(batch)
 
@@ -110,6 +117,7 @@ class PolicyUpdate:
             seen.fill(before)
         sums, learning_rate = Sums(self._world.device), 0.0
         grad_norms: list[float | None] = []
+        gradients: list[TensorDigests] = []
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batch(step, number, batch, before)
             learning_rate = warmed_up(
@@ -117,6 +125,7 @@ class PolicyUpdate:
             )
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
+                gradients.append(gradient_digests(self._policy.model, self._world))
                 grad_norms.append(self._apply(losses, learning_rate))
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total = sums.over_ranks(self._world)
@@ -133,7 +142,15 @@ class PolicyUpdate:
             metrics={name: value / tokens for name, value in total.items()} | coefficients,
             grad_norm=sum(norm or 0.0 for norm in grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
+            digests=self._digests(gradients),
             skipped=grad_norms.count(None),
+        )
+
+    def _digests(self, gradients: Sequence[TensorDigests]) -> StepDigests:
+        return StepDigests(
+            computed=computed_by(self._world, self._micro_batch_size),
+            gradients=tuple(gradients),
+            weights=weight_digests(self._policy.model, self._world),
         )
 
     def _apply(self, losses: Tensor, learning_rate: float) -> float | None:
