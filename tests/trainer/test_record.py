@@ -139,8 +139,8 @@ def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path:
 def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attempt() -> None:
     plain, rollouts = step_metrics(ROLLOUTS, STATS), replace(ROLLOUTS, greedy_rewards=torch.tensor([0.5, math.nan]))
     assert step_metrics(rollouts, STATS) == plain | {"reward_greedy_mean": 0.5}
-    assert rollout_rows(rollouts, STATS)["greedy_reward"].to_pylist() == [0.5, 0.5, None, None]
-    assert rollout_rows(ROLLOUTS, STATS)["greedy_reward"].to_pylist() == [None] * 4
+    assert rollout_rows(rollouts, STATS.logprobs)["greedy_reward"].to_pylist() == [0.5, 0.5, None, None]
+    assert rollout_rows(ROLLOUTS, STATS.logprobs)["greedy_reward"].to_pylist() == [None] * 4
 
 
 @pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts"])

@@ -1,5 +1,6 @@
 """A policy that is updated from rollouts that are there already: the trainer's own update, without an engine."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -46,7 +47,7 @@ class UpdatedPolicy:
         if run.algorithm.kl.coefficient > 0:
             self._reference = load_policy(run.initial, world).requires_grad_(False)
         self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self._coefficients: dict[str, float] | None = None
+        self._coefficients: Mapping[str, Sequence[float]] | None = None
 
     def load(self, saved: state.SavedState) -> None:
         """Go on from a saved state."""

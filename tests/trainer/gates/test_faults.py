@@ -168,7 +168,7 @@ def _put_the_rows_of(run: TrainingRun, step: int, in_place_of: int) -> None:
     """As a run records them that has lost its place."""
     record = Record(run.state)
     rows: pa.Table = read_parquet(record.rollouts(step))
-    record.add(in_place_of, rows, record.metrics(in_place_of), {})
+    record.add(in_place_of, rows, record.metrics(in_place_of), {}, record.digests(in_place_of))
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
