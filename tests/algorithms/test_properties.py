@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dagrpo.algorithms.aggregation import Aggregation, Lengths
+from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.plugged import Choice
@@ -58,15 +60,15 @@ def _config(name: str) -> Choice:
     return config
 
 
-def _objective(name: str, aggregation: str) -> Objective:
-    """With a divergence and a term beside the loss, and a correction where the loss takes one."""
+def _objective(name: str, aggregation: str, correction: str = "token_truncated") -> Objective:
+    """With a divergence and every term beside the loss, and a correction where the loss takes one."""
     loss = _config(name)
-    correction = "none" if LOSSES.get(name).anchored_on_rollout(loss) else "token_truncated"
+    correction = "none" if LOSSES.get(name).anchored_on_rollout(loss) else correction
     algorithm: dict[str, Any] = {
         "loss": loss,
         "aggregation": aggregation,
         "correction": {"name": correction},
-        "terms": {"positive_nll": {"coefficient": 0.2}},
+        "terms": {term: {"coefficient": 0.2} for term in TERMS.own_names() if not TERMS.get(term).needs_teacher},
         "kl": {"coefficient": 0.1, "corrected": True},
     }
     return Objective(Algorithm.model_validate(algorithm), 9, None)
@@ -171,6 +173,16 @@ def test_micro_batches_and_ranks_add_up_to_the_mini_batch(
 ) -> None:
     objective = _objective(name, aggregation)
     batch = _selected(_mini_batch(seed), name)
+    each = [slice(row, row + 1) for row in range(len(TOKENS))]
+    spans = [span for rank in range(ranks) for span in micro_batches(each, size, rank, ranks)]
+    _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, spans))
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS.own_names())
+@given(seed=seeds, size=st.integers(1, 4), ranks=st.integers(1, 4))
+@settings(max_examples=10, deadline=None)
+def test_micro_batches_and_ranks_change_no_correction(correction: str, seed: int, size: int, ranks: int) -> None:
+    objective, batch = _objective("ppo_clip", "token-mean", correction), _mini_batch(seed)
     each = [slice(row, row + 1) for row in range(len(TOKENS))]
     spans = [span for rank in range(ranks) for span in micro_batches(each, size, rank, ranks)]
     _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, spans))

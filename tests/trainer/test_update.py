@@ -191,6 +191,28 @@ def test_micro_batches_change_memory_but_not_the_result() -> None:
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("loss", "selected"),
+    [
+        (
+            {"name": "top_entropy", "share": 0.8},
+            8 + 6,
+        ),  # down to the quantile 0.2: the numbers 2 to 9 of 0 to 9, 2 to 7 of 0 to 7
+        ({"name": "kl_cov", "share": 0.3}, 3 + 2),
+        ({"name": "clip_cov", "share": 0.3, "covariance_low": -1000.0, "covariance_high": 1000.0}, 3 + 2),
+    ],
+    ids=["top_entropy", "kl_cov", "clip_cov"],
+)
+def test_a_loss_selects_from_whole_mini_batches_however_they_are_cut(loss: dict[str, Any], selected: int) -> None:
+    """Of 10 tokens and of 8, as the two mini-batches have them; of each of 8 micro-batches it would be one at least."""
+    whole_policy, cut_policy = _policy(), _policy()
+    whole = _update(whole_policy, 256, {"loss": loss}, {"mini_batches": 2}).run(0, BATCH)
+    cut = _update(cut_policy, 1, {"loss": loss}, {"mini_batches": 2}).run(0, BATCH)
+    assert whole.metrics["selected_fraction"] * 18 == pytest.approx(selected)
+    assert cut.metrics["selected_fraction"] * 18 == pytest.approx(selected)
+    assert cut.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
+
+
 def test_logprobs_are_those_of_the_policy_that_sampled_also_with_several_mini_batches() -> None:
     _, one = _updated(mini_batches=1)
     _, two = _updated(mini_batches=2)
