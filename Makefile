@@ -17,20 +17,22 @@ help: ## what can be made
 run: setup ## train and score the experiment of params.yaml (as shipped: six minutes on two cores)
 	snakemake --cores all target
 
-# Some tests ask megatron-core itself, which has an environment of its own: pytest alone skips them.
+# Some tests ask megatron-core, TRL or verl itself, in environments of their own: pytest alone skips them. `make test` asks
+# TRL and verl where `make oracle` has made their environment.
 test oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
+test oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
 
 # Two files of tests at a time; threads that spin while they wait would take the other one's core.
 test: export OMP_WAIT_POLICY := PASSIVE
 test: setup lint .venv-megatron/.installed ## lint, types and all tests: under fifteen minutes on two cores
 	pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-oracle: setup .venv-megatron/.installed ## the tests that compare checkpoints with megatron-core, alone
-	pytest packages/dagrpo_megatron
+oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## the tests that ask megatron-core, TRL and verl, alone
+	pytest packages/dagrpo_megatron tests/oracles
 
-.venv-megatron/.installed: requirements/megatron-test.lock | setup
-	test -x .venv-megatron/bin/python || python3 -m venv .venv-megatron
-	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-megatron/bin/python --no-deps $(TORCH) -r $<
+.venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
+	test -x .venv-$*/bin/python || python3 -m venv .venv-$*
+	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-$*/bin/python --no-deps $(TORCH) -r $<
 	touch $@
 
 verifiers: setup ## the tests that run the package verifiers, alone: a package index is needed

@@ -70,6 +70,9 @@ class ScriptedEngine:
     def load(self, weights: Any, version: str) -> None:
         """There are none."""
 
+    def digests(self) -> list[dict[str, str]]:
+        return []
+
 
 def _example() -> Example:
     return Example(

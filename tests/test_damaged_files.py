@@ -36,6 +36,7 @@ from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.search.index import Index
 from dagrpo.stages import all_stages
 from dagrpo.tracking import store, ui
+from dagrpo.trainer.digest_table import Computed, StepDigests
 from dagrpo.trainer.record import Record
 from dagrpo.visible import visible
 from dagrpo.workflow import agreement, dvc_file, dvc_links, dvc_lock, finish, jobs, locks, recording
@@ -123,7 +124,9 @@ def _make_notes(folder: Path) -> None:
 
 
 def _make_state(state: Path) -> None:
-    Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward_mean": 1.0}, {})
+    computed = Computed(processes=1, threads=2, micro_batch_size=256, device="cpu")
+    digests = StepDigests(computed=computed, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
+    Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward_mean": 1.0}, {}, digests)
     write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})
 
 

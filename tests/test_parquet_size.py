@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.repeated import repeated
 
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
 from dagrpo.parquet_size import decodes_to_more
 
 _texts = st.none() | st.text(max_size=20)
@@ -90,3 +92,33 @@ FEQUFJQUFjQUNBQUFBQUFBQUFGQUFBQUFFQUFVQUFnQUJnT0hBQXdBQUFBUUFCQUFBQUFBQUFFRkVBQU
 QlFjbTlpYkdWdEFBUUFCQUFFQUFBQUFBQUFBQT09ABggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lvbiAyNS4wLjEZLBwAABwAAAAuAgAAUEFSMQ
 ==
 """
+
+
+def _with_page_of(content: bytes, start: int, claimed: int) -> bytes:
+    """Have the header of the page that starts there claim so many bytes before compression, in as many bytes of header.
+
+    Thrift's compact form: a byte for the first field and its value, a byte for the second, then its value, as zigzag and in
+    groups of 7 bits.
+    """
+    assert content[start : start + 4 : 2] == b"\x15\x15"
+    end = start + 3
+    while content[end] & 0x80:
+        end += 1
+    groups = [2 * claimed >> 7 * place & 0x7F for place in range(end + 1 - start - 3)]
+    assert 2 * claimed < 1 << 7 * len(groups)
+    header = bytes(group | 0x80 for group in groups[:-1]) + bytes(groups[-1:])
+    return content[: start + 3] + header + content[end + 1 :]
+
+
+@pytest.mark.parametrize("claimed", [100, 10_000_000])
+@pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "lz4", "brotli"])
+def test_a_page_that_holds_more_than_its_header_says_is_refused(codec: str, claimed: int, tmp_path: Path) -> None:
+    table = pa.table({"a": ["x" * 1000] * 20_000})  # 20 MB in one page
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, compression=codec, use_dictionary=False, data_page_size=1 << 30, write_statistics=False)
+    start = pq.read_metadata(path).row_group(0).column(0).data_page_offset
+    path.write_bytes(_with_page_of(path.read_bytes(), start, claimed))
+    with pytest.raises(UserError, match="is not a readable parquet file"):
+        read_parquet(path)
+    with pytest.raises((pa.ArrowException, OSError)):
+        decodes_to_more(path, 1 << 30, ["a"])

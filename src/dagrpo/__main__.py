@@ -10,7 +10,9 @@ from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
+from dagrpo.half_steps import command as half_steps_command
 from dagrpo.redaction import hide_secrets_in_tracebacks
+from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
@@ -29,7 +31,9 @@ def _require_own_code() -> None:
 
 @app.command()
 def use(
-    presets: Annotated[list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo gspo h200; or a file")],
+    presets: Annotated[
+        list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file")
+    ],
     force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
 ) -> None:
     """Write params.yaml from presets, each laid over the one before, and show what changes."""
@@ -108,6 +112,8 @@ def search(
 
 checkpoint_commands.register(app)
 show_command.register(app)
+replay_command.register(app)
+half_steps_command.register(app)
 
 
 def main() -> None:

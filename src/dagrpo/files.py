@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
 from dagrpo.full_disk import NotEnoughRoom, full_disk_naming
+from dagrpo.visible import visible
 
 MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
@@ -186,13 +187,13 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
         os.close(descriptor)
 
 
-def open_to_append(path: Path) -> IO[bytes]:
-    """A regular file, to read and to append to; made where there is none. Never waits.
+def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:
+    """A regular file, to read and to append to; made where there is none, with this mode. Never waits.
 
     OSError where the name is something else's, also a link: what it leads to is somebody's own.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = os.open(path, flags, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.ENODEV, "it is not a regular file", str(path))
@@ -202,6 +203,13 @@ def open_to_append(path: Path) -> IO[bytes]:
 def files_of(folder: Path, pattern: str) -> list[Path]:
     """What a folder of ours has by such names, sorted. Nothing where a link has its name: what it leads to is somebody's own."""
     return [] if folder.is_symlink() else sorted(folder.glob(pattern))
+
+
+def refuse_links(*folders: Path) -> None:
+    """OSError where a link has the name of a folder of ours: nothing is written or removed where it leads."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link to what may be somebody else's", str(folder))
 
 
 def remove(path: Path) -> None:
@@ -295,7 +303,7 @@ def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is not a readable parquet file ({first_line}): {remedy}.") from None
+        raise UserError(f"{path} is not a readable parquet file ({visible(first_line)}): {remedy}.") from None
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

@@ -17,10 +17,12 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_pr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.distributed import RENDEZVOUS
+from dagrpo.execution.ancestors import grace_seconds
+from dagrpo.held_folder import held_folder
 from dagrpo.loopback import LOOPBACK
-from dagrpo.rollout.engine.held_folder import held_folder
 
 SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_BEYOND_GRACE = 10.0  # for processes that were told to stop, before they are killed
 
 
 def launch(count: int, script: str, arguments: list[str]) -> None:
@@ -54,7 +56,7 @@ def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dic
     while (ended := processes.wait(timeout=0)) is None and not stopped_by:
         time.sleep(SECONDS_BETWEEN_LOOKS)
     if ended is None:
-        processes.close(stopped_by[0])
+        processes.close(stopped_by[0], timeout=int(grace_seconds() + SECONDS_BEYOND_GRACE))
         raise SystemExit(128 + stopped_by[0])
     return ended.failures
 

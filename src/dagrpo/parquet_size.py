@@ -1,7 +1,8 @@
 """How much a parquet file holds once it is decoded: a text that its dictionary has once may stand in every row.
 
-Found out without decoding it: each text is read once, and its length counted for every row. Not bounded here: a page whose
-size is another than the file's own footer says.
+Found out without decoding it: each text is read once, and its length counted for every row. Arrow refuses a
+page that holds more than its own header says. Not bounded here: pages whose headers say more than the file's footer, which
+Arrow decodes one after the other, up to 2 GiB each.
 """
 
 from collections.abc import Sequence

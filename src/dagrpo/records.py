@@ -30,7 +30,8 @@ StopReason = Literal[
     "program_failed",  # the agent's program died, or never ended its attempt
     "excluded",  # something broke that the policy has no part in
 ]
-BROKEN: tuple[StopReason, ...] = ("excluded", "program_failed")  # ends of an attempt that went wrong
+EXCLUDED: StopReason = "excluded"
+BROKEN: tuple[StopReason, ...] = (EXCLUDED, "program_failed")  # ends of an attempt that went wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ class Damaged(UserError):
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path} {fault}: run the same command again, which goes on from what is whole.")
+        self.path, self.fault = path, fault
         self.what = f"{path} {fault}"
 
 

@@ -1,11 +1,12 @@
 """Small batches, for formulas that are computed by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from dagrpo.algorithms.reward_batch import RewardBatch
+from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.algorithms.tokens import TokenBatch
 
 
@@ -19,6 +20,23 @@ def grouped(rewards: Sequence[float], *sizes: int, lengths: Sequence[int] | None
         groups=len(counts),
         trajectory=torch.arange(len(rewards)).repeat_interleave(torch.tensor(lengths or [1] * len(rewards))),
         **changes,
+    )
+
+
+def everything(rewards: Sequence[float], *sizes: int, lengths: Sequence[int] | None = None) -> RewardBatch:
+    """As `grouped`, with all that an estimator may need: tokens of a policy, and components and greedy rewards of its own.
+
+    Half of a reward is one component and half another; the greedy reward is the first of each group.
+    """
+    batch = grouped(rewards, *sizes, lengths=lengths)
+    first = torch.tensor([batch.group.tolist().index(group) for group in range(batch.groups)])
+    probabilities = 0.2 + 0.5 / (1 + batch.position.double() + batch.rewards[batch.trajectory].abs())
+    return replace(
+        batch,
+        components={"accuracy": batch.rewards / 2, "format": batch.rewards / 2},
+        weights={"accuracy": 0.5, "format": 0.5},
+        greedy_rewards=batch.rewards[first],
+        policy=PolicyTokens(logprobs=probabilities.log(), collision=probabilities**2 + 0.01),
     )
 
 

@@ -72,3 +72,15 @@ def test_a_folder_in_the_place_of_the_record_is_removed_when_the_job_starts(
     _ending("train").forget()
     _ending("train").tell(Kind.MISTAKE, "memory is full.")
     assert _ending("train").noted() is not None
+
+
+def test_a_failure_is_told_though_a_link_is_where_it_would_be_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state/failures").symlink_to(tmp_path / "theirs")
+    _ending("train").tell(Kind.MISTAKE, "memory is full.")
+    assert "memory is full. (.state/failures/train-" in capsys.readouterr().err
+    assert list((tmp_path / "theirs").iterdir()) == []

@@ -36,6 +36,10 @@ def test_every_part_is_used_by_an_experiment_or_fits_a_model_and_a_task() -> Non
             assert composed(["qwen2_5_0_5b", "gsm8k", name], PRESETS).model.name == "qwen2_5_0_5b_instruct"
 
 
+def test_no_two_presets_have_one_name() -> None:
+    assert sorted(known(PRESETS).values()) == sorted(PRESETS.glob("*/*.yaml"))
+
+
 def test_a_later_preset_wins_and_what_none_says_is_the_default(folder: Path) -> None:
     params = composed(["first"], folder)
     assert (params.sft.steps, params.training.steps, params.model.name) == (3, 7, "small")

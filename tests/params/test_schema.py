@@ -52,7 +52,19 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
         ({"training": {"mini_batches": 5}}, "does not divide prompts_per_step"),
         ({"algorithm": {"loss": {"name": "ppo_clip", "clip_low": 0.3}}}, "use clip_high >= clip_low"),
         ({"algorithm": {"loss": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2}}}, "so delete them for 0.0003 and"),
-        ({"algorithm": {"advantage": "grpo"}}, "write algorithm.advantage: {name: ...} with one of grpo, rloo"),
+        (
+            {"algorithm": {"advantage": "grpo"}},
+            "write algorithm.advantage: {name: ...} with one of batch_std, gdpo, gpg, grpo",
+        ),
+        (
+            {"algorithm": {"advantage": {"name": "gdpo"}}},
+            "accuracy is the only one with a weight: give reward.components",
+        ),
+        ({"algorithm": {"advantage": {"name": "remax"}}, "rollout": {"top_k": 1}}, "set rollout.top_k to -1"),
+        (
+            {"algorithm": {"advantage": {"name": "maxrl"}, "kl": {"coefficient": 0.1, "place": "reward"}}},
+            "set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0",
+        ),
         ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
         ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),
         ({"reward": {"components": ["accuracy"]}}, "write a mapping from names to parameters"),
@@ -200,7 +212,7 @@ def test_another_loss_keeps_nothing_of_the_parameters_before_it(overrides: tuple
 
 def test_the_same_loss_keeps_its_other_parameters() -> None:
     config = {**Params().model_dump(), "algorithm__loss__clip_high": 0.28, "algorithm__loss__name": "ppo_clip"}
-    loss = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28}
+    loss = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
     assert parse(with_overrides(config)).algorithm.loss.model_dump() == loss
 
 

@@ -1,7 +1,7 @@
 """An engine without servers: it completes tokens as a function of the request alone, and remembers how it was asked."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.records import Completion, SamplingRequest
@@ -41,6 +41,9 @@ class ScriptedEngine:
         return answer(request)
 
     def load(self, weights: Tensors, version: str) -> None:
+        raise NotImplementedError("nothing here has weights")
+
+    def digests(self) -> list[Mapping[str, str]]:
         raise NotImplementedError("nothing here has weights")
 
 

@@ -144,6 +144,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         advantages=[-1.5],
         token_advantages=[[]],
         trainer_logprobs=[[-0.5, -0.125]],
+        greedy_rewards=[0.25],
     )
     assert table.schema == TRAINING_ROLLOUTS
     (row,) = table.to_pylist()
@@ -159,6 +160,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         "token_advantages": [],
         "sampling_support": [],
         "discarded": False,
+        "greedy_reward": 0.25,
     }
 
 

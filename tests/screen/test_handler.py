@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.screen.events import END, NOW, error, failed, finished, plan, record, screen, started
 
+from dagrpo import full_disk
 from dagrpo.execution import ending
 from dagrpo.workflow.configuration import Refusal
 from snakemake_logger_plugin_dagrpo import failures, handler, wording
@@ -237,3 +238,7 @@ def test_what_anybody_may_have_written_neither_floods_nor_controls_the_terminal(
     assert "train, seed 0" in said
     assert all(line.isprintable() for line in said.splitlines())
     assert len(said) < 20_000
+
+
+def test_what_counts_as_a_full_disk_is_the_same_on_both_sides_though_neither_imports_the_other() -> None:
+    assert (handler.NO_ROOM, failures.NEARLY_FULL) == (full_disk.NO_ROOM, full_disk.NEARLY_FULL)

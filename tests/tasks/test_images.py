@@ -137,6 +137,49 @@ def test_a_jpeg_that_paints_over_itself_a_thousand_times_is_refused() -> None:
         rgb_file(content[:last] + content[last:-2] * 1000 + content[-2:])
 
 
+def _chunks(name: bytes, number: int) -> bytes:
+    content = b"key\0text"
+    return (struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))) * number
+
+
+PNG_HEAD, PNG_END, GIF_HEAD = 33, 12, 13  # bytes: signature and IHDR, IEND, all that comes before a palette
+A_PNG, A_JPEG = (_file(Image.new("RGB", (4, 4)), kind) for kind in ("PNG", "JPEG"))
+A_GIF = b"GIF89a\4\0\4\0\0\0\0"  # of 4 x 4 pixels, without a palette
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        A_PNG[:PNG_HEAD] + _chunks(b"tEXt", 500_000) + A_PNG[PNG_HEAD:],
+        A_PNG[:-PNG_END] + _chunks(b"tEXt", 500_000) + A_PNG[-PNG_END:],
+        A_PNG[:PNG_HEAD] + _chunks(b"noNe", 500_000) + A_PNG[PNG_HEAD:],
+        A_GIF + b"!\xfe\1a\0" * 1_000_000,
+        A_GIF + b"!\xfe" + b"\1a" * 1_000_000 + b"\0",
+        A_JPEG[:2] + b"\xff\xfe\0\3a" * 1_000_000 + A_JPEG[2:],
+        A_JPEG[:2] + (b"\xff\xe1\xff\xffExif\0\0" + bytes(65_527)) * 1000 + A_JPEG[2:],
+    ],
+    ids=[
+        "PNG texts",
+        "PNG texts at the end",
+        "PNG chunks",
+        "GIF comments",
+        "GIF comment",
+        "JPEG comments",
+        "JPEG notes",
+    ],
+)
+def test_a_file_of_a_million_comments_is_refused_and_not_read_one_by_one(content: bytes) -> None:
+    assert len(content) < 1 << 26
+    with pytest.raises(ValueError, match="a file of far too many parts"):
+        rgb_file(content)
+
+
+def test_a_picture_with_a_large_profile_and_hundreds_of_texts_is_kept() -> None:
+    texts = A_PNG[:PNG_HEAD] + _chunks(b"tEXt", 300) + A_PNG[PNG_HEAD:]
+    profiled = _file(Image.new("RGB", (4, 4)), "JPEG", icc_profile=bytes(255 * 65_519))
+    assert [rgb_file(texts), rgb_file(profiled)] == [texts, profiled]
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
 def test_half_a_picture_is_refused(kind: str) -> None:
     content = _file(Image.linear_gradient("L").convert("RGB"), kind)

@@ -184,3 +184,27 @@ def test_a_row_of_thousands_of_pictures_is_refused_before_any_is_unpacked() -> N
     row = Row(file="f.jsonl", number=1, fields={"images": [{"bytes": b"no picture"}] * 5000})
     with pytest.raises(UserError, match=r"`images` holds 5,000 pictures, which is more than 100: correct the file"):
         row.images("images")
+
+
+def test_a_picture_that_a_link_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    Image.new("RGB", (2, 2)).save(tmp_path / "private.png")
+    (data / "link.png").symlink_to(tmp_path / "private.png")
+    (data / "pictures").symlink_to(tmp_path)
+    (data / "around.png").symlink_to("around.png")
+    for name in ("link.png", "pictures/private.png"):
+        with pytest.raises(
+            UserError, match=f"names '{name}', which a symbolic link leads out of the file's own folder: corr"
+        ):
+            _row(name, data).images("it")
+    with pytest.raises(UserError, match=r"names 'around\.png', which cannot be read beside the file"):
+        _row("around.png", data).images("it")
+
+
+def test_a_link_within_the_folder_is_a_picture_also_where_the_folder_itself_is_one(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    Image.new("RGB", (2, 2)).save(tmp_path / "data" / "one.png")
+    (tmp_path / "data" / "same.png").symlink_to("one.png")
+    (tmp_path / "linked").symlink_to("data")
+    assert _row("same.png", tmp_path / "linked").images("it") == ((tmp_path / "data" / "one.png").read_bytes(),)

@@ -35,6 +35,7 @@ from dagrpo.tracking.journal import (
     set_aside_damaged,
 )
 from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.store import CREDENTIALS
 from dagrpo.workflow.finish import settle_tracking
 
 START = {"record": stage_record(), "uri": "sqlite:///mlflow.db", "artifacts": None, "tags": {}}
@@ -328,3 +329,40 @@ def test_a_log_that_is_no_file_of_ours_is_neither_waited_for_nor_written_to(tmp_
     with pytest.raises(OSError, match=LOG):
         start_following(journal)
     assert theirs.read_text() == "precious"
+
+
+def test_what_was_recorded_for_another_server_waits_for_it_and_says_so(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://alice:s3cret@127.0.0.1:9")  # where nobody answers
+    record("train")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bob:0ther@mlflow.lab")
+    assert not settle(fresh)
+    told = last_trouble(fresh)
+    assert told.startswith("the server at http://127.0.0.1:9 does not answer (")
+    assert ": set MLFLOW_TRACKING_URI to it again once it answers, for what was recorded for it is delivered" in told
+    assert "correct MLFLOW_TRACKING_URI" not in told
+    assert not any(secret in told for secret in ("s3cret", "0ther"))
+    assert len(journals(fresh)) == 1
+
+
+@pytest.mark.parametrize("name", CREDENTIALS)
+def test_another_server_is_not_shown_the_credentials_of_todays(
+    name: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    with answering(lambda handler: shown.append(str(handler.headers))) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{address}")
+        record("train")
+        asked = len(shown)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.lab")
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "bob")
+        monkeypatch.setenv(name, "0f-mlflow.lab")
+        assert not settle(fresh)
+    assert shown[asked:] == []
+    told = last_trouble(fresh)
+    assert told.startswith(
+        f"the server at http://{address} is not asked with {name}, which is for another: set MLFLOW_"
+    )
+    assert "0f-mlflow.lab" not in told
+    assert len(journals(fresh)) == 1

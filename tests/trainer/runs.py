@@ -1,16 +1,20 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
-`python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes.
+`python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
+waits in its second step until it is told to stop.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import torch
@@ -20,6 +24,7 @@ from dagrpo.checkpoints.modules import empty_model
 from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World, process_group, single_process
+from dagrpo.errors import Terminated
 from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
@@ -31,6 +36,7 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Engine, Runtime
 from dagrpo.params.training import Training
 from dagrpo.records import Completion, Example, SamplingRequest
+from dagrpo.rollout.engine.digests import digest_on_cpu
 from dagrpo.tasks.schema import to_table
 from dagrpo.trainer.loop import EngineOpener, train
 from dagrpo.trainer.run import TrainingRun
@@ -51,7 +57,7 @@ _STOP = character_tokenizer(128).eos_token_id
 class ScriptedEngine:
     """Completions of one to six tokens that a request's seed decides; their logprobs are those of the loaded weights.
 
-    Notes what it was asked, in order: "load step_0", "generate", ...
+    Notes what it was asked, in order: "load step_0", "generate", ...; not the probes, which begin with a greedy request.
     """
 
     def __init__(self, model: Path, asked: list[str]) -> None:
@@ -77,15 +83,19 @@ class ScriptedEngine:
         first_wave: bool = True,
     ) -> list[Completion]:
         assert lockstep
-        self.asked.append("generate")
+        if requests[0].temperature > 0:
+            self.asked.append("generate")
         return [self._completion(request) for request in requests]
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         raise AssertionError("these runs are in lockstep")
 
+    def digests(self) -> list[Mapping[str, str]]:
+        return [{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]
+
     def _completion(self, request: SamplingRequest) -> Completion:
         script = np.random.default_rng(request.seed)
-        length = int(script.integers(1, MAX_NEW_TOKENS + 1))
+        length = min(int(script.integers(1, MAX_NEW_TOKENS + 1)), request.max_new_tokens)
         tokens = [int(token) for token in script.integers(4, 200, length)]
         if length < MAX_NEW_TOKENS:
             tokens[-1] = _STOP
@@ -97,7 +107,7 @@ class ScriptedEngine:
             left = torch.full_like(logits[0], float("-inf"))
             left[list(ids)] = 0
             logits[first + place] += left
-        table = torch.log_softmax(logits / request.temperature, dim=-1)
+        table = torch.log_softmax(logits / (request.temperature or 1.0), dim=-1)
         return Completion(
             token_ids=tuple(tokens),
             logprobs=tuple(float(table[first + i, token]) for i, token in enumerate(tokens)),
@@ -118,6 +128,25 @@ class DeafEngine(ScriptedEngine):
     def fill(self, weights: Tensors) -> None:
         if self.asked == ["load step_0"]:
             super().fill(weights)
+
+
+class WaitingEngine(ScriptedEngine):
+    """One that never ends its second step; the file `sampling` says that it is there."""
+
+    waiting: Path
+
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
+        if self.version == "step_1":
+            self.waiting.touch()
+            time.sleep(600)
+        return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
 
 
 def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> EngineOpener:
@@ -248,11 +277,18 @@ def bytes_of(run: TrainingRun) -> dict[str, bytes]:
     }
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """As a stage ends."""
+    raise Terminated(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
+    WaitingEngine.waiting = Path(sys.argv[3]) / "sampling"
     with process_group() as joint:
         made = training_run(
             (Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]) / "state", Path(sys.argv[3]), int(sys.argv[4])
         )
-        orders, _ = execute(made, world=joint)
+        orders, _ = execute(made, WaitingEngine if sys.argv[5:] else ScriptedEngine, world=joint)
         if joint.is_rank_zero:
             (Path(sys.argv[3]) / "asked.json").write_text(json.dumps(orders))

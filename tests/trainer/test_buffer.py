@@ -1,5 +1,6 @@
 """A step's rollouts: which problems, which seeds, and what the update reads of them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from dagrpo.rollout.agents import Agent
 from dagrpo.rollout.prompts import Prompts, prompt_indices, training_problems
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
-from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.drawing import Drawing
@@ -38,6 +39,9 @@ class _Notebook(runs.ScriptedEngine):
 
 
 LOST = 7
+# Their seeds make the greedy completions of the step numbered 2 so long: 5, 3, 3 and 2 tokens. Each after the first costs 1/5.
+GREEDY_REWARDS = [-0.8, -0.4, -0.4, -0.2]
+_Sampled = tuple[StepRollouts, list[SamplingRequest], list[int]]
 
 
 def _flaky(agent: Agent) -> Agent:
@@ -102,7 +106,7 @@ def test_too_many_excluded_trajectories_stop_the_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, list[SamplingRequest], list[int]]:
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     """(rollouts of the step numbered 2, what the engine was asked for, the rows that the step is to draw)"""
     folder: Path = tmp_path_factory.mktemp("inputs")
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
@@ -126,8 +130,68 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepRollouts, lis
     return rollouts, engine.requests, prompt_indices(run.seed, 2, 4, 10)
 
 
+def _greedy_step(
+    folder: Path, *, permuted: bool, max_excluded: float = 0.05, lost: int = -1
+) -> tuple[StepRollouts, list[SamplingRequest]]:
+    """The step numbered 2 with greedy completions; those at the row `lost` run into a broken server."""
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
+    tokenizer = load_tokenizer(run.initial)
+    problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
+    engine = _Notebook(run.initial, [])
+    engine.load(open_tensors(run.initial), "step_2")
+    with Grader(1.0) as grader, single_turns(tokenizer) as agent:
+        make_attempt = agent.make_attempt
+
+        async def attempt(problem: Problem, sample_index: int, session: Session) -> Trajectory:
+            trajectory = await make_attempt(problem, sample_index, session)
+            broken = sample_index == GREEDY and problem.index == lost
+            return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
+
+        agent.make_attempt = attempt
+        buffer = Buffer(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            problems=problems,
+            drawing=Drawing(problems, run.training, run.seed, finished=2),
+            rollout=Rollout.model_validate(
+                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
+            ),
+            reward=run.reward,
+            training=run.training,
+            seed=run.seed,
+            greedy=True,
+        )
+        return buffer.next(2), engine.requests
+
+
+def test_greedy_completions_are_graded_and_change_nothing_else(tmp_path: Path, sampled: _Sampled) -> None:
+    rollouts, requests = _greedy_step(tmp_path, permuted=False)
+    assert [request.temperature for request in requests] == [0.0, 1.0, 1.0, 1.0, 1.0] * 4
+    assert [request for request in requests if request.temperature] == sampled[1]
+    assert rollouts.graded == sampled[0].graded
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == pytest.approx(GREEDY_REWARDS)
+
+
+def test_a_greedy_completion_that_is_left_out_is_no_baseline(tmp_path: Path, sampled: _Sampled) -> None:
+    lost = sampled[2][0]
+    rollouts, _ = _greedy_step(tmp_path, permuted=False, max_excluded=0.25, lost=lost)
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == pytest.approx([math.nan, *GREEDY_REWARDS[1:]], nan_ok=True)
+    with pytest.raises(UserError, match=r"step 3: 1 of 4 trajectories were excluded"):
+        _greedy_step(tmp_path / "again", permuted=False, max_excluded=0.2, lost=lost)
+
+
+def test_a_control_gives_each_problem_the_greedy_reward_of_another(tmp_path: Path) -> None:
+    rollouts, _ = _greedy_step(tmp_path, permuted=True)
+    assert rollouts.greedy_rewards is not None
+    assert sorted(rollouts.greedy_rewards.tolist()) == pytest.approx(sorted(GREEDY_REWARDS))
+    assert rollouts.greedy_rewards.tolist() != pytest.approx(GREEDY_REWARDS)
+
+
 def test_each_problem_of_the_step_is_attempted_side_by_side(
-    sampled: tuple[StepRollouts, list[SamplingRequest], list[int]],
+    sampled: _Sampled,
 ) -> None:
     rollouts, _, drawn = sampled
     assert [each.trajectory.problem.index for each in rollouts.graded] == [index for index in drawn for _ in range(4)]
@@ -135,7 +199,7 @@ def test_each_problem_of_the_step_is_attempted_side_by_side(
 
 
 def test_a_seed_names_run_step_position_and_sample(
-    sampled: tuple[StepRollouts, list[SamplingRequest], list[int]],
+    sampled: _Sampled,
 ) -> None:
     _, requests, _ = sampled
     expected = [sampling_seed(7, "rollout", 2, position, sample) for position in range(4) for sample in range(4)]
@@ -143,7 +207,7 @@ def test_a_seed_names_run_step_position_and_sample(
 
 
 def test_the_update_reads_the_engines_tokens_and_logprobs_as_they_are(
-    sampled: tuple[StepRollouts, list[SamplingRequest], list[int]],
+    sampled: _Sampled,
 ) -> None:
     rollouts, _, _ = sampled
     batch = rollouts.batch()

@@ -12,6 +12,7 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
+from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.rollout.prompts import training_problems
 from dagrpo.rollout.trajectory import Problem
@@ -174,7 +175,7 @@ def test_a_finished_run_writes_its_outputs_again_without_an_engine(whole: Traini
 
 def test_an_engine_that_keeps_its_old_weights_ends_the_run_with_a_sentence(inputs: Inputs, tmp_path: Path) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
-    with pytest.raises(UserError, match=r"step 2: the engine's logprobs are .* nats .* samples from other weights"):
+    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than it was handed"):
         runs.execute(run, runs.DeafEngine)
 
 
@@ -188,6 +189,18 @@ def test_permuted_rewards_are_those_of_the_step_in_another_order(
     )
     assert sorted(own) == sorted(shuffled)
     assert own != shuffled
+
+
+def test_greedy_completions_are_a_baseline_and_no_rollouts(inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1)
+    remax = Algorithm.model_validate({"advantage": {"name": "remax"}})
+    _, reported = runs.execute(replace(run, algorithm=remax))
+    own, plain = (read_parquet(each.rollouts.with_name("step_00001.parquet")).to_pylist() for each in (run, whole))
+    assert [row["completion_ids"] for row in own] == [row["completion_ids"] for row in plain]
+    assert [row["advantage"] for row in own] == pytest.approx([row["reward"] - row["greedy_reward"] for row in own])
+    mean = sum(row["greedy_reward"] for row in own) / len(own)
+    assert reported[0][1]["reward_greedy_mean"] == pytest.approx(mean)
+    assert {row["sample_index"] for row in own} == {0, 1, 2, 3}
 
 
 def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_interruption_too(

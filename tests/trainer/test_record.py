@@ -1,5 +1,6 @@
 """The figures of a step, computed by hand, and the files that they are kept in."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ import pytest
 import torch
 from tests.trainer import runs
 
+from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, read_parquet
 from dagrpo.records import Score, Verdict
 from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
+from dagrpo.trainer import state
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.record import Record, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
@@ -54,6 +59,11 @@ ROLLOUTS = StepRollouts(
     components={},
     advantages=torch.tensor([1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]),
 )
+DIGESTS = StepDigests(
+    computed=Computed(processes=1, threads=2, micro_batch_size=256, device="cpu"),
+    gradients=({"a": "0" * 64},),
+    weights={"a": "1" * 64, "b": "2" * 64},
+)
 STATS = UpdateStats(
     logprobs=torch.tensor([-1.0, -1.5, -1.0, -1.0, -1.0, -1.0, -1.0, -1.5]),
     entropy=2.0,
@@ -62,11 +72,14 @@ STATS = UpdateStats(
     metrics={"clip_fraction": 0.25},
     grad_norm=3.0,
     learning_rate=0.1,
+    digests=DIGESTS,
 )
 
 
 def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
-    assert step_metrics(ROLLOUTS, STATS) == {
+    metrics = step_metrics(ROLLOUTS, STATS)
+    assert metrics["off_policy_kl"] == 0.125
+    assert {name: value for name, value in metrics.items() if not name.startswith("off_policy_")} == {
         "reward_mean": 0.25,
         "reward_std": pytest.approx(3**0.5 / 4),
         "accuracy": 0.25,
@@ -91,7 +104,7 @@ def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
 
 
 def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
-    table = rollout_rows(ROLLOUTS, STATS)
+    table = rollout_rows(ROLLOUTS, STATS.logprobs)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [-1.5, -1.0, -1.0], [-1.0, -1.0], [-1.0, -1.5]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["step"].to_pylist() == [5] * 4
@@ -100,7 +113,7 @@ def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
 def _recorded(folder: Path, steps: int) -> Record:
     record = Record(folder)
     for step in range(1, steps + 1):
-        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0})
+        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0}, DIGESTS)
     return record
 
 
@@ -120,8 +133,52 @@ def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
 def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path: Path) -> None:
     manifest = tmp_path / "rollouts" / "manifest.json"
     _recorded(tmp_path / "state", 3).write_rollouts(2, manifest)
-    assert sorted(read_json(manifest)["files"]) == ["step_00001.parquet", "step_00002.parquet"]
-    assert len(list(manifest.parent.iterdir())) == 3
+    assert sorted(read_json(manifest)["files"]) == [FILE, "step_00001.parquet", "step_00002.parquet"]
+    assert len(list(manifest.parent.iterdir())) == 4
+    assert read_digests(manifest.with_name(FILE)) == {1: DIGESTS, 2: DIGESTS}
+
+
+def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attempt() -> None:
+    plain, rollouts = step_metrics(ROLLOUTS, STATS), replace(ROLLOUTS, greedy_rewards=torch.tensor([0.5, math.nan]))
+    assert step_metrics(rollouts, STATS) == plain | {"reward_greedy_mean": 0.5}
+    assert rollout_rows(rollouts, STATS.logprobs)["greedy_reward"].to_pylist() == [0.5, 0.5, None, None]
+    assert rollout_rows(ROLLOUTS, STATS.logprobs)["greedy_reward"].to_pylist() == [None] * 4
+
+
+@pytest.mark.parametrize("lacks", ["metrics", "seconds", "rollouts"])
+def test_a_step_that_lacks_a_part_is_damaged_though_its_seal_fits(tmp_path: Path, lacks: str) -> None:
+    record = _recorded(tmp_path, 3)
+    path = tmp_path / "metrics" / "step_00002.json"
+    write_sealed(path, {name: value for name, value in read_sealed(path).items() if name != lacks})
+    with pytest.raises(Damaged, match=r"step_00002\.json does not describe a step: run the same command again"):
+        record.write_metrics(3, tmp_path / "metrics.parquet")
+    record.require_whole(1)
+    with pytest.raises(Damaged) as damage:
+        record.require_whole(3)
+    again = "does not describe a step, and step 2, which belongs to the result, has to be made again"
+    assert damage.value.what == f"{path} {again}"
+
+
+@pytest.mark.parametrize("kind", ["metrics/step_00002.json", "rollouts/step_00002.parquet"])
+def test_a_damaged_early_step_is_made_again_from_the_state_before_it_and_all_is_said_once(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = _recorded(tmp_path, 5)
+    model = torch.nn.Linear(2, 2)
+    for step in (1, 4, 5):
+        state.save(tmp_path, step, model, torch.optim.AdamW(model.parameters()), single_process())
+        (tmp_path / f"step_{step:05d}").rename(
+            tmp_path / f"kept_{step}"
+        )  # all three, though two are kept while it runs
+    for step in (1, 4, 5):
+        (tmp_path / f"kept_{step}").rename(tmp_path / f"step_{step:05d}")
+    (tmp_path / kind).write_bytes(b"damaged")
+    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"The state of step 5 and 1 before it cannot be used, as {tmp_path / kind} ")
+    assert "and step 2, which belongs to the result, has to be made again: they are kept as" in told
+    assert told.endswith("and the like, and the run goes on from step 1.")
+    assert state.latest(tmp_path, 9, record.require_whole) == state.at(tmp_path, 1)
 
 
 def _left_out() -> StepRollouts:
@@ -158,7 +215,7 @@ def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     assert batch.trajectories.tolist() == [0, 2, 3]
     assert batch.positive.tolist() == [True, False, False]
     assert batch.sequences.trained == [1, 2, 2]
-    table = rollout_rows(rollouts, stats)
+    table = rollout_rows(rollouts, stats.logprobs)
     assert table["trainer_logprobs"].to_pylist() == [[-1.0], [], [-1.0, -1.0], [-1.0, -1.5], [], []]
     assert table["completion_ids"].to_pylist()[1] == [10, 11, 12]
     assert table["reward"].to_pylist() == [1.0, 9.0, 0.0, 0.5, 9.0, 9.0]
@@ -176,13 +233,13 @@ def test_discarded_groups_stand_among_the_others_in_the_order_of_drawing() -> No
     thrown_away = tuple(_graded(index, 2, 0.5, correct=True) for index in (8, 9))
     drawn = Drawn(used=(True, False, True), discarded=thrown_away, figures={"rollout/rounds": 2.0})
     rollouts = replace(ROLLOUTS, drawn=drawn)
-    table = rollout_rows(rollouts, STATS)
+    table = rollout_rows(rollouts, STATS.logprobs)
     assert table["problem_index"].to_pylist() == [0, 0, 4, 4, 1, 1]
     assert table["discarded"].to_pylist() == [False, False, True, True, False, False]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0, 0.0, 0.0]
     assert [len(each) for each in table["trainer_logprobs"].to_pylist()] == [1, 3, 0, 0, 2, 2]
     assert table["reward"].to_pylist() == [1.0, 0.0, 0.5, 0.5, 0.0, 0.0]
-    assert without_discarded(table) == rollout_rows(ROLLOUTS, STATS)
+    assert without_discarded(table) == rollout_rows(ROLLOUTS, STATS.logprobs)
     assert step_metrics(rollouts, STATS) == step_metrics(ROLLOUTS, STATS) | {"rollout/rounds": 2.0}
 
 
@@ -202,7 +259,7 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     assert batch.positive.tolist() == [True, True, False, False, False]
     assert rollouts.logprobs[:3] == [-1.0, -2.0, -1.0]
     logprobs = torch.arange(9.0)
-    table = rollout_rows(rollouts, replace(STATS, logprobs=logprobs))
+    table = rollout_rows(rollouts, logprobs)
     assert table["trainer_logprobs"].to_pylist()[:2] == [[0.0, 1.0], [2.0, 3.0, 4.0]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["token_advantages"].to_pylist() == [[], [], [], [0.5, -0.5]]

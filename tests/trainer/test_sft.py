@@ -1,6 +1,7 @@
 """Supervised fine-tuning: its gradient, and that an interrupted run leaves the bytes of a whole one."""
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -109,6 +110,23 @@ def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not_and_rep
     run = _run(inputs, tmp_path)
     assert len(_execute(run, stop=lambda step: step == 3)) == 3
     assert [path.name for path in run.state.glob("step_*")] == ["step_00002"]
+    assert _execute(run) == whole[1]
+    assert _bytes(run) == _bytes(whole[0])
+
+
+def test_a_run_that_is_told_to_stop_saves_the_step_that_it_was_in(
+    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path)
+
+    def stop(step: int) -> bool:
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        _execute(run, stop=stop)
+    assert max(path.name for path in run.state.glob("step_*")) == "step_00003"
     assert _execute(run) == whole[1]
     assert _bytes(run) == _bytes(whole[0])
 

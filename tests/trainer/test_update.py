@@ -42,6 +42,7 @@ def _update(
     algorithm: dict[str, Any],
     training: dict[str, Any],
     world: World | None = None,
+    reference: Policy | None = None,
 ) -> PolicyUpdate:
     values = {"steps": 1, "prompts_per_step": 2, "samples_per_prompt": 4, "learning_rate": 1e-2, **training}
     settings = Algorithm.model_validate(
@@ -49,7 +50,7 @@ def _update(
     )  # the engine's logprobs are made up
     return PolicyUpdate(
         policy=policy,
-        reference=_policy().requires_grad_(False) if settings.kl.coefficient else None,
+        reference=(reference or _policy()).requires_grad_(False) if settings.kl.coefficient else None,
         optimizer=adamw(policy.parameters(), 0.0),
         algorithm=settings,
         training=Training.model_validate(values),
@@ -218,7 +219,19 @@ class _Alone(World):
         return values
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"kl": {"coefficient": 0.1}}, {"loss": {"name": "gspo"}}])
+TERMS = {name: {"coefficient": 0.1} for name in ("entropy", "positive_nll", "squared_log_ratio")}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {},
+        {"kl": {"coefficient": 0.1}},
+        {"kl": {"coefficient": 0.1, "place": "reward"}},
+        {"loss": {"name": "gspo"}},
+        {"correction": {"name": "sequence_masked"}, "off_policy_mask": 0.5, "terms": TERMS},
+    ],
+)
 def test_a_rank_without_a_trajectory_adds_nothing_and_measures_what_the_others_do(algorithm: dict[str, Any]) -> None:
     one = batch_of(PROMPTS[:1], COMPLETIONS[:1], ADVANTAGES[:1])
     stats, moved = [], []
@@ -231,7 +244,8 @@ def test_a_rank_without_a_trajectory_adds_nothing_and_measures_what_the_others_d
         )
     idle, busy = stats
     assert moved == [False, True]
-    assert (idle.loss, idle.kl, idle.grad_norm, set(idle.metrics.values())) == (0.0, 0.0, 0.0, {0.0})
+    measured = {value for name, value in idle.metrics.items() if not name.endswith("_coefficient")}
+    assert (idle.loss, idle.kl, idle.grad_norm, measured) == (0.0, 0.0, 0.0, {0.0})
     assert idle.metrics.keys() == busy.metrics.keys()
     assert idle.logprobs.tolist() == [0.0] * 3
     assert busy.grad_norm > 0
@@ -242,6 +256,28 @@ def test_micro_batches_change_memory_but_not_the_result() -> None:
     cut, _ = _updated(micro_batch_size=3)
     for a, b in zip(whole.parameters(), cut.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "selected"),
+    [
+        (
+            {"name": "top_entropy", "share": 0.8},
+            8 + 6,
+        ),  # down to the quantile 0.2: the numbers 2 to 9 of 0 to 9, 2 to 7 of 0 to 7
+        ({"name": "kl_cov", "share": 0.3}, 3 + 2),
+        ({"name": "clip_cov", "share": 0.3, "covariance_low": -1000.0, "covariance_high": 1000.0}, 3 + 2),
+    ],
+    ids=["top_entropy", "kl_cov", "clip_cov"],
+)
+def test_a_loss_selects_from_whole_mini_batches_however_they_are_cut(loss: dict[str, Any], selected: int) -> None:
+    """Of 10 tokens and of 8, as the two mini-batches have them; of each of 8 micro-batches it would be one at least."""
+    whole_policy, cut_policy = _policy(), _policy()
+    whole = _update(whole_policy, 256, {"loss": loss}, {"mini_batches": 2}).run(0, BATCH)
+    cut = _update(cut_policy, 1, {"loss": loss}, {"mini_batches": 2}).run(0, BATCH)
+    assert whole.metrics["selected_fraction"] * 18 == pytest.approx(selected)
+    assert cut.metrics["selected_fraction"] * 18 == pytest.approx(selected)
+    assert cut.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
 
 
 def test_logprobs_are_those_of_the_policy_that_sampled_also_with_several_mini_batches() -> None:
@@ -258,6 +294,80 @@ def test_the_divergence_is_measured_against_the_reference_and_zero_at_the_start(
     assert later.kl > 0.0
 
 
+class _Counted(Policy):
+    """A policy that counts how often it is run."""
+
+    runs = 0
+
+    def forward(self, *inputs: Any) -> Any:
+        self.runs += 1
+        return super().forward(*inputs)
+
+
+def _moved() -> Policy:
+    """A policy that is not the reference."""
+    policy = _policy()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.3)
+    return policy
+
+
+IN_THE_REWARD = {"kl": {"coefficient": 0.1, "estimator": "k1", "place": "reward"}}
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
+def test_a_penalty_in_the_reward_is_of_both_policies_before_the_update(micro_batch_size: int) -> None:
+    whole = BATCH.sequences.padded(slice(0, 8), 0, CPU)
+    policy, reference = (token_logprobs(each, whole, 1.0).logprobs.detach() for each in (_moved(), _policy()))
+    update = _update(_moved(), micro_batch_size, IN_THE_REWARD, {"mini_batches": 2})
+    before = update.before(BATCH)
+    assert before is not None
+    torch.testing.assert_close(before.logprobs, policy)
+    torch.testing.assert_close(before.reference_logprobs, reference)
+    penalty = update.objective.penalty(before.logprobs, before.reference_logprobs)
+    assert penalty is not None
+    torch.testing.assert_close(penalty, 0.1 * (policy - reference).double(), check_dtype=False)
+
+
+def test_a_penalty_in_the_reward_has_the_reference_run_once_and_the_divergence_measured() -> None:
+    reference = _Counted(_policy().model)
+    update = _update(_moved(), 3, IN_THE_REWARD, {}, reference=reference)
+    before = update.before(BATCH)
+    assert before is not None
+    runs = reference.runs
+    stats = update.run(0, BATCH, before)
+    assert reference.runs == runs > 0
+    assert stats.kl == pytest.approx(float((before.logprobs - before.reference_logprobs).mean()), rel=1e-5)
+    assert stats.kl != 0.0
+
+
+def test_a_penalty_in_the_reward_leaves_the_gradient_to_the_advantages() -> None:
+    plain = _update(_moved(), 3, {}, {}).run(0, BATCH)
+    penalised = _update(_moved(), 3, IN_THE_REWARD, {}).run(0, BATCH)
+    assert penalised.grad_norm == pytest.approx(plain.grad_norm, rel=1e-6)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_micro_batches_change_nothing_about_the_divergence_in_the_loss(*, corrected: bool) -> None:
+    algorithm = {"kl": {"coefficient": 0.5, "corrected": corrected}}
+    whole, cut = (_update(_moved(), size, algorithm, {"mini_batches": 2}).run(0, BATCH) for size in (8, 3))
+    assert cut.kl == pytest.approx(whole.kl, rel=1e-4)
+    assert cut.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
+    plain = _update(_moved(), 8, {}, {"mini_batches": 2}).run(0, BATCH)
+    assert whole.grad_norm != pytest.approx(plain.grad_norm, rel=1e-3)
+
+
+def test_the_entropy_bonus_raises_the_entropy() -> None:
+    """The advantages are 0: the only gradient is that of the bonus."""
+    indifferent = batch_of(PROMPTS, COMPLETIONS, torch.zeros(8))
+    policy = _moved()
+    update = _update(policy, 3, {"terms": {"entropy": {"coefficient": 1.0}}}, {"learning_rate": 1e-3})
+    first, second = update.run(0, indifferent), update.run(1, indifferent)
+    assert first.grad_norm > 0
+    assert second.entropy > first.entropy
+
+
 def test_the_learning_rate_rises_linearly_and_stays() -> None:
     assert [warmed_up(1.0, update, 4) for update in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert warmed_up(0.5, 0, 0) == 0.5
@@ -268,10 +378,12 @@ def test_the_decay_is_linear_and_ends() -> None:
     assert {decayed(1.0, update, 7) for update in range(20)} == {1.0}
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_with_a_sentence() -> None:
-    batch = batch_of(PROMPTS, COMPLETIONS, ADVANTAGES * float("nan"))
-    with pytest.raises(UserError, match="the gradient's norm is nan"):
-        _update(_policy(), 8, {}, {}).run(0, batch)
+def test_a_gradient_that_is_not_finite_is_skipped_and_leaves_the_weights_as_they_were() -> None:
+    policy = _policy()
+    before = [parameter.detach().clone() for parameter in policy.parameters()]
+    stats = _update(policy, 8, {}, {}).run(0, batch_of(PROMPTS, COMPLETIONS, ADVANTAGES * float("nan")))
+    assert (stats.skipped, stats.grad_norm, stats.loss) == (1, 0.0, 0.0)
+    assert all(torch.equal(one, other) for one, other in zip(before, policy.parameters(), strict=True))
 
 
 class _TooLarge(Policy):

@@ -249,7 +249,7 @@ def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finishe
     assert [row["step"] for row in metrics] == list(range(1, STEPS + 1))
     assert max(row["logprob_difference_max"] for row in metrics) < 1e-4
     rollouts = read_json(finished[0] / RUN / "rollouts/manifest.json")["files"]
-    assert len(rollouts) == STEPS
+    assert sorted(rollouts) == ["digests.parquet", *(f"step_{step:05d}.parquet" for step in range(1, STEPS + 1))]
 
 
 def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:

@@ -2,12 +2,15 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from ruamel.yaml import YAML
+from tests.damaging import stand_in
 
 MEBIBYTE = 1 << 20
 COMMIT = (
@@ -19,6 +22,13 @@ DIES_WRITING = (
     "import os; import dvc.utils.serialize._yaml as serialized; "
     "serialized._dump = lambda data, stream: (stream.write('sch'), stream.flush(), os._exit(9)); "
 )
+
+NO_ROOM = (
+    "import errno; import dvc.utils.serialize._yaml as serialized\n"
+    "def full(data, stream): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+    "serialized._dump = full; "
+)
+EMPTY = "schema: '2.0'\nstages: {}\n"
 
 
 @pytest.fixture
@@ -75,3 +85,54 @@ def test_with_room_again_all_of_it_is_recorded(repository: Path) -> None:
     assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
     status = subprocess.run(["dvc", "status"], cwd=repository, capture_output=True, text=True, timeout=120)
     assert "up to date" in status.stdout
+
+
+@pytest.mark.parametrize("kind", ["a file", "link"])
+@pytest.mark.parametrize("place", [".dvc/cache", ".dvc/cache/files/md5"])
+def test_a_cache_that_is_no_folder_is_told_in_a_sentence(repository: Path, place: str, kind: str) -> None:
+    path = repository / place
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch() if kind == "a file" else stand_in(path, kind)
+    done = _commit(repository, 1 << 30)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: ")
+    assert f"{repository}/.dvc/cache/files/md5 does not take what was made (" in told
+    assert told.endswith("see that it is a folder that you can write to, then run again.")
+    assert not (repository / "dvc.lock").exists()
+
+
+def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path) -> None:
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        shutil.rmtree(repository / ".dvc/cache", ignore_errors=True)
+        (repository / ".dvc/cache").symlink_to(memory)
+        assert _commit(repository, 1 << 30).stdout.split() == ["True"]
+        assert (
+            len([path for path in Path(memory).rglob("*") if path.is_file()]) == 3
+        )  # two files, and a list of a folder
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_in_the_place_of_dvc_lock_is_told_in_a_sentence_and_stays(repository: Path, kind: str) -> None:
+    stand_in(repository / "dvc.lock", kind)
+    done = _commit(repository, 1 << 30)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: ")
+    assert not (repository / "dvc.lock").is_file()
+
+
+def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> None:
+    (repository / "theirs").write_text(EMPTY)
+    os.link(repository / "theirs", repository / "dvc.lock")
+    assert _commit(repository, 1 << 30).stdout.split() == ["True"]
+    assert (repository / "theirs").read_text() == EMPTY
+    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
+
+
+def test_a_dvc_lock_that_cannot_be_written_is_told_in_a_sentence(repository: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", NO_ROOM + COMMIT], cwd=repository, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"]
+    (told,) = done.stderr.strip().splitlines()
+    assert told.startswith("Not recorded in DVC, the next run tries again: dvc.lock: No space left on device: ")

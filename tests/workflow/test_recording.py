@@ -90,6 +90,16 @@ def test_what_a_link_among_the_entries_leads_to_is_left_alone(project: Path) -> 
     assert (project / "theirs/precious.json").read_text() == "precious"
 
 
+def test_where_all_entries_are_behind_a_link_they_are_left_alone(project: Path) -> None:
+    name = Params().experiment.name
+    precious = project / "theirs" / name / "precious.json"
+    write_json(precious, {})
+    (project / ".state/ran").rmdir()
+    (project / ".state/ran").symlink_to(project / "theirs")
+    assert not commit(name)
+    assert precious.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

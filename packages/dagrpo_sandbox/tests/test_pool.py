@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from dagrpo_sandbox import Limits, SandboxPool, SandboxUnavailable, run_cold
+from dagrpo_sandbox import Limits, SandboxClosed, SandboxPool, SandboxUnavailable, run_cold
 from dagrpo_sandbox.pool import TRIES
 
 LIMITS = Limits(seconds=10.0)
@@ -335,3 +335,33 @@ def _commands_with(word: str) -> list[list[str]]:
     return [
         command for process in psutil.process_iter(["cmdline"]) if word in (command := process.info["cmdline"] or [])
     ]
+
+
+def test_a_session_that_is_closed_takes_no_program_and_says_so() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        running = [asyncio.create_task(session.run("import time; time.sleep(60)")) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        await session.close()
+        await session.close()
+        for attempt in (*running, session.run("print(1)")):
+            with pytest.raises(SandboxClosed, match="the session is closed"):
+                await attempt
+        assert (await pool.run("print(2)")).stdout == "2\n"
+
+    _with_pool(use, size=1)
+
+
+def test_a_pool_that_is_closed_takes_no_program_and_says_so() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        running = [asyncio.create_task(pool.run("import time; time.sleep(60)")) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        await pool.__aexit__(None, None, None)
+        for attempt in (*running, pool.run("print(1)"), pool.session().run("print(1)")):
+            with pytest.raises(SandboxClosed, match="the pool is closed"):
+                await attempt
+        with pytest.raises(SandboxClosed, match="the session is closed"):
+            await session.run("print(1)")
+
+    _with_pool(use, size=1)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+STD_EPSILON = 1e-6  # added to the standard deviation that rewards are divided by
+WHITENING_EPSILON = 1e-8  # added to a variance
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTokens:
@@ -26,26 +29,32 @@ class PolicyTokens:
 class RewardBatch:
     """The trajectories of a step that are learned from, those of one prompt next to each other.
 
-    A token is one that the policy wrote: what tools and users said between two turns is no part of any of this.
+    A token is one that the policy wrote: what tools and users said between two turns is no part of any of this, so that
+    every recursion over tokens goes from one turn straight to the next.
     """
 
     rewards: torch.Tensor  # [trajectories] float64; less the sum of the penalties of its tokens
     group: torch.Tensor  # [trajectories] int64, from 0, rising: which of the prompts
     groups: int  # how many prompts there are
     trajectory: torch.Tensor  # [tokens] int64, from 0, rising: which trajectory wrote it
-    components: Mapping[str, torch.Tensor] = field(
-        default_factory=dict
-    )  # [trajectories] float64 each, times its weight
+    # [trajectories] float64 each, times its weight; without the penalties
+    components: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the components, by the same names
     penalty: torch.Tensor | None = None  # [tokens] float64, the divergence taken from the reward; None without one
     policy: PolicyTokens | None = None  # where the estimator needs it
-    greedy_rewards: torch.Tensor | None = (
-        None  # [prompts] float64, of the greedy completion, where the estimator needs it
-    )
+    # [prompts] float64, of the greedy completion, where the estimator needs it
+    greedy_rewards: torch.Tensor | None = None
 
     @property
     def lengths(self) -> torch.Tensor:
         """Tokens of each trajectory. [trajectories] int64"""
         return self.trajectory.bincount(minlength=len(self.rewards))
+
+    @property
+    def position(self) -> torch.Tensor:
+        """Of each token how many its trajectory has before it. [tokens] int64"""
+        starts = self.lengths.cumsum(0) - self.lengths
+        return self.trajectory.new_ones(len(self.trajectory)).cumsum(0) - 1 - starts[self.trajectory]
 
     @property
     def group_sizes(self) -> torch.Tensor:
@@ -80,5 +89,22 @@ class RewardBatch:
         total = self.rewards if self.penalty is None else self.rewards + self._sum_of_trajectory(self.penalty)
         return rewards.index_add(0, self.lengths.cumsum(0) - 1, total)
 
+    def returns(self, gamma: float) -> torch.Tensor:
+        """G_t = r_t + gamma * G_(t + 1) over each trajectory's tokens, in the order in which they were written. [tokens]"""
+        position = self.position
+        longest = int(self.lengths.max())
+        rows = self.rewards.new_zeros(longest, len(self.rewards))
+        rows[position, self.trajectory] = self.token_rewards()
+        for t in range(longest - 2, -1, -1):
+            rows[t] += gamma * rows[t + 1]
+        return rows[position, self.trajectory]
+
     def _sum_of_trajectory(self, values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(len(self.rewards)).index_add(0, self.trajectory, values)
+
+
+def whitened(values: torch.Tensor) -> torch.Tensor:
+    """The values less their mean, divided by sqrt(their variance + 1e-8), with n - 1: equal values give 0. Same shape."""
+    centred = values - values.mean()
+    variance = (centred**2).sum() / max(len(values) - 1, 1)
+    return centred / (variance + WHITENING_EPSILON).sqrt()

@@ -17,6 +17,8 @@ import psutil
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_TO_END = 60.0  # for a stage that was told to: one that waits in native code does not hear of it
 STARTED_BY = "DAGRPO_STARTED_BY"  # host:pid, set by whoever starts a stage: it may be gone before the stage can look
+GRACE = "DAGRPO_GRACE_SECONDS"  # set by whoever starts a stage in several processes
+USUAL_GRACE = 20.0
 STARTERS = frozenset({"snakemake", "dagrpo.launch", "stage.py"})
 _watching = threading.Event()
 
@@ -24,6 +26,11 @@ _watching = threading.Event()
 def name_as_starter() -> str:
     """This process, for STARTED_BY in the environment of what it starts."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def grace_seconds() -> float:
+    """What the processes of a stage may take to save their state, once they are told to stop."""
+    return float(os.environ.get(GRACE, USUAL_GRACE))
 
 
 def stop_with_the_workflow() -> None:

@@ -14,7 +14,7 @@ MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is no
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
 NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # Something else in its place, or a file beyond reading.
-NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENODEV, errno.EIO})
+NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENODEV, errno.ENXIO, errno.EIO})
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +26,7 @@ from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence
 from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.execution.threads import threads_of
-from dagrpo.files import digest_of, sha256_of, write_json
+from dagrpo.files import digest_of, open_to_append, refuse_links, sha256_of, write_json
 from dagrpo.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.redaction import RedactingFormatter
 from dagrpo.tracking.runs import StageRun, stage_run
@@ -136,7 +137,9 @@ def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str,
     if dvc_drives() or TRY in record["experiment"]:
         return
     entry = {"outputs": outputs, "provenance": str(provenance), "key": record["key"]}
-    write_json(RAN / record["experiment"] / f"{digest_of(sorted(outputs))[:16]}.json", entry)
+    folder = RAN / record["experiment"]
+    refuse_links(RAN, folder)
+    write_json(folder / f"{digest_of(sorted(outputs))[:16]}.json", entry)
 
 
 def _log_to(path: Path, *, append: bool) -> None:
@@ -150,7 +153,16 @@ def _log_to(path: Path, *, append: bool) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A log that says nothing of a full disk: whatever else is to be written there fails too, and that is told."""
+    """A log that says nothing of a full disk: whatever else is to be written there fails too, and that is told.
+
+    OSError: its name is that of a pipe, a link or a folder.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        file = open_to_append(Path(self.baseFilename))
+        if self.mode == "w":
+            file.truncate(0)
+        return TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]

@@ -15,7 +15,7 @@ from types import FrameType
 
 from dagrpo.console import say
 from dagrpo.execution import frame
-from dagrpo.execution.ancestors import STARTED_BY, name_as_starter, stop_with_the_workflow
+from dagrpo.execution.ancestors import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
 from dagrpo.execution.damaged import tell_damage
 from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
@@ -78,6 +78,7 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
         if processes == 1 and stage.restarts == 0:
             frame.run(stage, options)
             return
+        os.environ[GRACE] = str(runtime.grace_seconds)
         launcher = ("-m", "dagrpo.launch", str(processes)) if processes > 1 else ()
         command = (sys.executable, *launcher, sys.argv[0], *arguments)
         raise SystemExit(_restarted(stage, command, options, held))

@@ -71,10 +71,27 @@ class Algorithm(Section):
         _TOKEN_TRUNCATED,
         description="How a token's loss is weighed by the difference between the engine's logprobs and the trainer's.",
     )
+    off_policy_mask: Annotated[float, Field(ge=0, le=20)] = Field(
+        0.0,
+        description=(
+            "Tokens with a negative advantage are not learned from in sequences whose mean logprob is lower by more than this, in "
+            "nats, than when the engine sampled them (DeepSeek-V3.2); 0: all are."
+        ),
+    )
     terms: Annotated[dict[str, Weighed], Several(TERMS)] = Field(
         _NO_TERMS, description="What is added to the loss, each times its coefficient."
     )
-    kl: Kl = Field(default_factory=Kl)
+    kl: Kl = Field(default_factory=Kl, description="The divergence to the initial policy.")
+
+    @model_validator(mode="after")
+    def _the_advantage_sees_the_divergence(self) -> Self:
+        in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
+        if in_reward and not ADVANTAGES.get(self.advantage.name).takes_penalty:
+            raise UserError(
+                f"algorithm.advantage {self.advantage.name} has no use for rewards that lose a divergence, as algorithm.kl.place: "
+                "reward would have it: set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _nothing_is_corrected_twice(self) -> Self:

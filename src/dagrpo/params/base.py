@@ -1,7 +1,7 @@
 """What every section of params.yaml is: closed, frozen, strict."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -49,8 +49,13 @@ class Section(BaseModel):
         """YAML 1.1, which Snakemake reads, takes 1e-4 for a text; YAML 1.2, which DVC reads, for a number."""
         if not isinstance(values, dict):
             return values
-        numbers = {name for name, field in cls.model_fields.items() if field.annotation is float}
+        numbers = {name for name, field in cls.model_fields.items() if _takes_float(field.annotation)}
         return {k: float(v) if k in numbers and _is_exponent(v) else v for k, v in values.items()}
+
+
+def _takes_float(annotation: Any) -> bool:
+    """Also where it may be null."""
+    return annotation is float or any(_takes_float(part) for part in get_args(annotation))
 
 
 def _is_exponent(value: Any) -> bool:

@@ -88,6 +88,11 @@ class Runtime(Section):
         True,
         description="Take over what another experiment here has made of the same inputs, parameters and code; false: make it again.",
     )
+    grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        20.0,
+        description="What training, told to stop (SIGTERM, Ctrl-C), may take to finish its update and save a state: less than "
+        "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
+    )
     traces: Annotated[int, Field(ge=0, le=10_000)] = Field(
         4,
         description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces; "

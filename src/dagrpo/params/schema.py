@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
@@ -85,6 +86,23 @@ class Params(Section):
             raise UserError(
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
                 f"({self.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_advantage_has_what_it_needs(self) -> Self:
+        name = self.algorithm.advantage.name
+        advantage = ADVANTAGES.get(name)
+        weighted = [component for component, config in self.reward.components.items() if config.weight]
+        if advantage.needs_components and len(weighted) < 2:
+            raise UserError(
+                f"algorithm.advantage {name} normalises each component of the reward by itself, but {weighted[0]} is the only one "
+                "with a weight: give reward.components another one, or take algorithm.advantage: {name: grpo}"
+            )
+        if advantage.needs_greedy and self.rollout.top_k == 1:
+            raise UserError(
+                f"algorithm.advantage {name} compares completions with the greedy one, but with rollout.top_k 1 every completion "
+                "is that one: set rollout.top_k to -1"
             )
         return self
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.params.gates import Gates
 
 
 class DynamicSampling(Section):
@@ -75,6 +76,7 @@ class Training(Section):
             "Draw a prompt no more after a step in which this share of its samples was right (ScaleRL: 0.9); null: always."
         ),
     )
+    gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

@@ -13,6 +13,7 @@ from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
 from dagrpo.report.figures import NAMES, Drawn, draw_all, draw_conversations
+from dagrpo.report.first_step import doubts
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
@@ -33,6 +34,7 @@ def build(
     recorded_curves = curves(inputs)
     phases = first_and_last(inputs, report.smoothing)
     talk = conversations(inputs, report.completions)
+    parameters = recorded(inputs.provenance, own_params)
     return Page(
         inputs=inputs,
         comparisons=comparisons,
@@ -42,8 +44,9 @@ def build(
         conversations=talk,
         conversation_figures=draw_conversations(talk, recorded_curves, report.smoothing) if talk else (),
         lineage=lineage_rows(inputs.provenance),
-        parameters=recorded(inputs.provenance, own_params),
+        parameters=parameters,
         overrides=overrides or {},
+        doubts=doubts(inputs, parameters),
     )
 
 
@@ -54,7 +57,7 @@ def write(page: Page, window: int, *, html: Path, metrics: Path, table: Path, su
     write_text(html, render(page))
     write_json(metrics, metrics_json(page.comparisons, page.curves, window))
     write_text(table, to_csv(page.curves))
-    write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides))
+    write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
 
 
 def _write_figure(drawn: Drawn, folder: Path) -> None:

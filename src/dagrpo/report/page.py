@@ -39,6 +39,7 @@ class Page:
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
     overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
+    doubts: Sequence[str] = ()  # sentences on what makes the results doubtful
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,10 @@ def training_numbers(curves: Curves, window: int) -> dict[str, float]:
 
 
 def summary_markdown(
-    experiment: str, comparisons: Sequence[TaskComparison], overrides: Mapping[str, Any] | None = None
+    experiment: str,
+    comparisons: Sequence[TaskComparison],
+    overrides: Mapping[str, Any] | None = None,
+    doubts: Sequence[str] = (),
 ) -> str:
     """One table over all tasks, and below it what it means."""
     rows = [
@@ -69,6 +72,7 @@ def summary_markdown(
         f"# {experiment}",
         "",
         *([about_try(overrides), ""] if overrides else []),
+        *(f"**Doubtful.** {doubt}\n" for doubt in doubts),
         f"{'Seed' if len(comparisons[0].seeds) == 1 else 'Seeds'}: {seeds}. Scores in percent, differences in percentage points, "
         f"each with its {level}.",
         "",

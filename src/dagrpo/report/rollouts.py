@@ -32,7 +32,7 @@ class Phase:
 
 def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
     """Up to `most_steps` steps from each end, never overlapping unless there is a single step."""
-    names = {seed: sorted(listed_files(path)) for seed, path in inputs.rollouts.items()}
+    names = {seed: _step_files(path) for seed, path in inputs.rollouts.items()}
     total = min(len(steps) for steps in names.values())
     if total == 0:
         raise UserError("A rollouts/manifest.json lists no steps: run the stage train again.")
@@ -41,6 +41,11 @@ def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
         _phase(inputs, {seed: steps[:count] for seed, steps in names.items()}, (1, count)),
         _phase(inputs, {seed: steps[-count:] for seed, steps in names.items()}, (total - count + 1, total)),
     )
+
+
+def _step_files(manifest: Path) -> list[str]:
+    """The steps' files, in order; the digests beside them are no rollouts."""
+    return sorted(name for name in listed_files(manifest) if name.startswith("step_"))
 
 
 def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) -> Phase:
@@ -59,10 +64,16 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
     )
 
 
+def step_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
+    """The rollouts of the step numbered from 1, all columns."""
+    manifest = inputs.rollouts[seed]
+    return _read_all(manifest, sorted(listed_files(manifest))[step - 1])
+
+
 def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
     """The last step's number and its rollouts, all columns."""
     manifest = inputs.rollouts[seed]
-    names = sorted(listed_files(manifest))
+    names = _step_files(manifest)
     return len(names), _read_all(manifest, names[-1])
 
 

@@ -42,10 +42,11 @@ class Sampling:
         )
 
 
-def training_sampling(rollout: Rollout, samples: int) -> Sampling:
-    """As training samples: what section `rollout` says, without a greedy attempt."""
+def training_sampling(rollout: Rollout, samples: int, *, greedy: bool = False) -> Sampling:
+    """As training samples: what section `rollout` says, without a greedy attempt unless the advantages need one."""
     return Sampling(
         samples=samples,
+        greedy=greedy,
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         top_k=rollout.top_k,

@@ -69,6 +69,8 @@ _ADDED_BY_TRAINING = [
     required("token_advantages", pa.list_(pa.float32())),  # []: all of its tokens have the one above
     # drawn in this step and thrown away, since its group says nothing: in no figure of the step, and nothing was learned
     required("discarded", pa.bool_()),
+    # of the greedy completion of its problem; null: no advantage asked for one, or it was left out
+    pa.field("greedy_reward", pa.float32()),
 ]
 ROLLOUTS = pa.schema(_FIELDS)
 OF_CONVERSATIONS = ["turns", "stop_reason", "calls"]  # what a person wants to see of several turns
@@ -88,17 +90,29 @@ def training_table(
     advantages: Sequence[float],
     token_advantages: Sequence[Sequence[float]],
     trainer_logprobs: Sequence[Sequence[float]],
+    greedy_rewards: Sequence[float | None] | None = None,
 ) -> pa.Table:
     """One row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
 
-    rewards and advantages: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy wrote], and so
-    token_advantages, but empty where they are all the same.
+    rewards, advantages and greedy_rewards: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy
+    wrote], and so token_advantages, but empty where they are all the same.
     """
     rows = [
         _training_row(each, step=step, reward=reward)
-        | {"trainer_logprobs": logprobs, "advantage": advantage, "token_advantages": of_tokens}
-        for each, reward, advantage, of_tokens, logprobs in zip(
-            graded, rewards, advantages, token_advantages, trainer_logprobs, strict=True
+        | {
+            "trainer_logprobs": logprobs,
+            "advantage": advantage,
+            "token_advantages": of_tokens,
+            "greedy_reward": greedy,
+        }
+        for each, reward, advantage, of_tokens, greedy, logprobs in zip(
+            graded,
+            rewards,
+            advantages,
+            token_advantages,
+            greedy_rewards or [None] * len(graded),
+            trainer_logprobs,
+            strict=True,
         )
     ]
     return pa.Table.from_pylist(rows, schema=TRAINING_ROLLOUTS)
@@ -128,6 +142,7 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
         "reward": reward,
         "advantage": 0.0,
         "token_advantages": [],
+        "greedy_reward": None,
         "discarded": False,
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.records import CallStatus, Example, Score, StopReason, ToolCall
+from dagrpo.records import EXCLUDED, CallStatus, Example, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 FINE: frozenset[CallStatus] = frozenset({"ok"})
@@ -99,7 +99,7 @@ class Trajectory:
     @property
     def excluded(self) -> bool:
         """Whether nothing may be learned from it, through no fault of the policy."""
-        return self.stop_reason == "excluded"
+        return self.stop_reason == EXCLUDED
 
     @property
     def learned(self) -> bool:

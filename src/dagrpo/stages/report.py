@@ -8,7 +8,7 @@ from dagrpo.execution.declaration import Job, Stage
 
 def work(job: Job) -> None:
     """Write the page, its figures, and the numbers for DVC."""
-    from dagrpo.console import summary
+    from dagrpo.console import say, summary
     from dagrpo.params.report import Report
     from dagrpo.report.build import FIGURE_FILES, build, metrics_to_log, write
     from dagrpo.report.inputs import read_inputs
@@ -35,6 +35,8 @@ def work(job: Job) -> None:
         summary=job.output("summary"),
         figures=figures,
     )
+    for doubt in page.doubts:
+        say(f"report of {job.experiment}: {doubt}")
     job.run.log_metrics(metrics_to_log(page.comparisons))
     job.run.log_artifact(html)
     for name in FIGURE_FILES:

@@ -22,6 +22,7 @@ def work(job: Job) -> None:
         sft=job.section(Sft, "sft"),
         conversation=Conversation.model_validate(job.params["rollout"]),
         runtime=job.runtime.sft,
+        grace_seconds=job.runtime.grace_seconds,
         state=job.state,
         tuned=job.output("manifest").parent,
     )

@@ -130,7 +130,7 @@ STAGE = Stage(
         "chat",
         "interaction",
     ),
-    extends=("training.steps",),
+    extends=("training.steps", "training.gates"),
     needs=needs,
     processes=processes,
     restarts=3,

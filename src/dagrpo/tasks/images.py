@@ -16,6 +16,10 @@ _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _KEPT = ("PNG", "JPEG")
 MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
+MOST_READS_TO_OPEN = (
+    1200  # of a part of a file before its pixels: four per segment of a JPEG, whose profile may have 255
+)
+MOST_READS = 400_000  # four per chunk of a PNG, of which 64 MiB in the usual 8 KiB have 8,000
 _SCAN = b"\xff\xda"  # begins each pass over a JPEG's pixels, and never stands within one
 MOST_SCANS = 100  # a progressive JPEG has about ten
 _EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr")
@@ -28,14 +32,28 @@ def rgb_file(content: bytes) -> bytes:
     per channel and at most MOST_PIXELS. Of a moving picture, the first one.
     """
     try:
-        with Image.open(io.BytesIO(content), formats=_READ) as picture:
+        file = _CountingFile(content)
+        with Image.open(file, formats=_READ) as picture:
             _require_bounded(picture, content)
+            file.left = MOST_READS
             picture.load()
             return content if _has_the_form(picture) else _as_png(picture)
     except UserError:
         raise
     except Exception:  # noqa: BLE001 - untrusted content: Pillow's decoders raise errors of a dozen kinds on it
         raise UserError("is not a picture that can be read (PNG, JPEG, WebP, GIF or BMP)") from None
+
+
+class _CountingFile(io.BytesIO):
+    """A file that may be read so many times: Pillow reads each comment by itself, and a small file may have a million."""
+
+    left = MOST_READS_TO_OPEN
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise UserError("is not a picture that can be read (a file of far too many parts)")
+        return super().read(size)
 
 
 def _require_bounded(picture: Image.Image, content: bytes) -> None:

@@ -100,10 +100,13 @@ class Row:
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise self.error(field, f"{named}, which is not below the file's own folder")
         try:
-            return read_regular(self.folder / path, LARGEST_PICTURE)
+            content = read_regular(self.folder / path, LARGEST_PICTURE)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "no file has such a name"
             raise self.error(field, f"{named}, which cannot be read beside the file ({reason})") from None
+        if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
+            raise self.error(field, f"{named}, which a symbolic link leads out of the file's own folder")
+        return content
 
 
 def fault_in(file: str, number: int, field: str, fault: str) -> UserError:

@@ -41,7 +41,7 @@ from dagrpo.tracking.journal import (
     size_of,
     start_of,
 )
-from dagrpo.tracking.store import complete, hide_password, open_client
+from dagrpo.tracking.store import complete, hide_password, open_client, refuse_todays_credentials
 from dagrpo.visible import one_line
 
 if TYPE_CHECKING:
@@ -190,7 +190,10 @@ class Stores:
 
         if uri not in self._clients and uri not in self.troubles:
             try:
+                refuse_todays_credentials(uri)
                 self._clients[uri] = open_client(uri)
+            except UserError as refusal:
+                self.troubles[uri] = str(refusal)
             except Exception as error:  # the border: a server may answer anything
                 self.troubles[uri] = trouble_of_store(error, uri)
                 raise

@@ -71,6 +71,22 @@ def complete(uri: str, root: Path) -> str:
     return now if without_user(now) == without_user(uri) else uri
 
 
+def is_todays(uri: str) -> bool:
+    """Whether MLFLOW_TRACKING_URI now names this server, with whatever user and password."""
+    return without_user(os.environ.get("MLFLOW_TRACKING_URI") or SQLITE + DATABASE) == without_user(uri)
+
+
+def refuse_todays_credentials(uri: str) -> None:
+    """UserError where MLflow would show another server the password or token that is meant for today's."""
+    named = next((name for name in CREDENTIALS if os.environ.get(name)), None)
+    todays = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if named and is_server(uri) and is_server(todays) and not is_todays(uri):
+        raise UserError(
+            f"the server at {without_user(uri)} is not asked with {named}, which is for another: set MLFLOW_TRACKING_URI to "
+            "it again, with its own credentials, for what was recorded for it is delivered nowhere else"
+        )
+
+
 def hide_password(text: str, root: Path) -> str:
     """A message that may quote the address, without the password in it, and without other secrets of the environment."""
     uri = tracking_uri(root)

@@ -10,10 +10,13 @@ from mlflow.exceptions import MlflowException
 from requests.exceptions import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagrpo.tracking.store import database_path, is_server, remedy_for, without_user
+from dagrpo.tracking.store import database_path, is_server, is_todays, remedy_for, without_user
 from dagrpo.visible import one_line
 
 REFUSALS = (401, 403)
+OF_ANOTHER = (
+    "set MLFLOW_TRACKING_URI to it again once it answers, for what was recorded for it is delivered nowhere else"
+)
 LONGEST = 200  # characters of what others say
 
 
@@ -36,15 +39,15 @@ def trouble_of_store(error: Exception, uri: str) -> str:
 
 
 def _of_server(error: Exception, uri: str) -> str:
-    server, causes = f"the server at {without_user(uri)}", list(_chain(error))
+    causes = list(_chain(error))
     if _status(error) in REFUSALS:
-        return (
-            f"{server} refuses the credentials ({_status(error)}): set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        )
-    if any(isinstance(cause, RequestException) for cause in causes):
-        return f"{server} does not answer ({_words(causes[-1])}): start it, or correct MLFLOW_TRACKING_URI"
-    return f"{server} does not answer as MLflow does ({_words(error)}): correct MLFLOW_TRACKING_URI"
+        fault = f"refuses the credentials ({_status(error)})"
+        remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    elif any(isinstance(cause, RequestException) for cause in causes):
+        fault, remedy = f"does not answer ({_words(causes[-1])})", "start it, or correct MLFLOW_TRACKING_URI"
+    else:
+        fault, remedy = f"does not answer as MLflow does ({_words(error)})", "correct MLFLOW_TRACKING_URI"
+    return f"the server at {without_user(uri)} {fault}: {remedy if is_todays(uri) else OF_ANOTHER}"
 
 
 def _of_database(error: Exception, uri: str) -> str:

@@ -52,6 +52,10 @@ class StepTokens:
         """Of some sequences. [tokens]"""
         return self._values[0, self.tokens(part)]
 
+    def reference_logprobs(self, part: slice) -> Tensor:
+        """Of some sequences, where the reference was run before the update; of NOTHING none. [tokens]"""
+        return self._values[3, self.tokens(part)]
+
     def fill(self, before: "BeforeUpdate") -> None:
         """Take what all ranks have computed already."""
         for row, each in zip(self._values, _ROWS, strict=True):

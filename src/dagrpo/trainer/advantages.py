@@ -24,6 +24,8 @@ def step_advantages(
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths
     places = _compared(rollouts) if estimator.compares else rollouts.counted
+    if estimator.needs_greedy:
+        places = _with_greedy_reward(rollouts, places)
     advantages = torch.zeros(sum(lengths), dtype=torch.float32)
     if not places:
         return advantages
@@ -34,7 +36,8 @@ def step_advantages(
         penalty=None if penalty is None else penalty[chosen],
         policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
     )
-    advantages[chosen] = advantages_of(batch, config).float()
+    # Plus zero: -0.0 becomes 0.0. The table of rollouts has one value for equal ones, and a gradient shows the difference.
+    advantages[chosen] = advantages_of(batch, config).float() + 0.0
     return advantages
 
 
@@ -47,6 +50,13 @@ def _compared(rollouts: StepRollouts) -> list[int]:
     """The places of the trajectories that are counted, where another one of their prompt is, too."""
     left = Counter(place // rollouts.group_size for place in rollouts.counted)
     return [place for place in rollouts.counted if left[place // rollouts.group_size] > 1]
+
+
+def _with_greedy_reward(rollouts: StepRollouts, places: Sequence[int]) -> list[int]:
+    """Those of them whose problem's greedy completion was not left out."""
+    assert rollouts.greedy_rewards is not None, "the buffer samples them for an estimator that needs them"
+    known = (~rollouts.greedy_rewards.isnan()).tolist()
+    return [place for place in places if known[place // rollouts.group_size]]
 
 
 def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
@@ -71,6 +81,8 @@ def _reward_batch(
         groups=len(distinct),
         trajectory=trajectory,
         components={name: values[list(places)].double() for name, values in rollouts.components.items()},
+        weights=rollouts.weights,
         penalty=penalty,
         policy=policy,
+        greedy_rewards=None if rollouts.greedy_rewards is None else rollouts.greedy_rewards[distinct].double(),
     )

@@ -5,7 +5,7 @@ Synchronous: the rollouts of a step are of the very policy that the step updates
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample
+from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer import gates
 from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.gates import diversity
 from dagrpo.trainer.groups import Drawn, Flags, figures, prompts_to_draw, spread, used_groups
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.support import TokenSupport
@@ -43,9 +44,11 @@ class StepRollouts:
     graded: tuple[GradedTrajectory, ...]  # [trajectories]
     rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
     components: Mapping[str, Tensor]  # [trajectories] float32 each: the summands of these rewards, times their weights
-    advantages: Tensor | None = (
-        None  # [tokens] float32, of the trajectories that are kept; None until they are computed
-    )
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the components
+    # [prompts] float32, of each problem's greedy completion, NaN where that is left out; None where nothing asks for them
+    greedy_rewards: Tensor | None = None
+    # [tokens] float32, of the trajectories that are kept; None until they are computed
+    advantages: Tensor | None = None
     several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
     drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
@@ -132,7 +135,9 @@ class Buffer:
         reward: Reward,
         training: Training,
         seed: int,
+        greedy: bool = False,
     ) -> None:
+        """`greedy`: also grade a greedy completion of each problem, for a baseline; nothing else is made of it."""
         self._engine = engine
         self._agent = agent
         self._max_excluded = rollout.agent.max_excluded
@@ -140,7 +145,9 @@ class Buffer:
         self.drawing = drawing
         self._functions = function_names(problems)
         self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.example.interaction for p in problems)
-        self._sampling = replace(training_sampling(rollout, training.samples_per_prompt), support=rollout.cuts)
+        self._sampling = replace(
+            training_sampling(rollout, training.samples_per_prompt, greedy=greedy), support=rollout.cuts
+        )
         self._reward = reward
         self._training = training
         self._seed = seed
@@ -150,12 +157,12 @@ class Buffer:
 
         ServerError when the engine fails. UserError: no ground truth, no prompt left, or nothing can be learned.
         """
-        attempted, rounds = self._rounds(step)
+        attempted, greedy, rounds = self._rounds(step)
         used = used_groups(attempted, self._training, step)
         self.drawing.retire(attempted)
         in_batch = used.repeat(self._training.samples_per_prompt)
         graded = [each for each, is_used in zip(attempted, in_batch, strict=True) if is_used]
-        order = self._order(step, np.array([each.trajectory.learned for each in graded]))
+        order = self._order(step, 1, np.array([each.trajectory.learned for each in graded]))
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
         drawn = Drawn(
             used=tuple(used.tolist()),
@@ -168,47 +175,76 @@ class Buffer:
             graded=tuple(graded),
             rewards=torch.from_numpy(rewards[order]),
             components={name: torch.from_numpy(values[order]) for name, values in self._components(graded).items()},
+            weights={COMPONENTS.label(name): weight for name, weight in self._weights().items()},
+            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(greedy, used)])
+            if self._sampling.greedy
+            else None,
             several_turns=self._several_turns,
             functions=self._functions,
             drawn=drawn,
             zero_variance_filter=self._training.zero_variance_filter,
         )
 
-    def _rounds(self, step: int) -> tuple[list[GradedTrajectory], int]:
-        """Every attempt of the step, prompt by prompt in the order of drawing, and how many rounds they took."""
-        attempted: list[GradedTrajectory] = []
+    def _rounds(self, step: int) -> tuple[list[GradedTrajectory], list[Trajectory], int]:
+        """Every attempt of the step, prompt by prompt in the order of drawing; so the greedy ones, which are not graded yet
+        and count nowhere; and how many rounds they took.
+        """
+        attempted, greedy = list[GradedTrajectory](), list[Trajectory]()
         rounds = 0
         while rounds < self._training.dynamic_sampling.max_rounds and (
             count := prompts_to_draw(attempted, self._training)
         ):
-            attempted += self._attempts(self.drawing.draw(count, step), attempted, step)
+            collected = self._attempts(self.drawing.draw(count, step), attempted, step)
+            sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
+            self._require_sound([*(each.trajectory for each in attempted), *sampled], step)
+            attempted += self._graded(sampled)
+            greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
             rounds += 1
-        return attempted, rounds
+        return attempted, greedy, rounds
 
-    def _attempts(
-        self, problems: Sequence[Problem], before: Sequence[GradedTrajectory], step: int
-    ) -> list[GradedTrajectory]:
-        """Those at some more problems of the step, after what was attempted `before`."""
+    def _attempts(self, problems: Sequence[Problem], before: Sequence[GradedTrajectory], step: int) -> list[Trajectory]:
+        """Those at some more problems of the step, after what was attempted `before`, and the greedy ones."""
         first = len(before) // self._training.samples_per_prompt
 
         def seed_of(position: int, sample: int) -> int:
             return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
-        trajectories = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
-        so_far = [*(each.trajectory for each in before), *trajectories]
+        return collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+
+    def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
+        """UserError: what the step has sampled cannot be learned from."""
         gates.require_usable(so_far, self._max_excluded, step + 1)
+        diversity.require_independent(so_far, self._sampling, self._training, step + 1)
+
+    def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
-    def _order(self, step: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
+        """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]
+
+        A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
+        stops the run.
+        """
+        gates.require_usable(trajectories, self._max_excluded, step + 1)
+        graded = self._graded(trajectories)
+        learned = np.array([trajectory.learned for trajectory in trajectories])
+        rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+        return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
+
+    def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Whose reward each trajectory gets: its own; in the control experiment, that of another one that is kept."""
         order = np.arange(len(learned))
         if self._reward.permuted:
-            order[learned] = np.random.default_rng([self._seed, step, 1]).permutation(order[learned])
+            order[learned] = np.random.default_rng([self._seed, step, draw]).permutation(order[learned])
         return order
+
+    def _weights(self) -> dict[str, float]:
+        """Those of the components that count, by their names in params.yaml."""
+        return {name: config.weight for name, config in self._reward.components.items() if config.weight}
 
     def _components(self, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
         """The summands of the scores' rewards."""
-        weights = {name: config.weight for name, config in self._reward.components.items() if config.weight}
+        weights = self._weights()
         labels = {name: COMPONENTS.label(name) for name in weights}
         return {
             labels[name]: np.array([weight * each.score.components[labels[name]] for each in graded], dtype=np.float32)

@@ -61,14 +61,18 @@ class Drawing:
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:
         """Draw no more the problems of which a group has reached training.retire_at. They are groups, one after the other."""
+        rows = [each.trajectory.problem.index for each in graded]
+        self.retire_rows(rows, [each.score.correct is True if each.trajectory.learned else None for each in graded])
+
+    def retire_rows(self, rows: Sequence[int], right: Sequence[bool | None]) -> None:
+        """The same, by the row of the split of each attempt, and whether it was right; None: it is left out."""
         rate, size = self._training.retire_at, self._training.samples_per_prompt
         if rate is None:
             return
-        for start in range(0, len(graded), size):
-            group = [each for each in graded[start : start + size] if each.trajectory.learned]
-            right = sum(each.score.correct is True for each in group)
-            if group and right / len(group) >= rate:
-                self._retired.add(group[0].trajectory.problem.index)
+        for start in range(0, len(rows), size):
+            group = [each for each in right[start : start + size] if each is not None]
+            if group and sum(group) / len(group) >= rate:
+                self._retired.add(rows[start])
 
     def _next(self) -> Problem:
         epoch, place = divmod(self._position, len(self._problems))

@@ -6,11 +6,13 @@ Every rank runs it. Rank 0 also samples, grades and records; the other ranks get
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
@@ -31,13 +33,14 @@ from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.equal_rewards import EqualRewards
+from dagrpo.trainer.gates.watch import Watch, storable
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
@@ -92,13 +95,15 @@ class Trainer:
         self._world = world
         self._opener = opener
         self._record = Record(run.state)
-        self._equal_rewards = EqualRewards(seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._agent_folder = run.state / "agent"
         self._failed_programs = FailedPrograms(self._agent_folder)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
         self._policy = load_policy(run.initial, world)
         self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+        self._watch = Watch(
+            run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
+        )
 
     def train(self) -> None:
         """Every step that is not finished yet, then the outputs."""
@@ -106,11 +111,14 @@ class Trainer:
         recorded = self._record.require_whole
         finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded)
         if world.is_rank_zero:
+            run.describe()
+            self._watch.recorded(finished)
             for step in range(1, finished + 1):
-                self._report(step, self._equal_rewards.counted(self._record.reported(step)))
+                self._report(step, self._watch.counted(self._record.reported(step)))
         if finished < run.training.steps:
             self._take_steps(finished)
         if world.is_rank_zero:
+            self._watch.recorded(run.training.steps)
             self._record.write_metrics(run.training.steps, run.metrics)
             self._record.write_rollouts(run.training.steps, run.rollouts)
         save_sharded(model, run.initial, run.policy, world)
@@ -124,29 +132,40 @@ class Trainer:
     def _take_steps(self, first: int) -> None:
         """The steps from `first` on, numbered from 0."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
-        update = self._policy_update(first)
+        update, saved = self._policy_update(first), first
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
-        with self._rank_zero(weights, first) as rank_zero:
+        stop = Stop(run.runtime.grace_seconds, self._world)
+        with self._rank_zero(weights, first) as rank_zero, stop.listening():
             for step in range(first, steps):
-                clock = Clock()
-                rollouts = rank_zero.buffer.next(step) if rank_zero else None
+                clock, drawn_before = Clock(), _drawn(rank_zero)
+                self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
+                clock.lap("seconds_gates")
+                rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
                 clock.lap("seconds_rollout")
+                if stop.told():
+                    if step > saved:
+                        self._save(step, update, drawn_before)
+                    break
                 batch = self._broadcast(rollouts)
                 before = update.before(batch)
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
                 stats = update.run(step, batch, before)
                 clock.lap("seconds_update")
-                if rollouts:
-                    gates.require_the_policys_rollouts(rollouts.logprobs, stats.logprobs, run.rollout.dtype, step + 1)
+                figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
                 if step + 1 < steps:  # nobody samples from the last weights
                     self._load_into_engine(rank_zero, weights, step + 1)
                 clock.lap("seconds_weight_sync")
                 if rank_zero and rollouts:
-                    self._keep(rollouts, stats, clock, rank_zero.bar)
+                    self._keep(rollouts, stats, figures, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
-                    drawn = rank_zero.buffer.drawing.saved if rank_zero else None  # rank 0 writes the notes
-                    notes = {COEFFICIENTS: update.objective.coefficients, DRAWN: drawn}
-                    state.save(run.state, step + 1, self._policy.model, self._optimizer, self._world, notes)
+                    self._save(step + 1, update, _drawn(rank_zero))
+                    saved = step + 1
+
+    def _save(self, finished: int, update: PolicyUpdate, drawn: Mapping[str, Any] | None) -> None:
+        """Write the state after so many finished steps, which have `drawn` so far; rank 0 knows, and writes the notes."""
+        run, notes = self._run, {COEFFICIENTS: update.objective.coefficients, DRAWN: drawn}
+        keep = max(run.runtime.training.keep_states, state.KEPT_WHILE_RUNNING)
+        state.save(run.state, finished, self._policy.model, self._optimizer, self._world, notes, keep)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
         """What the update reads of rank 0's rollouts, in every rank."""
@@ -171,18 +190,21 @@ class Trainer:
             return
         with weights.reading() as tensors:
             rank_zero.engine.load(tensors, _version(finished))
+            self._watch.handed_over(rank_zero.engine, tensors, finished)
 
-    def _keep(self, rollouts: StepRollouts, stats: UpdateStats, clock: Clock, bar: Advance) -> None:
-        """Record and report a finished step."""
-        step, metrics = rollouts.step + 1, step_metrics(rollouts, stats)
-        timings = turn_timings(rollouts)
-        self._record.add(step, rollout_rows(rollouts, stats), metrics, clock.laps | timings)
+    def _keep(
+        self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
+    ) -> None:
+        """Record and report a finished step, with the figures of its gates."""
+        step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
+        rows, timings = rollout_rows(rollouts, stats.logprobs), turn_timings(rollouts) | self._watch.figures
+        self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
         clock.lap("seconds_record")
-        self._report(step, self._equal_rewards.counted(metrics | clock.laps | timings))
+        self._report(step, self._watch.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             gates.require_calls(called, rollouts.functions, step)
-        self._equal_rewards.warn(step)
+        self._watch.finished_step(step, rows)
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         attempts = [each.trajectory for each in (*rollouts.graded, *discarded)]
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
@@ -211,6 +233,7 @@ class Trainer:
                     version=_version(finished),
                 )
                 engine = stack.enter_context(opened)
+                self._watch.handed_over(engine, tensors, finished)
             agent = stack.enter_context(self._agent())
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
@@ -229,21 +252,25 @@ class Trainer:
         return open_agent(run.rollout, self._tokenizer, tools_of(self._problems), around)
 
     def _buffer(self, engine: RolloutEngine, agent: OpenAgent, grader: Grader, finished: int) -> Buffer:
-        drawn = self._notes(finished).get(DRAWN)
         return Buffer(
             engine=engine,
             agent=agent,
             grader=grader,
             problems=self._problems,
-            drawing=Drawing(self._problems, self._run.training, self._run.seed, finished=finished, saved=drawn),
+            drawing=self._drawing(finished),
             rollout=self._run.rollout,
             reward=self._run.reward,
             training=self._run.training,
             seed=self._run.seed,
+            greedy=ADVANTAGES.get(self._run.algorithm.advantage.name).needs_greedy,
         )
 
+    def _drawing(self, finished: int) -> Drawing:
+        saved = self._notes(finished).get(DRAWN)
+        return Drawing(self._problems, self._run.training, self._run.seed, finished=finished, saved=saved)
+
     def _policy_update(self, finished: int) -> PolicyUpdate:
-        run, tokenizer = self._run, self._tokenizer
+        run = self._run
         reference = None
         if run.algorithm.kl.coefficient > 0:
             reference = load_policy(run.initial, self._world).requires_grad_(False)
@@ -256,7 +283,7 @@ class Trainer:
             micro_batch_size=run.runtime.training.micro_batch_size,
             temperature=run.rollout.temperature,
             max_new_tokens=run.rollout.max_new_tokens,
-            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            pad_token_id=self._pad_token_id(),
             world=self._world,
             seed=run.seed,
             coefficients=self._notes(finished).get(COEFFICIENTS),
@@ -266,6 +293,15 @@ class Trainer:
         """What the state after so many steps says beside its tensors; {} at the beginning."""
         notes: Mapping[str, Any] = state.at(self._run.state, finished).notes if finished else {}
         return notes
+
+    def _pad_token_id(self) -> int:
+        tokenizer = self._tokenizer
+        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
+def _drawn(rank_zero: RankZero | None) -> Mapping[str, Any] | None:
+    """How far the run has come in its prompts, as a state keeps it; None on the other ranks."""
+    return rank_zero.buffer.drawing.saved if rank_zero else None
 
 
 def _version(finished: int) -> str:

@@ -1,6 +1,7 @@
 """What is minimised on a micro-batch: the policy's loss, corrected, the terms beside it and the divergence."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -9,7 +10,8 @@ from dagrpo.algorithms.aggregation import Lengths, weights
 from dagrpo.algorithms.corrections import weights_of
 from dagrpo.algorithms.divergence import divergence
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
-from dagrpo.algorithms.terms import TERMS, computed
+from dagrpo.algorithms.off_policy_mask import kept_by_policy
+from dagrpo.algorithms.terms import TERMS, Coefficient, computed
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.trainer.policy import Extras
@@ -18,14 +20,18 @@ from dagrpo.trainer.policy import Extras
 class Objective:
     """The section algorithm, as a function of tokens; and the coefficients of its terms, which may change from step to step."""
 
-    def __init__(self, algorithm: Algorithm, max_new_tokens: int, coefficients: Mapping[str, float] | None) -> None:
+    def __init__(
+        self, algorithm: Algorithm, max_new_tokens: int, coefficients: Mapping[str, Sequence[float]] | None
+    ) -> None:
+        """`coefficients`: as this object had them when a state was saved; None: those that the run begins with."""
         advantage = ADVANTAGES.get(algorithm.advantage.name)
         self._algorithm = algorithm
         self._aggregation = aggregation_of(algorithm.aggregation, algorithm.loss)
         self._max_new_tokens = max_new_tokens
         self._added = computed(algorithm.terms)
         self._terms = {name: TERMS.get(name) for name in self._added}
-        self.coefficients = dict(coefficients or {name: config.coefficient for name, config in self._added.items()})
+        begun = {name: [config.coefficient] * 2 for name, config in self._added.items()}
+        self.coefficients = {name: Coefficient(*pair) for name, pair in (coefficients or begun).items()}
         self.extras = Extras(entropy_gradient=any(term.needs_entropy for term in self._terms.values()))
         self.extras_before = Extras(collision=advantage.needs_policy)
         self.penalises = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
@@ -41,17 +47,26 @@ class Objective:
         The micro-batch's first sequence is the one numbered `first` of the mini-batch's. One that does not count is a filler.
         """
         shares = self._shares(tokens, lengths, first) * counts
-        policy = loss_of(tokens, self._algorithm.loss)
-        correction = weights_of(tokens, self._algorithm.correction)
-        loss = (policy.per_token * correction.per_token * shares).sum()
-        measured = {**policy.metrics, **correction.metrics}
+        per_token, measured = self._policy_loss(tokens)
+        loss = (per_token * shares).sum()
         for name, config in self._added.items():
             term = self._terms[name]
             result = term.function(tokens, config)
             own = self._shares(tokens, positive, first) * counts if term.positive_only else shares
-            loss = loss + self.coefficients[name] * (result.per_token * own).sum()
+            loss = loss + self.coefficients[name].applied * (result.per_token * own).sum()
             measured |= result.metrics
         return self._with_divergence(loss, tokens, shares, measured)
+
+    def _policy_loss(self, tokens: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy's loss per token, corrected and masked."""
+        policy = loss_of(tokens, self._algorithm.loss)
+        correction = weights_of(tokens, self._algorithm.correction)
+        per_token, measured = policy.per_token * correction.per_token, {**policy.metrics, **correction.metrics}
+        if self._algorithm.off_policy_mask > 0:
+            kept = kept_by_policy(tokens, self._algorithm.off_policy_mask)
+            per_token = per_token * kept
+            measured["off_policy_masked_fraction"] = (~kept).sum()
+        return per_token, measured
 
     def _with_divergence(
         self, loss: Tensor, tokens: TokenBatch, shares: Tensor, measured: dict[str, Tensor]
@@ -76,12 +91,15 @@ class Objective:
         return kl.coefficient * divergence(logprobs.double(), reference_logprobs.double(), kl.estimator)
 
     def adapted(self, entropy: float) -> dict[str, float]:
-        """This step's coefficients, as metrics. From now on they are those of the next step, whose terms may adapt them."""
-        used = {f"{TERMS.label(name)}_coefficient": value for name, value in self.coefficients.items()}
+        """This step's coefficients, as metrics. From now on they are those of the next step, whose terms may adapt them.
+
+        They stay where the entropy is no number: that says nothing about it.
+        """
+        used = {f"{TERMS.label(name)}_coefficient": each.applied for name, each in self.coefficients.items()}
         for name, config in self._added.items():
             adapt = self._terms[name].adapted
-            if adapt is not None:
-                self.coefficients[name] = adapt(self.coefficients[name], entropy, config)
+            if adapt is not None and math.isfinite(entropy):
+                self.coefficients[name] = adapt(self.coefficients[name].kept, entropy, config)
         return used
 
     def _shares(self, tokens: TokenBatch, lengths: Lengths, first: int) -> Tensor:

@@ -30,12 +30,22 @@ def decayed(final: float, update: int, decay_updates: int) -> float:
 
 def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
     """Clip, step, clear. Returns the gradient's norm before clipping; UserError when that is not finite."""
+    norm = clipped_norm(optimizer, max_grad_norm)
+    require_finite_gradient(norm)
+    take_step(optimizer, learning_rate)
+    return norm
+
+
+def clipped_norm(optimizer: torch.optim.AdamW, max_grad_norm: float) -> float:
+    """Clip the gradient, over all ranks; its norm before that."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     total = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
-    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all ranks
-    require_finite_gradient(norm)
+    return float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all ranks
+
+
+def take_step(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
+    """Step, clear."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return norm

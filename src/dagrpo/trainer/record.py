@@ -1,5 +1,7 @@
 """What finished steps produced: their rollouts, metrics and seconds, a file each per step, put together at the end."""
 
+import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,14 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
 from dagrpo.records import Score
 from dagrpo.rollout.table import discarded_table, training_table
-from dagrpo.sealed import read_sealed, write_sealed
+from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.digest_table import FILE as DIGESTS
+from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.off_policy import off_policy_metrics
+from dagrpo.trainer.run import step_file
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.trainer.whole import require_whole_file
@@ -32,17 +39,32 @@ class Record:
         self._rollouts = root / "rollouts"
         self._metrics = root / "metrics"
 
-    def add(self, step: int, rollouts: pa.Table, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+    def add(
+        self,
+        step: int,
+        rollouts: pa.Table,
+        metrics: Mapping[str, float],
+        seconds: Mapping[str, float],
+        digests: StepDigests,
+    ) -> None:
         """Keep a finished step, numbered from 1. Written again after a resume: the same but for the seconds."""
-        write_parquet(self._rollouts / _file(step), rollouts)
-        entry = asdict(entry_of(self._rollouts / _file(step)))
-        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry}
+        write_parquet(self.rollouts(step), rollouts)
+        entry = asdict(entry_of(self.rollouts(step)))
+        content = {"metrics": dict(metrics), "seconds": dict(seconds), "rollouts": entry, "digests": as_json(digests)}
         write_sealed(self._metrics / f"step_{step:05d}.json", content)
 
+    def rollouts(self, step: int) -> Path:
+        """The file with the rollouts of a finished step."""
+        return self._rollouts / step_file(step)
+
     def require_whole(self, steps: int) -> None:
-        """Check the files of the first steps."""
+        """Check the files of the first steps. Damaged: one of them is not what was written, so that its step is made again."""
         for step in range(1, steps + 1):
-            require_whole_file(self._rollouts / _file(step), self._step(step)["rollouts"])
+            try:
+                require_whole_file(self.rollouts(step), self._step(step)["rollouts"])
+            except Damaged as damage:
+                again = f"{damage.fault}, and step {step}, which belongs to the result, has to be made again"
+                raise Damaged(damage.path, again) from None
 
     def metrics(self, step: int) -> dict[str, float]:
         """The metrics of a finished step that belong to its result."""
@@ -52,6 +74,15 @@ class Record:
         """All figures of a finished step, the seconds too."""
         return self.metrics(step) | dict(self._step(step)["seconds"])
 
+    def digests(self, step: int) -> StepDigests:
+        """The digests of a finished step."""
+        return StepDigests.of_json(self._step(step)["digests"])
+
+    @property
+    def steps(self) -> int:
+        """How many steps, from the first on, are on record."""
+        return next(step for step in itertools.count() if not (self._metrics / f"step_{step + 1:05d}.json").is_file())
+
     def write_metrics(self, steps: int, path: Path) -> None:
         """metrics.parquet: one row per step, no step missing. Without seconds, which would make the bytes differ."""
         rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
@@ -59,21 +90,23 @@ class Record:
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:
-        """The folder of rollouts, its manifest last: hard links where the disk allows, else copies."""
+        """The folder of rollouts with the steps' digests, its manifest last: hard links where the disk allows, else copies."""
         self.require_whole(steps)
         with atomic_folder(manifest.parent) as folder:
             files = {}
             for step in range(1, steps + 1):
-                link_or_copy(self._rollouts / _file(step), folder / _file(step))
-                files[_file(step)] = self._step(step)["rollouts"]
+                link_or_copy(self.rollouts(step), folder / step_file(step))
+                files[step_file(step)] = self._step(step)["rollouts"]
+            write_parquet(folder / DIGESTS, digest_table({step: self.digests(step) for step in range(1, steps + 1)}))
+            files[DIGESTS] = asdict(entry_of(folder / DIGESTS))
             write_json(folder / manifest.name, {"files": files})
 
     def _step(self, step: int) -> dict[str, dict[str, Any]]:
-        return read_sealed(self._metrics / f"step_{step:05d}.json")
-
-
-def _file(step: int) -> str:
-    return f"step_{step:05d}.parquet"
+        path = self._metrics / f"step_{step:05d}.json"
+        match read_sealed(path):
+            case {"metrics": dict(), "seconds": dict(), "rollouts": dict(), "digests": dict()} as content:
+                return content
+        raise Damaged(path, "does not describe a step")
 
 
 class Clock:
@@ -90,8 +123,11 @@ class Clock:
         self._last = now
 
 
-def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
-    """A step's rollouts as the table that is kept: prompt by prompt in the order of drawing, the discarded ones too."""
+def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
+    """A step's rollouts as the table that is kept: prompt by prompt in the order of drawing, the discarded ones too.
+
+    trainer_logprobs: [tokens], of the policy that sampled.
+    """
     assert rollouts.advantages is not None
     advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
     table = training_table(
@@ -100,7 +136,8 @@ def rollout_rows(rollouts: StepRollouts, stats: UpdateStats) -> pa.Table:
         rewards=rollouts.rewards.tolist(),
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
-        trainer_logprobs=[part.tolist() for part in torch.split(stats.logprobs, rollouts.lengths)],
+        trainer_logprobs=[part.tolist() for part in torch.split(trainer_logprobs, rollouts.lengths)],
+        greedy_rewards=_greedy_rewards(rollouts),
     )
     if rollouts.drawn is None or not rollouts.drawn.discarded:
         return table
@@ -120,9 +157,11 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     trajectories = [rollouts.graded[place].trajectory for place in kept]
     scores = [rollouts.graded[place].score for place in kept]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
+    rollout_logprobs = rollouts.logprobs
     own = {
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
+        **_greedy_reward_mean(rollouts),
         "accuracy": float(np.mean([score.correct is True for score in scores])),
         "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
@@ -138,13 +177,29 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "entropy": stats.entropy,
         "grad_norm": stats.grad_norm,
         "learning_rate": stats.learning_rate,
-        **logprob_differences(rollouts.logprobs, stats.logprobs),
+        **logprob_differences(rollout_logprobs, stats.logprobs),
+        **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
         **turn_metrics(rollouts),
         **(rollouts.drawn.figures if rollouts.drawn else {}),
     }
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
+
+
+def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
+    """At each trajectory that of its problem's greedy completion, None where that is left out; None without any."""
+    if rollouts.greedy_rewards is None:
+        return None
+    rewards = rollouts.greedy_rewards.repeat_interleave(rollouts.group_size).tolist()
+    return [None if math.isnan(reward) else reward for reward in rewards]
+
+
+def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
+    """The mean over the greedy completions, where there are any."""
+    if rollouts.greedy_rewards is None:
+        return {}
+    return {"reward_greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _reward_components(scores: Sequence[Score]) -> dict[str, float]:

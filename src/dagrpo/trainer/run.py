@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dagrpo.execution.ancestors import USUAL_GRACE
+from dagrpo.files import sha256_of, write_json
+from dagrpo.listing import MANIFEST
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Conversation, Rollout
@@ -11,7 +14,13 @@ from dagrpo.params.runtime import Runtime, SftRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
 
+DESCRIPTION = "run.json"  # in the folder of a run's state
 Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): told of every finished step
+
+
+def step_file(step: int) -> str:
+    """The name of a step's rollouts; steps count from 1."""
+    return f"step_{step:05d}.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,13 @@ class TrainingRun:
     rollouts: Path  # output: rollouts/manifest.json
     passages: Path | None = None  # passages.parquet of the task, for tools that search
 
+    def describe(self) -> None:
+        """Write beside the state whose it is, for whoever computes steps again before the run has outputs."""
+        own = {"seed": self.seed, "initial": str(self.initial), "rollouts": str(self.rollouts)}
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in ("rollout", "algorithm", "training")}
+        digest = sha256_of(self.initial / MANIFEST)
+        write_json(self.state / DESCRIPTION, own | sections | {"initial_manifest": digest})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftRun:
@@ -45,4 +61,5 @@ class SftRun:
     runtime: SftRuntime
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
+    grace_seconds: float = USUAL_GRACE  # to save, once it is told to stop
     conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written

@@ -23,6 +23,7 @@ from dagrpo.trainer.packing import TokenSequences, micro_batches
 from dagrpo.trainer.policy import token_logprobs
 from dagrpo.trainer.run import Report, SftRun
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.supervised import SupervisedSequence, supervised_sequences
 
 KEPT_STATES = 1  # of a finished run: more sft.steps go on from it
@@ -64,14 +65,18 @@ class FineTuning:
         finished = state.resume(run.state, steps, model, self._optimizer, self._world)
         # Of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
-        with self._reporting() as report:
+        stop = Stop(run.grace_seconds, self._world)
+        with self._reporting() as report, stop.listening():
             for step in range(1, finished + 1):
                 report(step, metrics[step - 1])
             for step in range(finished, steps):
                 metrics.append(self._step(step))
                 report(step + 1, metrics[-1])
-                if (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
+                is_told = stop.told()
+                if is_told or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
                     state.save(run.state, step + 1, model, self._optimizer, self._world, notes=metrics)
+                if is_told:
+                    break
         save_sharded(model, run.model, run.tuned, self._world)
         if self._world.is_rank_zero:
             state.prune(run.state, steps, KEPT_STATES)

@@ -12,8 +12,8 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,31 @@ def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> 
         else:
             whole = saved
             break
-    for rejected, fault in damages:
-        _set_aside(rejected, fault, whole)
+    for what, rejected in itertools.groupby(damages, lambda each: each[1].what):
+        _set_aside([saved for saved, _ in rejected], what, whole)
     return whole
+
+
+def nearest(root: Path, at_most: int) -> SavedState | None:
+    """The newest whole state after at most so many steps, for whoever only reads: none is set aside."""
+    for saved in reversed(_saved(root, at_most)):
+        with suppress(Damaged):
+            _require_whole(saved)
+            return saved
+    return None
+
+
+def named(folder: Path) -> SavedState:
+    """The state of a folder that somebody names, such as .state/ab12/step_00040. UserError: it is none, or damaged."""
+    match = _NAME.fullmatch(folder.name)
+    if match is None:
+        raise UserError(f"{folder} is no saved state: name a folder such as .state/<run>/step_00040.")
+    saved = SavedState(folder=folder, step=int(match[1]))
+    try:
+        _require_whole(saved)
+    except Damaged as damage:
+        raise UserError(f"{folder} is no whole state, as {damage.what}: name another one.") from None
+    return saved
 
 
 def _require_whole(saved: SavedState) -> None:
@@ -102,15 +124,26 @@ def _require_whole(saved: SavedState) -> None:
             raise Damaged(path, "does not describe a state")
 
 
-def _set_aside(saved: SavedState, fault: Damaged, whole: SavedState | None) -> None:
-    """Keep what is left of a state for whoever wants to look at it: it counts as a state no more."""
+def _set_aside(states: Sequence[SavedState], fault: str, whole: SavedState | None) -> None:
+    """Keep what is left of states, newest first, for whoever wants to look at them: they count as states no more."""
+    newest, *others = [_renamed(saved) for saved in states]
+    which = f"The state of step {states[0].step} cannot be used, as {fault}: it is kept as {newest}"
+    if others:
+        which = (
+            f"The state of step {states[0].step} and {len(others)} before it cannot be used, as {fault}: "
+            f"they are kept as {newest} and the like"
+        )
+    then = "the run starts from its first step" if whole is None else f"the run goes on from step {whole.step}"
+    sentence = f"{which}, and {then}."
+    logger.warning(sentence)
+    say(sentence)
+
+
+def _renamed(saved: SavedState) -> Path:
     names = (f"{_SET_ASIDE}{saved.folder.name}_{number}" for number in itertools.count(1))
     aside = next(path for path in map(saved.folder.with_name, names) if not os.path.lexists(path))
     saved.folder.rename(aside)
-    then = "the run starts from its first step" if whole is None else f"the run goes on from step {whole.step}"
-    sentence = f"The state of step {saved.step} cannot be used, as {fault.what}: it is kept as {aside}, and {then}."
-    logger.warning(sentence)
-    say(sentence)
+    return aside
 
 
 def resume(
@@ -135,9 +168,15 @@ def resume(
 
 
 def save(
-    root: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.AdamW, world: World, notes: Any = None
+    root: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.AdamW,
+    world: World,
+    notes: Any = None,
+    keep: int = KEPT_WHILE_RUNNING,
 ) -> None:
-    """Write the state after `step` finished steps; of those up to it, the newest two stay. Every rank writes its part.
+    """Write the state after `step` finished steps; of those up to it, the newest `keep` stay. Every rank writes its part.
 
     `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it.
     """
@@ -147,7 +186,7 @@ def save(
             entries = {name: asdict(entry) for name, entry in files.items()}
             write_sealed(folder / _DESCRIPTION, {"step": step, "notes": notes, "files": entries})
     if world.is_rank_zero:
-        prune(root, step, KEPT_WHILE_RUNNING)
+        prune(root, step, keep)
 
 
 def prune(root: Path, step: int, keep: int) -> None:

@@ -14,9 +14,12 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
+from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.optimizer import apply_gradients, warmed_up
+from dagrpo.trainer.optimizer import clipped_norm, take_step, warmed_up
 from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, micro_batches
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
 
@@ -32,6 +35,8 @@ class UpdateStats:
     metrics: Mapping[str, float]  # of the loss and what is beside it, per token
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
+    digests: StepDigests  # of gradients and weights
+    skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +70,7 @@ class PolicyUpdate:
         pad_token_id: int,
         world: World,
         seed: int = 0,
-        coefficients: Mapping[str, float] | None = None,
+        coefficients: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         """`coefficients`: those of the terms, where they are not those that the run began with."""
         assert (reference is not None) == (algorithm.kl.coefficient > 0)
@@ -89,6 +94,10 @@ class PolicyUpdate:
         """
         if self._training.mini_batches == 1 and not self.objective.looks_ahead:
             return None
+        return self.computed_before(batch)
+
+    def computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
+        """The same, whether anything asks for it or not."""
         with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size), torch.no_grad():
             return self._computed_before(batch)
 
@@ -107,36 +116,57 @@ class PolicyUpdate:
         if before is not None:
             seen.fill(before)
         sums, learning_rate = Sums(self._world.device), 0.0
-        grad_norms: list[float] = []
+        grad_norms: list[float | None] = []
+        gradients: list[TensorDigests] = []
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batch(step, number, batch, before)
             learning_rate = warmed_up(
                 self._training.learning_rate, mini_batch.update, self._training.learning_rate_warmup_steps
             )
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
-                self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
-                grad_norms.append(self._applied(mini_batch, learning_rate))
+                losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
+                gradients.append(gradient_digests(self._policy.model, self._world))
+                grad_norms.append(self._apply(mini_batch, losses, learning_rate))
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total = sums.over_ranks(self._world)
         old = seen.of_all_ranks(self._world) if before is None else before
         entropy, tokens = float(old.entropy.mean()), sum(batch.sequences.trained)
         coefficients = self.objective.adapted(entropy)
+        if None in grad_norms:
+            total, entropy = finite_or_zero(total), finite_or_zero({"entropy": entropy})["entropy"]
         return UpdateStats(
             logprobs=old.logprobs,
             entropy=entropy,
             loss=total.pop("loss") / len(grad_norms),
             kl=total.pop("kl", 0.0) / tokens,
             metrics={name: value / tokens for name, value in total.items()} | coefficients,
-            grad_norm=sum(grad_norms) / len(grad_norms),
+            grad_norm=sum(norm or 0.0 for norm in grad_norms) / len(grad_norms),
             learning_rate=learning_rate,
+            digests=self._digests(gradients),
+            skipped=grad_norms.count(None),
         )
 
-    def _applied(self, mini_batch: _MiniBatch, learning_rate: float) -> float:
-        """The gradient's norm. Where no sequence counts there is no gradient, and no update."""
-        if any(mini_batch.lengths.tokens):
-            return apply_gradients(self._optimizer, learning_rate, self._training.max_grad_norm)
-        self._optimizer.zero_grad(set_to_none=True)
-        return 0.0
+    def _digests(self, gradients: Sequence[TensorDigests]) -> StepDigests:
+        return StepDigests(
+            computed=computed_by(self._world, self._micro_batch_size),
+            gradients=tuple(gradients),
+            weights=weight_digests(self._policy.model, self._world),
+        )
+
+    def _apply(self, mini_batch: _MiniBatch, losses: Tensor, learning_rate: float) -> float | None:
+        """The gradient's norm: 0 without an update where no sequence counts.
+
+        None: it or a loss is not finite in some rank, and nothing was updated in any.
+        """
+        if not any(mini_batch.lengths.tokens):
+            self._optimizer.zero_grad(set_to_none=True)
+            return 0.0
+        norm = clipped_norm(self._optimizer, self._training.max_grad_norm)
+        if not finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world):
+            self._optimizer.zero_grad(set_to_none=True)
+            return None
+        take_step(self._optimizer, learning_rate)
+        return norm
 
     def _spans(self, batch: RolloutBatch, number: int) -> list[slice]:
         """The sequences of each trajectory of one mini-batch. It has as many prompts as any other."""
@@ -195,8 +225,9 @@ class PolicyUpdate:
 
     def _accumulate(
         self, batch: RolloutBatch, mini_batch: _MiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
-    ) -> None:
-        """Add the gradient of this rank's part of one mini-batch."""
+    ) -> Tensor:
+        """Add the gradient of this rank's part of one mini-batch; the sum of its losses."""
+        losses = torch.zeros((), device=self._world.device)
         starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
         for part in self._own_parts(mini_batch.spans):
             padded = self._padded(batch, part)
@@ -208,7 +239,9 @@ class PolicyUpdate:
                 tokens, mini_batch.lengths, mini_batch.positive, starts.get(part.start, 0), counts=part != NOTHING
             )
             loss.backward()  # type: ignore[no-untyped-call]
+            losses += loss.detach()
             sums.add({**measured, "loss": loss}, part)
+        return losses
 
     def _reference_logprobs(self, padded: PaddedBatch) -> Tensor | None:
         if self._reference is None:
@@ -225,7 +258,10 @@ class PolicyUpdate:
         outputs: TokenLogprobs,
         seen: StepTokens,
     ) -> TokenBatch:
-        device, reference = self._world.device, self._reference_logprobs(padded)
+        device = self._world.device
+        # A penalty in the reward has asked for the reference before: it is not run again.
+        known = self.objective.penalises
+        reference = seen.reference_logprobs(part) if known else self._reference_logprobs(padded)
         if part == NOTHING:
             return _filler(outputs, reference)
         assert batch.advantages is not None

@@ -19,32 +19,45 @@ TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
 def store(stage: Any) -> None:
     """Put the outputs of DVC's stage into its cache. UserError: the cache does not hold all of them afterwards."""
     with _failures() as failures:
-        stage.save()
-        stage.commit(relink=False)
-    missing = next((output for output in stage.outs if output.use_cache and output.changed_cache()), None)
-    if missing is None:
+        ended_well = _stored(stage, failures)
+    if ended_well and not any(output.use_cache and _is_not_cached(output) for output in stage.outs):
         return
     cache = Path(stage.repo.cache.local.path)
     error = next((failure for failure in failures if isinstance(failure, OSError)), None)
     if error is not None and no_room(error):
         raise UserError(about_room(OSError(error.errno, error.strerror, str(cache))))
+    reason = (error and error.strerror) or "no reason given"
     raise UserError(
-        f"{cache} does not take {missing} ({error or 'no reason given'}): make it writable, then run again."
+        f"{cache} does not take what was made ({reason}): see that it is a folder that you can write to, then run again."
     )
+
+
+def _stored(stage: Any, failures: list[BaseException]) -> bool:
+    """False where something ended it, such as a cache that is no folder, or a full disk; that is added to the failures."""
+    try:
+        stage.save()
+        stage.commit(relink=False)
+    except OSError as error:
+        failures.append(error)
+        return False
+    return True
+
+
+def _is_not_cached(output: Any) -> bool:
+    try:
+        return bool(output.changed_cache())
+    except OSError:  # the cache cannot even be looked into
+        return True
 
 
 @contextmanager
 def _failures() -> Iterator[list[BaseException]]:
-    """What DVC would log, a line and more for each file; and a full disk that ends the work."""
+    """What DVC would log, a line and more for each file."""
     kept = _Kept()
     propagates, TRANSFERS.propagate = TRANSFERS.propagate, False
     TRANSFERS.addHandler(kept)
     try:
         yield kept.errors
-    except OSError as error:
-        if not no_room(error):
-            raise
-        kept.errors.append(error)
     finally:
         TRANSFERS.removeHandler(kept)
         TRANSFERS.propagate = propagates

@@ -38,15 +38,15 @@ def write_lock(repo: Any, stages: Sequence[Any]) -> None:
 def require_readable_lock() -> None:
     """UserError for a dvc.lock that is damaged. What it recorded is noted, so that a later run records it anew.
 
-    One that is cut short is replaced by the copy that a stage of a `dvc repro` has kept, if there is one.
+    One that is cut short is replaced by the copy that a stage of a `dvc repro` has kept, if there is one and it is whole.
     """
-    trouble = _trouble()
+    trouble = _trouble(PATH)
     if trouble is None:
         if dvc_drives() and PATH.is_file():
             _copy(PATH, KEPT)
         return
     _note_all_that_was_made()
-    if trouble == CUT_SHORT and KEPT.is_file():
+    if trouble == CUT_SHORT and KEPT.is_file() and _trouble(KEPT) is None:
         _copy(KEPT, PATH)
         say(f"{PATH} was cut short, as a DVC that is killed leaves it: it is again as it was before that was written.")
         return
@@ -61,9 +61,9 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, writing)
 
 
-def _trouble() -> str | None:
+def _trouble(path: Path) -> str | None:
     try:
-        text = read_regular(PATH, MOST_JSON_BYTES)
+        text = read_regular(path, MOST_JSON_BYTES)
         if not text.endswith(b"\n"):
             return CUT_SHORT
         content = None if _is_too_deep(text) else yaml.load(text, LOADER)

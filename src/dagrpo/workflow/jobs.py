@@ -11,7 +11,7 @@ from typing import Any
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Needs, Stage
 from dagrpo.execution.identity import code_of
-from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, write_json
+from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, refuse_links, write_json
 from dagrpo.listing import MANIFEST, listed_files
 from dagrpo.params.schema import Params
 from dagrpo.selection import named_code, selected_modules
@@ -62,6 +62,7 @@ def overrides_file(overrides: Mapping[str, Any]) -> str:
 def _file(name: str, content: dict[str, Any]) -> str:
     path = JOBS / f"{name}-{digest_of(content)[:16]}.json"
     if not _holds(path, json_text(content)):
+        refuse_links(JOBS)
         write_json(path, content)
     return str(path)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.execution.failures import sentence_of
 from dagrpo.execution.frame import RAN, dvc_drives
 from dagrpo.files import files_of, read_json, remove, sha256_of
 from dagrpo.params.schema import Params, read_params
@@ -34,7 +35,7 @@ def commit(folder: str) -> bool:
 
     Not when DVC is driving, which records by itself; of a try there is nothing.
     """
-    if dvc_drives() or not Path(".dvc").is_dir():
+    if dvc_drives() or RAN.is_symlink() or not Path(".dvc").is_dir():
         return False
     params = read_params(PARAMS)
     if params.experiment.name != folder:  # put there meanwhile: dvc.yaml has no stages for what ran
@@ -99,8 +100,13 @@ def _commit_to_dvc(outputs: list[Path]) -> bool:
             with lock_repo(repo):
                 return _record(repo, outputs)
     except DvcException as error:  # dvc.lock or a file in .dvc is damaged
-        print(f"Not recorded in DVC, the next run tries again: {error}", file=sys.stderr)
-        return False
+        told: str | None = str(error)
+    except OSError as error:  # dvc.lock cannot be written
+        told = sentence_of(error)
+        if told is None:
+            raise
+    print(f"Not recorded in DVC, the next run tries again: {told}", file=sys.stderr)
+    return False
 
 
 def _record(repo: Any, outputs: list[Path]) -> bool:

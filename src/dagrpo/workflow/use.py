@@ -5,6 +5,7 @@ says, which is how a fresh clone begins.
 """
 
 import hashlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,11 +113,18 @@ def _require_consent(*, force: bool) -> None:
 def _kept(text: bytes) -> Path:
     """Where the edited file is kept: under a name that nothing has yet."""
     number = 1
-    while (path := Path(f"{PARAMS}.old{number}")).exists() and path.read_bytes() != text:
+    while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not _holds(path, text):
         number += 1
     with atomic_file(path) as temporary:
         temporary.write_bytes(text)
     return path
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    try:
+        return read_regular(path, LARGEST_FILE) == text
+    except OSError:  # something else has the name, or it cannot be read
+        return False
 
 
 def _digest(text: bytes) -> str:

@@ -90,10 +90,11 @@ class Echo:
 def reply(token: int, version: str = "default", reason: dict[str, Any] | None = None) -> dict[str, Any]:
     """One completion of one token."""
     return {
+        "output_ids": [token],
         "meta_info": {
             "finish_reason": reason or {"type": "length", "length": 1},
             "weight_version": version,
             "weight_versions": [{"version": version, "start": 0, "end": 1}],
             "output_token_logprobs": [[-0.1 * token, token, None]],
-        }
+        },
     }

@@ -15,7 +15,7 @@ from tests.loopback import Handler, answering, hang, listening
 from tests.rollout.engine.scripted import reply
 
 from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.answers import completions_of, largest_answer, message_of
+from dagrpo.rollout.engine.answers import completions_of, digests_of, largest_answer, message_of
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.version import WeightVersion
@@ -32,15 +32,16 @@ def read(answer: Any) -> list[Completion]:
 
 
 def changed(**about: Any) -> list[dict[str, Any]]:
-    return [{"meta_info": reply(1)["meta_info"] | about}]
+    return [reply(1) | {"meta_info": reply(1)["meta_info"] | about}]
 
 
 def without(name: str) -> list[dict[str, Any]]:
-    return [{"meta_info": {key: value for key, value in reply(1)["meta_info"].items() if key != name}}]
+    return [reply(1) | {"meta_info": {key: value for key, value in reply(1)["meta_info"].items() if key != name}}]
 
 
 def of_tokens(*entries: Any) -> list[dict[str, Any]]:
-    return changed(output_token_logprobs=list(entries))
+    ids = [entry[1] if len(entry) > 1 else None for entry in entries]
+    return [each | {"output_ids": ids} for each in changed(output_token_logprobs=list(entries))]
 
 
 CUT = replace(REQUEST, top_p=0.9, top_k=3, support=True)
@@ -93,6 +94,39 @@ def test_an_answer_may_be_longer_where_supports_are_asked_for() -> None:
 def test_a_whole_answer_is_read() -> None:
     (completion,) = read(of_tokens([-0.5, 7, None], [0, 8, "x"]))
     assert (completion.token_ids, completion.logprobs) == ((7, 8), (-0.5, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("output_ids", "words"),
+    [
+        ([8, 9], "token 0 of a completion is 8, and its logprob is of 7"),  # the list is shifted by one
+        ([7], "token 1 of a completion is None, and its logprob is of 8"),
+        ([7, 8, 9], "token 2 of a completion is 9, and its logprob is of None"),
+        (["7", 8], "token 0 of a completion is '7'"),
+        (7, "7 is no list of tokens"),
+    ],
+)
+def test_logprobs_that_are_not_of_the_tokens_that_were_sampled_are_refused(output_ids: Any, words: str) -> None:
+    (answer,) = of_tokens([-0.5, 7, None], [-0.25, 8, None])
+    with pytest.raises(ServerError) as caught:
+        read([answer | {"output_ids": output_ids}])
+    assert words in str(caught.value)
+
+
+def test_digests_are_read_and_anything_else_is_a_sentence() -> None:
+    rank = {"checksums": {"model.norm.weight": "00ff"}}
+    told = {"success": True, "ranks": [rank]}
+    assert digests_of(json.dumps(told).encode(), ADDRESS) == {"model.norm.weight": "00ff"}
+    for answer in (
+        b"",
+        b"[" * 100_000,
+        b"3",
+        b"{}",
+        b'{"ranks": []}',
+        json.dumps({"ranks": [rank, rank]}).encode(),
+    ):
+        with pytest.raises(ServerError, match=r"did not answer /weights_checker .*digest_mebibytes to 0"):
+            digests_of(answer, ADDRESS)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.damaging import stand_in
 
+from dagrpo.execution.failures import sentence_of
 from dagrpo.rollout.engine.process import WatchedProcess
-from dagrpo.rollout.engine.shared_memory import MEMORY, NOTE, note, remove_noted
+from dagrpo.shared_memory import MEMORY, NOTE, note, remove_noted
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -24,9 +26,10 @@ def start(command: list[str], folder: Path) -> WatchedProcess:
     return WatchedProcess(command, environment=dict(os.environ), log=folder / "logs" / "it.log", scratch=scratch)
 
 
-def mapping(path: Path) -> list[str]:
-    """A command that maps a file, says that it is ready, and waits."""
+def mapping(path: Path, name: str = "maps") -> list[str]:
+    """A command that takes a name, maps a file, says that it is ready, and waits."""
     code = (
+        f"open('/proc/self/comm', 'w').write({name!r}); "
         f"import mmap, time; file = open({str(path)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 0); "
         "print('ready', flush=True); time.sleep(99)"
     )
@@ -174,3 +177,46 @@ def test_a_file_elsewhere_whose_path_ends_as_shared_memory_does_is_none(tmp_path
         assert theirs.exists()
     finally:
         theirs.unlink()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "device", "socket"])
+def test_what_is_no_file_in_the_place_of_the_log_is_refused_at_once_and_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stand_in(tmp_path / "logs" / "it.log", kind)
+    with pytest.raises(OSError, match=r"it\.log") as refused:
+        start(["sleep", "100"], tmp_path)
+    assert "it.log: " in str(sentence_of(refused.value))
+    assert not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a) S 1 1\nb", "a) S 1 1 ", ") ) (", "*\n* *"])
+def test_a_process_of_the_group_is_known_whatever_its_name(name: str, tmp_path: Path, wait_until: WaitUntil) -> None:
+    path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}_named"
+    path.write_bytes(b"x" * 4096)
+    process = start(mapping(path, name), tmp_path)
+    try:
+        wait_until(lambda: process.log.read_text() == "ready\n")
+        end_lifeline(process)
+        wait_until(lambda: not process.scratch.exists())
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_a_process_whose_name_says_that_it_is_of_the_group_is_not(tmp_path: Path, wait_until: WaitUntil) -> None:
+    path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}_theirs"
+    path.write_bytes(b"x" * 4096)
+    process = start(["sleep", "100"], tmp_path)
+    command = mapping(path, f"a) S 1 {process.pid}\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as stranger:
+        try:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == b"ready\n"
+            end_lifeline(process)
+            wait_until(lambda: not process.scratch.exists())
+            assert path.exists()
+        finally:
+            stranger.kill()
+            path.unlink(missing_ok=True)

@@ -13,10 +13,10 @@ import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.errors import UserError
+from dagrpo.held_folder import remove_abandoned
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.model import Fresh
 from dagrpo.rollout.engine import weights as module
-from dagrpo.rollout.engine.held_folder import remove_abandoned
 from dagrpo.rollout.engine.weights import HEADROOM, KIND, WeightsFolder
 
 HOLDS = """

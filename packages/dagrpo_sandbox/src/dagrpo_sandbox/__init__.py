@@ -5,6 +5,6 @@ without isolation: where bubblewrap cannot be used, SandboxUnavailable says what
 """
 
 from dagrpo_sandbox.pool import SandboxPool, Session, run_cold
-from dagrpo_sandbox.records import Limits, Result, SandboxUnavailable, Status
+from dagrpo_sandbox.records import Limits, Result, SandboxClosed, SandboxUnavailable, Status
 
-__all__ = ["Limits", "Result", "SandboxPool", "SandboxUnavailable", "Session", "Status", "run_cold"]
+__all__ = ["Limits", "Result", "SandboxClosed", "SandboxPool", "SandboxUnavailable", "Session", "Status", "run_cold"]

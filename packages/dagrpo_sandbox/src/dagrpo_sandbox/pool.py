@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dagrpo_sandbox.bubblewrap import Installation, find_installation
-from dagrpo_sandbox.records import Limits, Result, SandboxUnavailable
+from dagrpo_sandbox.records import Limits, Result, SandboxClosed, SandboxUnavailable
 from dagrpo_sandbox.sandbox import Sandbox
 
 TRIES = 3  # whatever killed one sandbox may have killed those that wait, too
@@ -58,7 +58,7 @@ class SandboxPool:
         await self._close()
 
     async def run(self, program: str) -> Result:
-        """What comes of a program. SandboxUnavailable when no sandbox starts any more.
+        """What comes of a program. SandboxUnavailable when no sandbox starts any more, SandboxClosed when the pool is.
 
         Again where its sandbox broke, which is no program's fault: the one before left no trace.
         """
@@ -90,7 +90,9 @@ class SandboxPool:
         return session
 
     async def take(self) -> Sandbox:
-        """One that is nobody else's, and has run nothing of anybody's that left a trace. SandboxUnavailable."""
+        """One that is nobody else's, and has run nothing of anybody's that left a trace. SandboxUnavailable, SandboxClosed."""
+        if not self._open:
+            raise SandboxClosed("the pool is closed, and runs no more programs")
         while (sandbox := await self._next()).has_ended:  # killed while it waited
             self.end(sandbox)
             self._start()
@@ -157,15 +159,18 @@ class Session:
         self._order = asyncio.Lock()
         self._sandbox: Sandbox | None = None
         self._is_lost = False
+        self._open = True
 
     async def run(self, program: str) -> Result:
-        """What comes of the next program. SandboxUnavailable when no sandbox starts any more.
+        """What comes of the next program. SandboxUnavailable when no sandbox starts any more, SandboxClosed after `close`.
 
         Again where the sandbox broke with nothing in it. One that broke with variables in it took them away through no
         fault of a program: SandboxUnavailable, then and for ever.
         """
         async with self._order, self._turns:
             for _ in range(TRIES):
+                if not self._open:
+                    raise SandboxClosed("the session is closed, and runs no more programs")
                 if self._is_lost:
                     raise SandboxUnavailable("a sandbox was ended from outside, and its variables are lost")
                 held_variables = self._sandbox is not None
@@ -189,6 +194,7 @@ class Session:
 
     async def close(self) -> None:
         """Its variables and processes are gone."""
+        self._open = False
         self._pool.forget(self)
         self._drop()
 

@@ -18,6 +18,10 @@ class SandboxUnavailable(Exception):
     """No program can be run here in isolation: the message says why, and what to do about it. Nothing was run."""
 
 
+class SandboxClosed(SandboxUnavailable):
+    """The session or the pool was closed before the program was run to its end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one call may take at most."""

@@ -40,6 +40,7 @@ class Sandbox:
         self._first = first  # the pid, outside, of the first process inside
         self._limits = limits
         self._over_memory = False
+        self._at_work = asyncio.Lock()
 
     @classmethod
     async def start(cls, installation: Installation, limits: Limits, *, warm: bool) -> "Sandbox":
@@ -75,7 +76,7 @@ class Sandbox:
         started = time.monotonic()
         watch = asyncio.create_task(self._watch())
         try:
-            async with asyncio.timeout(self._limits.seconds + GRACE_SECONDS):
+            async with self._at_work, asyncio.timeout(self._limits.seconds + GRACE_SECONDS):
                 result, self.usable = await self._exchange(program.encode("utf-8", "replace"), keep)
             return result
         except TimeoutError:
@@ -90,9 +91,11 @@ class Sandbox:
                 self.kill()
 
     async def close(self) -> None:
-        """Nothing of it is left."""
+        """Nothing of it is left. A program that runs is killed, and whoever waits for it is told so first."""
         self.usable = False
-        await self._process.end()
+        self.kill()
+        async with self._at_work:  # it reads from pipes that are about to be closed
+            await self._process.end()
 
     def kill(self) -> None:
         """With bubblewrap the kernel ends every process inside."""

@@ -25,6 +25,8 @@ class Advantage(Generic[ConfigType]):
     compares: bool = True  # within a group: of one that has a single trajectory left nothing is learned
     needs_policy: bool = False  # reads RewardBatch.policy, which costs a forward pass before the update
     needs_greedy: bool = False  # reads RewardBatch.greedy_rewards, which costs a greedy completion of every prompt
+    needs_components: bool = False  # reads RewardBatch.components instead of their sum: with one, it is refused
+    takes_penalty: bool = True  # if not, a divergence that is taken from the reward is refused
 
 
 ADVANTAGES: Plugins[Advantage[Any]] = Plugins(

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
-from dagrpo.algorithms.reward_batch import RewardBatch
+from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch
 from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
     import torch
-
-EPSILON = 1e-6
 
 
 class Config(Choice):
@@ -31,7 +29,7 @@ def grpo(batch: RewardBatch, config: Config) -> torch.Tensor:
     learned from it.
     """
     centred = batch.rewards - batch.group_mean(batch.rewards)
-    return centred / (batch.group_std(batch.rewards) + EPSILON) if config.normalize_by_std else centred
+    return centred / (batch.group_std(batch.rewards) + STD_EPSILON) if config.normalize_by_std else centred
 
 
 ADVANTAGE = Advantage(config=Config, function=grpo)

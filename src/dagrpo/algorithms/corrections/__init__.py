@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dagrpo.algorithms.tokens import TokenBatch
+from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
@@ -51,3 +51,35 @@ CORRECTIONS: Plugins[Correction[Any]] = Plugins(
 def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
     """The weights that algorithm.correction names."""
     return CORRECTIONS.get(config.name).function(batch, config)
+
+
+def log_ratios(batch: TokenBatch) -> torch.Tensor:
+    """The trainer's less the engine's logprob of each token, both of the policy that sampled. [tokens], detached"""
+    return (batch.old_logprobs - batch.rollout_logprobs).detach()
+
+
+def ratios(log_ratios: torch.Tensor) -> torch.Tensor:
+    """exp of log-ratios, or of their sums over sequences. Of the same shape, and finite."""
+    return log_ratios.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def truncated(weights: torch.Tensor, maximum: float) -> TokenWeights:
+    """Weights cut at a maximum. [tokens]"""
+    cut = weights.clamp(max=maximum)
+    return TokenWeights(per_token=cut, metrics={"correction_truncated_fraction": (cut < weights).sum()})
+
+
+def masked(weights: torch.Tensor, judged: torch.Tensor, minimum: float, maximum: float) -> TokenWeights:
+    """Weights, and 0 where what is judged lies outside of [minimum, maximum]. All [tokens].
+
+    A masked token still counts in the mean that its loss is part of.
+    """
+    below, above = judged < minimum, judged > maximum
+    return TokenWeights(
+        per_token=weights * ~(below | above),
+        metrics={
+            "correction_masked_fraction": (below | above).sum(),
+            "correction_below_fraction": below.sum(),
+            "correction_above_fraction": above.sum(),
+        },
+    )

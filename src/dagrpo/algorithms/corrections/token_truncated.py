@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dagrpo.algorithms.corrections import Correction, TokenWeights
-from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
+from dagrpo.algorithms.corrections import Correction, TokenWeights, log_ratios, ratios, truncated
+from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.params.plugged import Choice
 
 
@@ -22,10 +22,7 @@ def token_truncated(batch: TokenBatch, config: Config) -> TokenWeights:
 
     Example: a token twice as likely to the trainer as to the engine weighs 2; one eight times as likely weighs 2, too.
     """
-    log_ratio = (batch.old_logprobs - batch.rollout_logprobs).detach()
-    weights = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    cut = weights.clamp(max=config.maximum)
-    return TokenWeights(per_token=cut, metrics={"correction_truncated_fraction": (cut < weights).sum()})
+    return truncated(ratios(log_ratios(batch)), config.maximum)
 
 
 CORRECTION = Correction(config=Config, function=token_truncated)

@@ -27,10 +27,11 @@ class Config(Choice):
     @model_validator(mode="after")
     def _clip_is_for_a_sequence(self) -> Self:
         if max(self.clip_low, self.clip_high) > WIDEST:
+            low, high = (type(self).model_fields[key].default for key in ("clip_low", "clip_high"))
             raise UserError(
-                f"algorithm.loss.clip_low and clip_high are {self.clip_low} and {self.clip_high}, bounds for the ratio of a "
-                "token: the ratio of gspo is a mean over a sequence, so delete them for 0.0003 and 0.0004, or set both to at "
-                f"most {WIDEST}"
+                f"algorithm.loss.clip_low and clip_high are {self.clip_low} and {self.clip_high}, bounds for the ratio of "
+                f"a token: the ratio of {self.name} is a mean over a sequence, so delete them for {low} and "
+                f"{high}, or set both to at most {WIDEST}"
             )
         return self
 

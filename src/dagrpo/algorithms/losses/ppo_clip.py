@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dagrpo.algorithms.losses import Loss
-from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 
@@ -21,6 +21,13 @@ class Config(Choice):
     clip_high: Annotated[float, Field(gt=0, le=1000)] = Field(
         0.2, description="The ratio is clipped above at 1 + clip_high."
     )
+    dual_clip: Annotated[float, Field(gt=1, le=1000)] | None = Field(
+        None,
+        description=(
+            "Where the advantage is negative, a ratio above this counts as this and has no gradient; null: as in PPO, "
+            "none is too large there. Dual clip: 3; the delta of INTELLECT-2: 4; DAPO's scripts: 10."
+        ),
+    )
 
     @model_validator(mode="after")
     def _clip_is_ordered(self) -> Self:
@@ -31,17 +38,35 @@ class Config(Choice):
             )
         return self
 
+    @model_validator(mode="after")
+    def _dual_clip_is_outside(self) -> Self:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise UserError(
+                f"algorithm.loss.dual_clip ({self.dual_clip}) is not above 1 + clip_high ({1 + self.clip_high}), where "
+                "PPO clips already: use a larger one (dual clip: 3), or null"
+            )
+        return self
+
 
 def ppo_clip(batch: TokenBatch, config: Config) -> TokenLoss:
     """max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)), rho = exp(logprob - old logprob). All [tokens].
 
-    Example: ratio 1.5, advantage +1, clip_high 0.2: loss -1.2, and the token counts as clipped. Not the dual clip: a
-    large ratio with a negative advantage keeps its whole loss.
+    With dual_clip = c, where A < 0: no more than -A c (dual clip, Ye et al. 2020, arXiv 1912.09729). The
+    two-sided clip of INTELLECT-2 (arXiv 2505.07291, section 4.1) puts min(rho, delta) in place of the first rho: for
+    delta = c > 1 + clip_high that is the same function.
+
+    Example: ratio 1.5, advantage +1, clip_high 0.2: loss -1.2, and the token counts as clipped.
     """
-    ratio = (batch.logprobs - batch.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    ratio = batch.ratio_to(batch.old_logprobs)
     plain = -batch.advantages * ratio
     bounded = -batch.advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    return TokenLoss(per_token=plain.maximum(bounded), metrics={"clip_fraction": (bounded > plain).sum()})
+    loss = plain.maximum(bounded)
+    metrics = {"clip_fraction": (bounded > plain).sum()}
+    if config.dual_clip is None:
+        return TokenLoss(per_token=loss, metrics=metrics)
+    beyond = (batch.advantages < 0) & (ratio > config.dual_clip)
+    loss = loss.where(~beyond, -batch.advantages * config.dual_clip)
+    return TokenLoss(per_token=loss, metrics=metrics | {"dual_clip_fraction": beyond.sum()})
 
 
 LOSS = Loss(config=Config, function=ppo_clip)

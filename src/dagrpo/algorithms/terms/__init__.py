@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -22,6 +22,13 @@ class Weighed(Section):
 ConfigType = TypeVar("ConfigType", bound=Weighed)
 
 
+class Coefficient(NamedTuple):
+    """What a term is multiplied by in one step; JSON has it as a list."""
+
+    applied: float
+    kept: float  # what `adapted` goes on from: not the one above where the term is not applied for a while
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term(Generic[ConfigType]):
     """A loss per token beside the policy's, to be minimised, before its coefficient. It is added up as the loss is."""
@@ -31,8 +38,8 @@ class Term(Generic[ConfigType]):
     positive_only: bool = False  # added up over sequences with a right answer alone, as if there were no others
     needs_entropy: bool = False  # wants a gradient through TokenBatch.entropy
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs
-    # The coefficient of the next step, from that of this one and the entropy that it measured; None: it stays.
-    adapted: Callable[[float, float, ConfigType], float] | None = None
+    # The coefficient of the next step, from what this one kept and the entropy that it measured; None: it stays.
+    adapted: Callable[[float, float, ConfigType], Coefficient] | None = None
 
 
 TERMS: Plugins[Term[Any]] = Plugins(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from dagrpo.algorithms.terms import Term, Weighed
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 
@@ -9,9 +13,16 @@ from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 class Config(Weighed):
     """Imitation of the policy's own right answers. VAPO: 0.1."""
 
+    coefficient: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.0, description="Factor of the negative log-likelihood; at 0 it is not computed."
+    )
+
 
 def positive_nll(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-logprob on the tokens of sequences with a right answer. [tokens]"""
+    """-logprob on the tokens of sequences with a right answer, 0 on all others. [tokens]
+
+    The mean is over those tokens alone, whatever share of the mini-batch they are.
+    """
     return TokenLoss(per_token=-batch.logprobs * batch.positive)
 
 

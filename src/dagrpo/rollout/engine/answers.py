@@ -5,6 +5,7 @@ A server may run elsewhere, be of another version, or be no SGLang server at all
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from array import array
@@ -20,6 +21,7 @@ ABOUT_A_TOKEN = 256  # bytes of an answer, generously: its logprob, its number, 
 ABOUT_AN_ID = 16  # bytes of a token's number in a list
 ABOUT_A_REQUEST = 1 << 16
 ABOUT_AN_ANSWER = 1 << 20
+MOST_DIGESTS = 1 << 27  # bytes: a digest of a tensor and its name, of a million tensors
 LONGEST_MESSAGE = 300  # characters of what a server says
 ROUNDING = 1e-3  # by which a logprob may exceed 0
 
@@ -56,6 +58,7 @@ def _completion(reply: Any, request: SamplingRequest, address: str, version: Wei
         _require_finished(reason, address)
         _require_version(about, address, version)
         tokens, logprobs = _tokens(about["output_token_logprobs"], request.max_new_tokens, address)
+        _require_matched(tokens, reply["output_ids"], address)
         support: tuple[array[int], ...] = ()
         if request.support:
             support, logprobs = _support(about, tokens, request.top_k, address)
@@ -132,6 +135,33 @@ def _support(
         if token not in ids or len(set(ids)) != len(ids) or len(ids) > most:
             raise _OfAnotherShape(f"token {token} was not drawn from {len(ids)} tokens that are no support of it")
     return support, _logprobs(logprobs, address)
+
+
+def _require_matched(of_logprobs: tuple[int, ...], sampled: Any, address: str) -> None:
+    """ServerError: the tokens that the logprobs are of are not the tokens that were sampled, position by position."""
+    if not isinstance(sampled, list):
+        raise _OfAnotherShape(f"{sampled!r} is no list of tokens")
+    if list(of_logprobs) != sampled:
+        pairs = itertools.zip_longest(sampled, of_logprobs)
+        position, (token, other) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise ServerError(
+            f"{address} gave logprobs that are not of the tokens it sampled: token {position} of a completion is "
+            f"{one_line(repr(token), 40)}, and its logprob is of {other}: a policy would learn from shifted logprobs. Use "
+            "the version of SGLang that requirements/ names."
+        )
+
+
+def digests_of(data: bytes, address: str) -> dict[str, str]:
+    """The digests of a server's tensors, by name. ServerError: it does not tell them in a form that is known here."""
+    try:
+        (rank,) = json.loads(data)["ranks"]
+        return {str(name): str(digest) for name, digest in rank["checksums"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ServerError(
+            f"{address} did not answer /weights_checker with the digests of the tensors of one process "
+            f"({one_line(_text(data[:LONGEST_MESSAGE]), 80)}): set training.gates.digest_mebibytes to 0, or use the version "
+            "of SGLang that requirements/ names, with one device for each server."
+        ) from None
 
 
 def _is_finite(logprob: Any) -> bool:

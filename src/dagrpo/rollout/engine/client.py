@@ -12,7 +12,14 @@ from typing import Any
 import httpx
 
 from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.answers import ABOUT_AN_ANSWER, completions_of, largest_answer, message_of
+from dagrpo.rollout.engine.answers import (
+    ABOUT_AN_ANSWER,
+    MOST_DIGESTS,
+    completions_of,
+    digests_of,
+    largest_answer,
+    message_of,
+)
 from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion
 
@@ -71,6 +78,10 @@ class ServerClient:
         """Have the server load a folder's safetensors, with an empty cache afterwards."""
         body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": True}
         await self._post("/update_weights_from_disk", body)
+
+    async def digests(self) -> dict[str, str]:
+        """The digest of each tensor that it holds, by its own names; see digests.py."""
+        return digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
 
     async def empty_cache(self) -> None:
         """Forget all prompts; waits until the server is idle."""

@@ -1,6 +1,6 @@
 """What the rest of the program asks of a rollout engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
@@ -34,4 +34,8 @@ class RolloutEngine(Protocol):
 
     def load(self, weights: Tensors, version: str) -> None:
         """Replace the weights; from now on every answer is checked to come from them."""
+        ...
+
+    def digests(self) -> Sequence[Mapping[str, str]]:
+        """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py)."""
         ...

@@ -7,7 +7,7 @@ scheduler then does follows from them. Nobody else may use the server meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dagrpo.checkpoints.tensors import Tensors
@@ -108,6 +108,13 @@ class ServerPool:
         folder = self._folder.write(weights)
         self._version = new_version(version)
         self._loop.run(self._load_everywhere(folder))
+
+    def digests(self) -> list[Mapping[str, str]]:
+        """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py)."""
+        return self._loop.run(self._digests())
+
+    async def _digests(self) -> list[Mapping[str, str]]:
+        return [*await all_of(server.digests() for server in self._servers.values())]
 
     async def _load_everywhere(self, folder: Path) -> None:
         await all_of(self._load(number, folder) for number in [*self._servers])

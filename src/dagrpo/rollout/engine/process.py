@@ -12,8 +12,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
-from dagrpo.rollout.engine.shared_memory import note, remove_noted
+from dagrpo.files import open_to_append
+from dagrpo.shared_memory import note, remove_noted
 
 # The shell becomes the process; the subshell in the background is the watcher.
 WATCHED = """
@@ -21,8 +23,9 @@ exec 3<&0 </dev/null
 (
     read -r _ <&3
     for maps in /proc/[0-9]*/maps; do
-        read -r status 2>/dev/null <"${maps%maps}stat" || continue
-        set -- ${status##*) }  # state, parent, group
+        status=
+        while read -r line; do status=$line; done 2>/dev/null <"${maps%maps}stat"  # to the last line: a name may have several
+        set -- ${status##*) }  # state, parent, group: what comes after the name
         test "$3" = $$ && grep -hoE "[0-9] +/dev/shm/(sglang_loads_|sem[.]mp-)[^ /]*$" "$maps"
     done 2>/dev/null >>"$SCRATCH/shared_memory"
     test -f "$SCRATCH/shared_memory" && while read -r line; do rm -f -- "${line#"${line%%/dev/shm/*}"}"; done <"$SCRATCH/shared_memory"
@@ -39,18 +42,25 @@ class WatchedProcess:
     """A running command, its log, and a scratch folder that is removed with it, and with what is noted there of shared memory."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, scratch: Path) -> None:
-        """Start it. stdout and stderr go to the log, which only the user may read."""
+        """Start it. stdout and stderr go to the log, which only the user may read.
+
+        OSError: the log's name is that of a pipe, a link or a folder.
+        """
         self.log = log
         self.scratch = scratch
         log.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open_to_append(log, 0o600) as output:
+            output.truncate(0)
+            self._start(command, {**environment, "SCRATCH": str(scratch)}, output)
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> None:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", WATCHED, "watched", *command],
-                env={**environment, "SCRATCH": str(scratch)},
+                env=environment,
                 stdin=lifeline,
-                stdout=descriptor,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -58,7 +68,6 @@ class WatchedProcess:
             os.close(self._lifeline)
             raise
         finally:
-            os.close(descriptor)
             os.close(lifeline)
 
     @property

@@ -21,15 +21,15 @@ import httpx
 import psutil
 
 from dagrpo.console import waiting
+from dagrpo.held_folder import held_folder
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
 from dagrpo.rollout.engine.errors import ServerError, full_disk_among, last_line_of, names_a_taken_port, reason_in
-from dagrpo.rollout.engine.held_folder import held_folder
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.rollout.engine.servable import require_servable
-from dagrpo.rollout.engine.shared_memory import MEMORY
+from dagrpo.shared_memory import MEMORY
 
 SECONDS_BETWEEN_CHECKS = 0.1
 PORTS_TO_TRY = 3  # two servers that start together may be given one port

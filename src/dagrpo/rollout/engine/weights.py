@@ -17,8 +17,8 @@ from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.tensors import Tensors, total_bytes
 from dagrpo.console import say
 from dagrpo.errors import UserError
-from dagrpo.rollout.engine.held_folder import held_folder, remove_abandoned
-from dagrpo.rollout.engine.shared_memory import MEMORY
+from dagrpo.held_folder import held_folder, remove_abandoned
+from dagrpo.shared_memory import MEMORY
 
 WEIGHTS = "model.safetensors"
 KIND = "weights"

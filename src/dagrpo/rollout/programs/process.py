@@ -6,8 +6,10 @@ import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from dagrpo.errors import UserError
+from dagrpo.files import open_to_append
 
 # The shell becomes the program; the subshell in the background waits until we have ended, and kills the group.
 WATCHED = """
@@ -27,9 +29,8 @@ SECONDS_FOR_THE_REST = 1.0  # of an output whose program has ended
 class Program:
     """A program that runs."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._log = log
         self._complaints = b""
         assert process.stdout is not None
         self.output = process.stdout
@@ -49,14 +50,13 @@ class Program:
         with suppress(ProcessLookupError):  # nothing of the group is left
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def keep_log(self) -> None:
+    async def keep_log(self, log: IO[bytes]) -> None:
         """Write what it complains about to its log, up to LOG_BYTES in all; what is beyond is read, and dropped."""
         assert self._process.stderr is not None
-        with self._log.open("ab") as log:
-            while piece := await self._process.stderr.read(PIECE):
-                self._complaints = (self._complaints + piece)[-LAST_COMPLAINTS:]
-                log.write(piece[: max(LOG_BYTES - log.tell(), 0)])
-                log.flush()
+        while piece := await self._process.stderr.read(PIECE):
+            self._complaints = (self._complaints + piece)[-LAST_COMPLAINTS:]
+            log.write(piece[: max(LOG_BYTES - log.tell(), 0)])
+            log.flush()
 
     def last_complaint(self) -> str:
         """The last line of what it has complained about."""
@@ -68,9 +68,25 @@ class Program:
 async def running(
     command: Sequence[str], *, variables: Mapping[str, str], input_file: Path, log: Path
 ) -> AsyncIterator[Program]:
-    """Start a program with a file as its input; whatever is left of it at the end is killed. UserError: it cannot be started."""
+    """Start a program with a file as its input; whatever is left of it at the end is killed.
+
+    UserError: it cannot be started. OSError: the log's name is that of a pipe, a link or a folder.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.touch(mode=0o600)
+    with open_to_append(log, 0o600) as kept:
+        async with _started(command, variables, input_file) as program:
+            logging = asyncio.create_task(program.keep_log(kept))
+            try:
+                yield program
+            finally:
+                program.kill()
+                await program.exit_code()
+                await asyncio.wait([logging], timeout=1.0)
+                logging.cancel()
+
+
+@asynccontextmanager
+async def _started(command: Sequence[str], variables: Mapping[str, str], input_file: Path) -> AsyncIterator[Program]:
     lifeline, ours = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -86,15 +102,9 @@ async def running(
         raise UserError(f"{command[0]} cannot be started ({error}): correct rollout.agent.command.") from None
     finally:
         os.close(lifeline)
-    program = Program(process, log)
-    logging = asyncio.create_task(program.keep_log())
     try:
-        yield program
+        yield Program(process)
     finally:
-        program.kill()
-        await program.exit_code()
-        await asyncio.wait([logging], timeout=1.0)
-        logging.cancel()
         os.close(ours)
 
 

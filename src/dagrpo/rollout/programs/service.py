@@ -32,7 +32,7 @@ class Service:
         self._program: Program | None = None
         self._input: asyncio.WriteTransport | None = None
         self._starting = asyncio.Lock()
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: set[asyncio.Task[None]] = set()  # of one program, and of those before that are cleared away
 
     async def request(self, identifier: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """What it answers. ProgramFailure: it says what went wrong, or it has died."""
@@ -64,7 +64,9 @@ class Service:
             self._program = await stack.enter_async_context(
                 running(self._command, variables=self._variables, input_file=fifo, log=self._folder / "program.log")
             )
-            self._reading = asyncio.create_task(self._read(self._program, stack.pop_all()))
+            reading = asyncio.create_task(self._read(self._program, stack.pop_all()))
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
 
     async def _read(self, program: Program, resources: AsyncExitStack) -> None:
         """Hand out answers until the program ends, or writes a line too long to be one."""
@@ -103,10 +105,9 @@ class Service:
 
     async def stop(self) -> None:
         """End it. What is waited for will not come."""
-        if self._reading is not None:
-            if self._program is not None:
-                self._program.kill()
-            await self._reading
+        if self._program is not None:
+            self._program.kill()
+        await asyncio.gather(*self._reading)
 
 
 async def _end_with_its_children(program: Program) -> None:

@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dagrpo.errors import UserError
+from dagrpo.files import MOST_JSON_BYTES, open_to_append, read_regular
 from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, ToolFunction
 
 if TYPE_CHECKING:
@@ -120,21 +122,23 @@ class Connection:
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("a") as log:
-            server: Any = self._address.url
-            if server is None:
-                program, *arguments = self._address.command
-                passed = {name: os.environ[name] for name in self._address.environment if name in os.environ}
-                server = stdio_client(StdioServerParameters(command=program, args=arguments, env=passed), errlog=log)
-            try:
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with TextIOWrapper(open_to_append(self._log)) as log:
+                server: Any = self._address.url
+                if server is None:
+                    program, *arguments = self._address.command
+                    passed = {name: os.environ[name] for name in self._address.environment if name in os.environ}
+                    server = stdio_client(
+                        StdioServerParameters(command=program, args=arguments, env=passed), errlog=log
+                    )
                 async with Client(server) as client:
                     if not ready.done():
                         ready.set_result(client)
                     await closing.wait()
-            except Exception as error:  # noqa: BLE001 - whoever waits raises it; later it is told by the call that fails
-                if not ready.done():
-                    ready.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it; later it is told by the call that fails
+            if not ready.done():
+                ready.set_exception(error)
 
     async def _close(self) -> None:
         keeper, self._keeper, self._client = self._keeper, None, None
@@ -145,7 +149,10 @@ class Connection:
 
     def _said(self) -> str:
         """The end of what a program wrote to stderr."""
-        said = self._log.read_text(errors="replace").strip()[-500:] if self._log.exists() else ""
+        try:
+            said = read_regular(self._log, MOST_JSON_BYTES).decode(errors="replace").strip()[-500:]
+        except OSError:  # nothing was started that could have written there
+            said = ""
         return f" It said: {said.rstrip('.')}." if said else ""
 
 

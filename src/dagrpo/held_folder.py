@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dagrpo.ownership import is_own_file, is_own_folder
-from dagrpo.rollout.engine.shared_memory import remove_noted
+from dagrpo.shared_memory import remove_noted
 
 LOCK = ".lock"
 

@@ -2,19 +2,28 @@
 
 import pytest
 
-from dagrpo.trainer.equal_rewards import METRIC, STEPS, EqualRewards
+from dagrpo.params.gates import Gates
+from dagrpo.trainer.gates.learns_nothing import METRIC, LearnsNothing
+
+STEPS = Gates().steps_in_a_row
 
 
 def _metrics(**own: float) -> dict[str, float]:
-    same = {"zero_std_fraction": 1.0, "accuracy": 0.0, "truncated_fraction": 0.0, "missing_answer_fraction": 0.0}
+    same = {
+        "zero_std_fraction": 1.0,
+        "accuracy": 0.0,
+        "truncated_fraction": 0.0,
+        "missing_answer_fraction": 0.0,
+        "unverifiable_fraction": 0.0,
+    }
     return same | own
 
 
 def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[str]:
-    watched = EqualRewards(seed=3, max_new_tokens=20)
+    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
     for step in range(1, steps + 1):
         watched.counted(_metrics(**own))
-        watched.warn(step)
+        watched.check(step)
     return capsys.readouterr().err.splitlines()
 
 
@@ -44,6 +53,20 @@ def test_it_is_said_again_only_after_as_many_steps_more(capsys: pytest.CaptureFi
 
 
 def test_one_problem_whose_samples_differ_begins_the_count_anew() -> None:
-    watched = EqualRewards(seed=3, max_new_tokens=20)
+    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
     counts = [watched.counted(_metrics(zero_std_fraction=share))[METRIC] for share in (1.0, 1.0, 0.97, 1.0)]
     assert counts == [1, 2, 0, 1]
+
+
+def test_equal_rewards_are_counted_and_no_cause_for_alarm_where_advantages_are_not_within_a_group(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20, compares=False)
+    counts = [watched.counted(_metrics())[METRIC] for _ in range(STEPS)]
+    watched.check(STEPS)
+    assert counts[-1] == STEPS
+    assert capsys.readouterr().err == ""
+    for _ in range(STEPS):
+        watched.counted(_metrics(truncated_fraction=1.0))
+    watched.check(2 * STEPS)
+    assert "are cut off at rollout.max_new_tokens" in capsys.readouterr().err

@@ -1,0 +1,37 @@
+"""Advantages of pass@k, k being the whole group (Tang et al. 2025, arXiv 2503.19595)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch
+from dagrpo.params.plugged import Choice
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Config(Choice):
+    """Only the best completion of a group learns, from how far it is ahead of the second."""
+
+    normalize_by_std: bool = Field(True, description="Divide by the group's standard deviation, as GRPO does.")
+
+
+def grpo_passk(batch: RewardBatch, config: Config) -> torch.Tensor:
+    """Of the best of a group A = r_max - r_second, or that / (std_g + 1e-6); of all others 0. [trajectories]
+
+    It is what the group's best reward loses without that completion. Where two are equally good, that is nothing. The
+    advantages of a group do not add up to 0, and no completion is ever pushed down.
+    """
+    rewards = batch.rewards
+    best = rewards == batch.group_max(rewards)
+    second = batch.group_max(rewards.masked_fill(best, float("-inf")))
+    alone = best & (batch.group_sum(best.double()) == 1)
+    ahead = (rewards - second).masked_fill(~alone, 0.0)
+    return ahead / (batch.group_std(rewards) + STD_EPSILON) if config.normalize_by_std else ahead
+
+
+ADVANTAGE = Advantage(config=Config, function=grpo_passk)

@@ -1,0 +1,30 @@
+"""Maximum likelihood RL (Tajwar et al. 2026, MaxRL, arXiv 2602.02710)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.reward_batch import RewardBatch
+from dagrpo.params.plugged import Choice
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Config(Choice):
+    """The reward minus the mean of its group, divided by that mean. For rewards that are never negative, such as 0 and 1."""
+
+
+def maxrl(batch: RewardBatch, config: Config) -> torch.Tensor:
+    """A = (r - mean_g) / mean_g, and 0 where the mean is not above 0. [trajectories]
+
+    With rewards of 0 and 1 a prompt weighs 1 / its pass rate, as in the gradient of the logarithm of that rate. Rewards
+    of both signs can make a mean near 0, and with it advantages without a bound.
+    """
+    mean = batch.group_mean(batch.rewards)
+    positive = mean > 0
+    return ((batch.rewards - mean) / mean.masked_fill(~positive, 1.0)).masked_fill(~positive, 0.0)
+
+
+ADVANTAGE = Advantage(config=Config, function=maxrl, takes_penalty=False)

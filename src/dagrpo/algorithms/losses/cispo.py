@@ -1,0 +1,51 @@
+"""Clipped importance weights beside the policy gradient (CISPO: MiniMax-M1, arXiv 2506.13585, equations 4 and 5)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.errors import UserError
+from dagrpo.params.plugged import Choice
+
+
+class Config(Choice):
+    """CISPO: the policy gradient times a ratio that is cut but has no gradient, so that no token is left out."""
+
+    maximum: Annotated[float, Field(gt=0, le=1000)] = Field(
+        5.0, description="No ratio is larger than this. MiniMax-M1 names no value; ScaleRL: 5; verl's example: 1.2."
+    )
+    minimum: Annotated[float, Field(ge=0, le=1000)] = Field(
+        0.0, description="No ratio is smaller than this. As published: 0, no bound."
+    )
+    anchor: Literal["old", "rollout"] = Field(
+        "old",
+        description=(
+            "What the ratio is to: the trainer's logprobs of the policy that sampled, or the engine's, and then "
+            "algorithm.correction is none."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _bounds_are_ordered(self) -> Self:
+        if self.minimum > self.maximum:
+            raise UserError(
+                f"algorithm.loss.minimum ({self.minimum}) is above maximum ({self.maximum}): use 0 for no bound"
+            )
+        return self
+
+
+def cispo(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A sg(clip(rho, minimum, maximum)) logprob, rho = exp(logprob - anchor's), sg: without gradient. [tokens]"""
+    anchor = batch.rollout_logprobs if config.anchor == "rollout" else batch.old_logprobs
+    ratio = batch.ratio_to(anchor).detach()
+    cut = ratio.clamp(config.minimum, config.maximum)
+    return TokenLoss(
+        per_token=-batch.advantages * cut * batch.logprobs, metrics={"clip_fraction": (cut != ratio).sum()}
+    )
+
+
+LOSS = Loss(config=Config, function=cispo, anchored_on_rollout=lambda config: config.anchor == "rollout")

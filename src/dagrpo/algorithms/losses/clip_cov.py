@@ -1,0 +1,65 @@
+"""Clip-Cov (Cui et al. 2025, arXiv 2505.22617): leaves out a few tokens that make the policy much surer of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.algorithms.losses import Loss, ppo_clip
+from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
+from dagrpo.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+
+Covariance = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+class Config(ppo_clip.Config):
+    """PPO's clipped surrogate, less a few tokens whose covariance of logprob and advantage lies in a band."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        2e-4, description="Which share of a mini-batch's tokens is left out: drawn from the band, and at least one."
+    )
+    covariance_low: Covariance = Field(1.0, description="The covariance of a token that may be left out is above this.")
+    covariance_high: Covariance = Field(5.0, description="And below this.")
+
+    @model_validator(mode="after")
+    def _band_is_ordered(self) -> Self:
+        if self.covariance_high <= self.covariance_low:
+            raise UserError(
+                f"algorithm.loss.covariance_high ({self.covariance_high}) is not above covariance_low "
+                f"({self.covariance_low}): no token lies between them (as published: 5, 1)"
+            )
+        return self
+
+
+def select(batch: MiniBatch, config: Config) -> torch.Tensor:
+    """1 on the tokens that are left out, else 0. [tokens]
+
+    They are drawn under the policy that sampled. The published code draws in each micro-batch, under the policy at that
+    moment, and not from tokens that the ratio has clipped, which have no gradient anyway.
+    """
+    import torch
+
+    covariances = batch.covariances
+    band = ((covariances > config.covariance_low) & (covariances < config.covariance_high)).nonzero().flatten()
+    band = band[covariances[band].argsort()]  # the same tokens in whatever order the sequences are
+    count = max(int(config.share * len(covariances)), 1)
+    drawn = torch.randperm(len(band), generator=torch.Generator().manual_seed(batch.seed))[:count]
+    return torch.zeros_like(batch.logprobs).index_fill(0, band[drawn], 1.0)
+
+
+def clip_cov(batch: TokenBatch, config: Config) -> TokenLoss:
+    """The loss of ppo_clip, and 0 on selected tokens. [tokens]"""
+    assert batch.selected is not None
+    loss = ppo_clip.ppo_clip(batch, config)
+    return TokenLoss(
+        per_token=loss.per_token * (1 - batch.selected),
+        metrics={**loss.metrics, "selected_fraction": batch.selected.sum()},
+    )
+
+
+LOSS = Loss(config=Config, function=clip_cov, select=select)

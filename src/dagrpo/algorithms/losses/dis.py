@@ -1,0 +1,35 @@
+"""Direct double-sided importance sampling (GLM-5, arXiv 2602.15763, section 4.1): no token far from ratio 1."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.params.plugged import Choice
+
+
+class Config(Choice):
+    """DIS: the ratio to the engine's logprobs, and no other policy between it and the one that is trained."""
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.2,
+        description="A token counts where its ratio is above 1 - clip_low. The report names no value; this is PPO's.",
+    )
+    clip_high: Annotated[float, Field(gt=0, le=1000)] = Field(
+        0.28, description="And below 1 + clip_high, which is DAPO's."
+    )
+
+
+def dis(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A f logprob, rho = exp(logprob - rollout logprob), f = sg(rho) in (1 - clip_low, 1 + clip_high), else 0. [tokens]"""
+    ratio = batch.ratio_to(batch.rollout_logprobs).detach()
+    kept = (ratio > 1 - config.clip_low) & (ratio < 1 + config.clip_high)
+    return TokenLoss(
+        per_token=-batch.advantages * ratio * kept * batch.logprobs, metrics={"clip_fraction": (~kept).sum()}
+    )
+
+
+LOSS = Loss(config=Config, function=dis, anchored_on_rollout=lambda config: True)

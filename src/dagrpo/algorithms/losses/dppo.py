@@ -1,0 +1,67 @@
+"""Divergence proximal policy optimisation (Qi et al. 2026, arXiv 2602.04879): bounds probabilities, not ratios."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.params.plugged import Choice
+
+if TYPE_CHECKING:
+    import torch
+
+PUBLISHED = {"tv": 0.15, "kl": 0.05}
+
+
+class Config(Choice):
+    """DPPO: a token whose probability is too far from the engine's is left out where the loss pushes it on."""
+
+    divergence: Literal["tv", "kl"] = Field(
+        "tv",
+        description=(
+            "How far: the difference of the two probabilities of the token, or the KL divergence of the choices "
+            "between it and all others."
+        ),
+    )
+    limit_low: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None,
+        description="The farthest down, where the advantage is not positive; null: as published, 0.15 (tv) or 0.05 (kl).",
+    )
+    limit_high: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None, description="The farthest up, where the advantage is positive; null: as limit_low."
+    )
+    maximum: Annotated[float, Field(ge=1, le=100_000)] = Field(
+        20.0, description="No ratio is larger than this (section 5.4)."
+    )
+
+
+def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A M sg(min(rho, maximum)) logprob, rho = exp(logprob - rollout logprob). [tokens]
+
+    With the probabilities p of the policy and q of the engine, M is 0 where A > 0, p > q and their divergence is above
+    limit_high, or where A <= 0, p < q and it is above limit_low; else 1. The divergence of tv is |p - q|, that of kl
+    q log(q / p) + (1 - q) log((1 - q) / (1 - p)).
+    """
+    published = PUBLISHED[config.divergence]
+    low = published if config.limit_low is None else config.limit_low
+    high = published if config.limit_high is None else config.limit_high
+    p, q = batch.logprobs.detach().exp(), batch.rollout_logprobs.exp()
+    divergence = (p - q).abs() if config.divergence == "tv" else _binary_kl(q, p)
+    positive = batch.advantages > 0
+    masked = (positive & (p > q) & (divergence > high)) | (~positive & (p < q) & (divergence > low))
+    weight = batch.ratio_to(batch.rollout_logprobs).detach().clamp(max=config.maximum)
+    return TokenLoss(
+        per_token=-batch.advantages * weight * ~masked * batch.logprobs, metrics={"clip_fraction": masked.sum()}
+    )
+
+
+def _binary_kl(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    smallest = 1e-8  # of a probability: a token may be certain
+    q, p = q.clamp(smallest, 1 - smallest), p.clamp(smallest, 1 - smallest)
+    return q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()
+
+
+LOSS = Loss(config=Config, function=dppo, aggregation="constant", anchored_on_rollout=lambda config: True)

@@ -1,0 +1,19 @@
+"""Group policy gradient (Chu et al. 2025, arXiv 2504.02546): the policy gradient without a ratio or a bound."""
+
+from __future__ import annotations
+
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.params.plugged import Choice
+
+
+class Config(Choice):
+    """GPG's loss: the policy gradient. With more than one mini-batch, nothing says that later ones are off-policy."""
+
+
+def gpg(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A logprob. [tokens]"""
+    return TokenLoss(per_token=-batch.advantages * batch.logprobs)
+
+
+LOSS = Loss(config=Config, function=gpg)

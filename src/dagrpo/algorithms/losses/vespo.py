@@ -1,0 +1,41 @@
+"""Variational sequence-level soft policy optimisation (Shen et al. 2026, arXiv 2602.10693): smooth weights."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
+from dagrpo.params.plugged import Choice
+
+Exponent = Annotated[float, Field(ge=0, le=1000)]
+
+
+class Config(Choice):
+    """VESPO: the further a sequence's ratio is from 1, the less it counts; the ratio is the product over its tokens."""
+
+    power_positive: Exponent = Field(
+        2.0, description="Where the advantage is not negative: how fast the weight falls below a ratio of 1."
+    )
+    decay_positive: Exponent = Field(3.0, description="The same above a ratio of 1.")
+    power_negative: Exponent = Field(3.0, description="Where the advantage is negative: how fast it falls below 1.")
+    decay_negative: Exponent = Field(2.0, description="The same above a ratio of 1.")
+
+
+def vespo(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A sg(W^c1 exp(c2 (1 - W))) logprob, with the ratio W of the whole sequence (equation 20). [tokens]
+
+    W = exp(sum over the sequence's tokens of logprob - rollout logprob). c1 is the power and c2 the decay, by the sign of A.
+    """
+    log_ratio = batch.sum_of_sequence((batch.logprobs - batch.rollout_logprobs).detach())
+    log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    negative = batch.advantages < 0
+    power = log_ratio.new_full((), config.power_negative).where(negative, config.power_positive)
+    decay = log_ratio.new_full((), config.decay_negative).where(negative, config.decay_positive)
+    weight = (power * log_ratio + decay * (1 - log_ratio.exp())).exp()
+    return TokenLoss(per_token=-batch.advantages * weight * batch.logprobs, metrics={"sequence_weight": weight.sum()})
+
+
+LOSS = Loss(config=Config, function=vespo, anchored_on_rollout=lambda config: True)

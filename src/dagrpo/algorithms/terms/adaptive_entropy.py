@@ -1,0 +1,56 @@
+"""An entropy bonus with a target (He et al. 2025, Skywork Open Reasoner 1, arXiv 2505.22312, section on adaptive entropy control)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.algorithms.terms import Coefficient, Term, Weighed
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.errors import UserError
+
+
+class Config(Weighed):
+    """The entropy of each token's distribution, by as much as keeps it at a target. Skywork-OR1: target 0.2, delta 0.005."""
+
+    coefficient: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="Factor of the entropy in the first step; at 0 the term is not computed in any. 0.005 is one delta.",
+    )
+    target: Annotated[float, Field(gt=0, le=100)] = Field(
+        0.2, description="Entropy in nats per token below which the bonus is given."
+    )
+    delta: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="By how much the factor rises after a step below the target, and falls after one above it."
+    )
+    maximum: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="The factor never is larger than this.")
+
+    @model_validator(mode="after")
+    def _begins_within_its_bounds(self) -> Self:
+        if self.coefficient > self.maximum:
+            raise UserError(
+                f"algorithm.terms.adaptive_entropy.coefficient ({self.coefficient}) is above its maximum ({self.maximum}): lower "
+                "the one, or raise the other"
+            )
+        return self
+
+
+def adaptive_entropy(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-H, the entropy of the distribution that the token is drawn from, in nats and over the whole vocabulary. [tokens]"""
+    return TokenLoss(per_token=-batch.entropy)
+
+
+def adapted(kept: float, entropy: float, config: Config) -> Coefficient:
+    """c' = c + delta where the entropy is at most the target, else c - delta; applied is c' in the first case, else 0.
+
+    The entropy is the mean over the step that has been taken, so that the bonus follows it by one step; the paper begins with
+    c = 0 and compares the entropy of the step that is about to be taken, for which the policy would be run once more.
+    """
+    is_below = entropy <= config.target
+    changed = kept + config.delta if is_below else kept - config.delta
+    bounded = min(max(changed, 0.0), config.maximum)
+    return Coefficient(applied=bounded if is_below else 0.0, kept=bounded)
+
+
+TERM = Term(config=Config, function=adaptive_entropy, needs_entropy=True, adapted=adapted)

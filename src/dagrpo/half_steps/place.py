@@ -1,0 +1,69 @@
+"""What the halves of a step read and where they write: the inputs of the train stage, and a folder of the user's own."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import STATES, TOPS
+from dagrpo.params.schema import Params
+from dagrpo.trainer.run import TrainingRun
+
+STEP = re.compile(r"step_([0-9]{5,})\.parquet")
+
+
+def training_run(params: Params, seed: int | None, folder: Path) -> TrainingRun:
+    """The train stage of params.yaml, with the user's folder for whatever it writes. UserError names an input that is missing."""
+    experiment = params.experiment
+    chosen = experiment.seeds[0] if seed is None else seed
+    own, results = Path("data", experiment.name, experiment.train), Path("results", experiment.name)
+    run = TrainingRun(
+        initial=results / "runs" / f"seed_{chosen}" / "initial",
+        train_split=results / "difficulty" / "train.parquet",
+        passages=own / "passages.parquet",
+        seed=chosen,
+        rollout=params.rollout,
+        reward=params.reward,
+        algorithm=params.algorithm,
+        training=params.training,
+        runtime=params.runtime,
+        state=folder / "state",
+        server_log=folder / "server.log",
+        policy=folder / "policy",
+        metrics=folder / "metrics.parquet",
+        rollouts=folder / "rollouts" / "manifest.json",
+    )
+    for path in (run.initial / "manifest.json", run.train_split):
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing, with which training starts: make it with `snakemake --cores all {path}`."
+            )
+    return run
+
+
+def require_own_folder(folder: Path) -> None:
+    """UserError for a folder that stages write to, or that has something in it."""
+    taken = [top for top in (*TOPS, str(STATES)) if folder.resolve().is_relative_to(Path(top).resolve())]
+    if taken:
+        raise UserError(f"--to {folder} is below {taken[0]}/, where stages write: name a folder of your own.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--to {folder} is there already: name a new folder, or delete it.")
+
+
+def tables(given: Path, steps: Sequence[int] | None) -> dict[int, Path]:
+    """The rollouts of the steps that are asked for, or of all; by step, rising. `given`: a file, or a folder of them.
+
+    UserError: there are none, or one is missing.
+    """
+    files = sorted(given.glob("*.parquet")) if given.is_dir() else [given]
+    found = {int(match[1]): path for path in files if path.is_file() and (match := STEP.fullmatch(path.name))}
+    if not found:
+        raise UserError(
+            f"--from-rollouts {given} has no rollouts: name a file step_00001.parquet, or a folder of such files."
+        )
+    missing = [step for step in steps or () if step not in found]
+    if missing:
+        raise UserError(
+            f"{given} has no rollouts of step {missing[0]}: it has those of {', '.join(map(str, sorted(found)))}."
+        )
+    return {step: found[step] for step in sorted(steps or found)}

@@ -1,0 +1,62 @@
+"""The first half of steps: sampled by the engine, graded, given advantages, written. The policy stays as it is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.distributed import World
+from dagrpo.files import write_parquet
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.trainer import state
+from dagrpo.trainer.loop import EngineOpener, RankZero, Trainer
+from dagrpo.trainer.record import rollout_rows
+from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.update import PolicyUpdate
+
+
+class RolloutHalf(Trainer):
+    """A trainer that takes no step: every step is sampled from the same weights."""
+
+    def __init__(
+        self, run: TrainingRun, world: World, start: state.SavedState | None, opener: EngineOpener = open_engine
+    ) -> None:
+        """`start`: the state whose weights sample; None: the initial checkpoint."""
+        super().__init__(run, lambda step, metrics: None, world, opener)
+        self._start = 0 if start is None else start.step
+        self._notes_at_start: Mapping[str, Any] = {} if start is None else start.notes
+        if start is not None:
+            state.load(start, self._policy.model, self._optimizer)
+
+    def make(self, steps: Sequence[int], folder: Path) -> Iterator[tuple[int, pa.Table]]:
+        """Write the rollouts of each step, numbered from 1, to the folder; tell of each when it is there.
+
+        One that follows neither the state nor another step draws as if each before had drawn its batch, and retired nothing.
+        """
+        weights = GatheredWeights(self._policy.model, NAMED_DTYPES[self._run.rollout.dtype], self._world)
+        update = self._policy_update(0)  # its coefficients have no say in rollouts
+        with self._rank_zero(weights, self._start) as rank_zero:
+            assert rank_zero is not None, "one process samples"
+            drawn = self._start
+            for step in steps:
+                if step != drawn + 1:
+                    rank_zero.buffer.drawing = self._drawing(step - 1)
+                drawn = step
+                table = self._made(step, rank_zero, update)
+                write_parquet(folder / step_file(step), table)
+                yield step, table
+
+    def _notes(self, finished: int) -> Mapping[str, Any]:
+        """Those of the state that was named."""
+        return self._notes_at_start if finished == self._start else {}
+
+    def _made(self, step: int, rank_zero: RankZero, update: PolicyUpdate) -> pa.Table:
+        rollouts = rank_zero.buffer.next(step - 1)
+        batch = rollouts.batch()
+        before = update.computed_before(batch)
+        with_advantages, _ = self._with_advantages(rollouts, batch, before, update.objective)
+        assert with_advantages is not None
+        return rollout_rows(with_advantages, before.logprobs)

@@ -1,0 +1,45 @@
+"""The second half of steps: the policy is updated from rollouts that are there already. No engine is opened."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from dagrpo.distributed import World
+from dagrpo.files import write_parquet
+from dagrpo.replay.batch import read_step
+from dagrpo.replay.policy import UpdatedPolicy
+from dagrpo.trainer import state
+from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
+from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.update import UpdateStats
+
+
+def update_from(
+    run: TrainingRun, tables: Mapping[int, Path], start: state.SavedState | None, world: World
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Update the policy from each step's table, and tell of its figures. At the end, write state, figures and digests.
+
+    The advantages are those in the tables. `start`: the state to go on from; None: the initial checkpoint.
+    """
+    policy = UpdatedPolicy(run, world)
+    if start is not None:
+        policy.load(start)
+    digests: dict[int, StepDigests] = {}
+    rows: list[dict[str, float]] = []
+    for step, table in tables.items():
+        given = read_step(table, run.training)
+        stats = policy.update(step, given.batch, run.runtime.training.micro_batch_size)
+        digests[step] = stats.digests
+        rows.append(_figures(stats, given.batch.rollout_logprobs.tolist()))
+        yield step, rows[-1]
+    policy.save(run.state, max(tables))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    write_parquet(run.metrics, pa.table({"step": list(tables), **columns}))
+    write_parquet(run.metrics.with_name(FILE), digest_table(digests))
+
+
+def _figures(stats: UpdateStats, rollout_logprobs: list[float]) -> dict[str, float]:
+    own = {name: getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
+    return own | dict(stats.metrics) | logprob_differences(rollout_logprobs, stats.logprobs)

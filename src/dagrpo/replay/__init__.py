@@ -1,0 +1,1 @@
+"""`dagrpo replay`: steps of a run computed again from its rollouts, and compared with the digests that it recorded."""

@@ -1,0 +1,144 @@
+"""A step's update batch, read back from the table of its rollouts: the same tensors, bit for bit, that the trainer had."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dagrpo.errors import UserError
+from dagrpo.params.training import Training
+from dagrpo.records import EXCLUDED
+from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
+from dagrpo.trainer.groups import spread
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.support import TokenSupport
+
+SUPPORT = "sampling_support"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """What a rollout table says of one step."""
+
+    step: int  # from 1
+    batch: RolloutBatch  # with its advantages
+    trainer_logprobs: Tensor  # [trained tokens] float32, of the policy that sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """A trajectory from which the policy learns."""
+
+    place: int  # among those of the step
+    samples: list[tuple[list[int], list[bool]]]  # token ids and loss mask of each
+    row: Mapping[str, Any]
+
+    @property
+    def advantages(self) -> list[float]:
+        """Of each token that the policy wrote."""
+        of_tokens: list[float] = self.row["token_advantages"]
+        return of_tokens or [self.row["advantage"]] * len(self.row["completion_ids"])
+
+
+def read_step(path: Path, training: Training) -> RecordedStep:
+    """The update batch of a rollout table that the trainer has written, as `training` makes it.
+
+    UserError: it is none, or does not fit together.
+    """
+    table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
+    rows = table.drop_columns(SUPPORT).to_pylist()
+    if len(rows) % training.samples_per_prompt:
+        raise UserError(
+            f"{path} has {len(rows)} attempts, which are no groups of training.samples_per_prompt "
+            f"({training.samples_per_prompt}): set that to what they were sampled with."
+        )
+    learned = [_learned(path, place, row) for place, row in enumerate(rows) if _is_learned(row)]
+    if not learned:
+        raise UserError(f"{path} has no trajectory to learn from: name the rollouts of another step.")
+    counted = _counted(rows, training)
+    samples = [(each, *sample) for each in learned for sample in each.samples]
+    return RecordedStep(
+        step=rows[0]["step"],
+        batch=RolloutBatch(
+            sequences=TokenSequences.of([token_ids for _, token_ids, _ in samples], [mask for _, _, mask in samples]),
+            trajectories=torch.tensor([each.place for each, _, _ in samples]),
+            rollout_logprobs=_floats([each.row["rollout_logprobs"] for each in learned]),
+            positive=torch.tensor([each.row["correct"] is True for each, _, _ in samples]),
+            counted=torch.tensor([counted[each.place] for each, _, _ in samples]),
+            support=_support(path, table, learned),
+            advantages=_floats([each.advantages for each in learned]),
+        ),
+        trainer_logprobs=_floats([each.row["trainer_logprobs"] for each in learned]),
+    )
+
+
+def _is_learned(row: Mapping[str, Any]) -> bool:
+    return row["stop_reason"] != EXCLUDED and bool(row["completion_ids"])
+
+
+def _counted(rows: Sequence[Mapping[str, Any]], training: Training) -> list[bool]:
+    """Whether the group of each attempt is not left out of the update. [attempts]"""
+    rewards, learned = [row["reward"] for row in rows], [_is_learned(row) for row in rows]
+    has_part = spread(rewards, learned, training.samples_per_prompt) | (not training.zero_variance_filter)
+    return list(has_part.repeat(training.samples_per_prompt).tolist())
+
+
+def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenSupport | None:
+    """What each token that is trained was drawn from; None: the whole vocabulary, as it is where nothing is said."""
+    column = table.column(SUPPORT).take(pa.array([each.place for each in learned])).combine_chunks()
+    of_tokens = column.flatten()
+    if not len(of_tokens):
+        return None
+    tokens = np.array([token for each in learned for token in each.row["completion_ids"]])
+    lengths = pc.list_value_length(of_tokens).to_numpy()
+    ids = of_tokens.flatten().to_numpy()
+    fits = pc.list_value_length(column).to_pylist() == [len(each.row["completion_ids"]) for each in learned]
+    if not fits or not _in_support(tokens, lengths, ids):
+        raise UserError(f"{path}: `{SUPPORT}` does not fit the tokens of `completion_ids`: restore the file.")
+    return TokenSupport(lengths=torch.tensor(lengths, dtype=torch.int64), token_ids=torch.tensor(ids))
+
+
+def _in_support(tokens: NDArray[np.int64], lengths: NDArray[np.int32], ids: NDArray[np.int32]) -> bool:
+    """Whether each token is one of those that it could be. [tokens], [tokens], [sum of lengths]"""
+    places = np.arange(len(tokens)).repeat(lengths)
+    found = np.bincount(places[tokens[places] == ids], minlength=len(tokens))
+    return bool((found == 1).all())
+
+
+def _learned(path: Path, place: int, row: Mapping[str, Any]) -> _Learned:
+    prompt, completion = row["prompt_ids"], row["completion_ids"]
+    whole = {"token_ids": prompt + completion, "loss_mask": [False] * len(prompt) + [True] * len(completion)}
+    samples = [(each["token_ids"], each["loss_mask"]) for each in row["samples"] or [whole] if any(each["loss_mask"])]
+    learned = _Learned(place=place, samples=samples, row=row)
+    _require_aligned(path, learned)
+    return learned
+
+
+def _require_aligned(path: Path, learned: _Learned) -> None:
+    """UserError names the column that does not have one value for each token that the policy wrote."""
+    row, tokens = learned.row, len(learned.row["completion_ids"])
+    lengths = {
+        "samples": sum(sum(mask) for _, mask in learned.samples),
+        "rollout_logprobs": len(row["rollout_logprobs"]),
+        "trainer_logprobs": len(row["trainer_logprobs"]),
+        "token_advantages": len(learned.advantages),
+    }
+    wrong = [name for name, length in lengths.items() if length != tokens]
+    unaligned = any(len(token_ids) != len(mask) or mask[0] for token_ids, mask in learned.samples)
+    if wrong or unaligned or None in learned.advantages:
+        name = wrong[0] if wrong else "samples" if unaligned else "advantage"
+        raise UserError(
+            f"{path}: row {learned.place}: `{name}` does not fit the {tokens} tokens of `completion_ids`: restore the file."
+        )
+
+
+def _floats(values: list[list[float]]) -> Tensor:
+    return torch.tensor(list(chain.from_iterable(values)), dtype=torch.float32)

@@ -1,0 +1,103 @@
+"""The command `dagrpo replay`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagrpo.errors import UserError
+
+if TYPE_CHECKING:
+    from dagrpo.replay.recorded import RecordedRun
+    from dagrpo.trainer.digest_table import Computed
+
+STEPS = "numbers and ranges of steps, such as 3,17 or 1-5"
+MOST_IN_A_RANGE = 1_000_000
+
+
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed")],
+    steps: Annotated[str | None, typer.Option(help=f"{STEPS}; the last one if not given")] = None,
+    seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
+) -> None:
+    """Compute steps of a run again from its rollouts; exit code 1 where gradients or weights are not the recorded ones."""
+    from dagrpo.replay.recorded import read_run
+
+    recorded = read_run(_folder(run, seed))
+    asked = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
+    computed = recorded.computed(asked[-1])
+    if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
+        raise typer.Exit(_in_processes(computed, recorded.folder, asked))
+    _replay(recorded, asked, computed)
+
+
+def _folder(run: str, seed: int | None) -> Path:
+    from dagrpo.show.place import run_folder
+
+    folder = Path(run)
+    return folder if folder.is_dir() and folder.name.startswith("seed_") else run_folder(run, seed)
+
+
+def steps_of(text: str) -> list[int]:
+    """The steps that an option names, rising. "3,17": [3, 17]; "1-3": [1, 2, 3]. UserError: it is neither."""
+    steps: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isascii() and end.isdigit() and len(end) <= 9 for end in ends):
+            raise UserError(f"--steps {text}: `{part}` is no step: give {STEPS}.")
+        start, stop = map(int, ends)
+        if not 1 <= start <= stop <= start + MOST_IN_A_RANGE:
+            raise UserError(
+                f"--steps {text}: `{part}` is no range of steps: they count from 1, and the smaller one is first."
+            )
+        steps |= set(range(start, stop + 1))
+    return sorted(steps)
+
+
+def require_recorded(run: "RecordedRun", steps: Sequence[int]) -> Sequence[int]:
+    """The steps; UserError where the run has not finished one of them."""
+    if run.steps == 0:
+        raise UserError(f"{run.folder} has not finished a step yet: wait for its first.")
+    if steps[-1] > run.steps:
+        raise UserError(f"{run.folder} has no step {steps[-1]}: it has the steps 1 to {run.steps}.")
+    return steps
+
+
+def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> int:
+    """Run this command in as many processes as have trained the policy; the exit code."""
+    import dagrpo.__main__ as application
+
+    own = ("replay", str(folder), "--steps", ",".join(map(str, steps)))
+    command = (sys.executable, "-m", "dagrpo.launch", str(computed.processes), str(application.__file__), *own)
+    environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(computed.threads)}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> None:
+    from rich.console import Console
+
+    from dagrpo.distributed import process_group
+    from dagrpo.replay import terminal
+    from dagrpo.replay.recomputation import replay
+    from dagrpo.trainer.digests import computed_by
+
+    with process_group(computed.threads) as world:
+        here = computed_by(world, computed.micro_batch_size)
+        checks = replay(run, steps, world)
+    if not world.is_rank_zero:
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(terminal.table(run, [check for check in checks if check.step in steps or check.difference]))
+    console.print(terminal.basis(run, checks, here))
+    if difference := terminal.first_difference(checks):
+        raise UserError(difference)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(replay)

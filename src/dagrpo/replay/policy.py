@@ -1,0 +1,80 @@
+"""A policy that is updated from rollouts that are there already: the trainer's own update, without an engine."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.distributed import World
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.trainer import state
+from dagrpo.trainer.loop import COEFFICIENTS
+from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+
+
+class UpdateInputs(Protocol):
+    """What an update depends on beside the rollouts: a training run has it, and so has a recorded one."""
+
+    @property
+    def initial(self) -> Path: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def rollout(self) -> Rollout: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def training(self) -> Training: ...
+
+
+class UpdatedPolicy:
+    """The initial policy, its optimizer and the coefficients of its terms, taken from step to step. Every rank has one."""
+
+    def __init__(self, run: UpdateInputs, world: World) -> None:
+        tokenizer = load_tokenizer(run.initial)
+        policy = load_policy(run.initial, world)
+        self.model = policy.model
+        self._run = run
+        self._world = world
+        self._policy = policy
+        self._optimizer = adamw(policy.parameters(), run.training.weight_decay)
+        self._reference = None
+        if run.algorithm.kl.coefficient > 0:
+            self._reference = load_policy(run.initial, world).requires_grad_(False)
+        self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        self._coefficients: Mapping[str, Sequence[float]] | None = None
+
+    def load(self, saved: state.SavedState) -> None:
+        """Go on from a saved state."""
+        state.load(saved, self.model, self._optimizer)
+        self._coefficients = saved.notes[COEFFICIENTS]
+
+    def save(self, root: Path, finished: int) -> None:
+        """Write the state after so many steps."""
+        state.save(root, finished, self.model, self._optimizer, self._world, {COEFFICIENTS: self._coefficients})
+
+    def update(self, step: int, batch: RolloutBatch, micro_batch_size: int) -> UpdateStats:
+        """Take the step, numbered from 1, from its rollouts, which have advantages."""
+        run = self._run
+        update = PolicyUpdate(
+            policy=self._policy,
+            reference=self._reference,
+            optimizer=self._optimizer,
+            algorithm=run.algorithm,
+            training=run.training,
+            micro_batch_size=micro_batch_size,
+            temperature=run.rollout.temperature,
+            max_new_tokens=run.rollout.max_new_tokens,
+            pad_token_id=self._pad_token_id,
+            world=self._world,
+            seed=run.seed,
+            coefficients=self._coefficients,
+        )
+        stats = update.run(step - 1, batch)
+        self._coefficients = update.objective.coefficients
+        return stats

@@ -1,0 +1,131 @@
+"""Steps of a run computed again: the update alone, from the rollouts that the run has kept. No engine, nothing is sampled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dagrpo.distributed import World
+from dagrpo.errors import UserError
+from dagrpo.replay.batch import RecordedStep, read_step
+from dagrpo.replay.policy import UpdatedPolicy
+from dagrpo.replay.recorded import RecordedRun
+from dagrpo.trainer import state
+from dagrpo.trainer.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.digests import weight_digests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first of a step's tensors, in the order in which they were computed, that is not the recorded one."""
+
+    kind: str  # gradient or weights
+    update: int  # of the step, from 1
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCheck:
+    """One step, as it was recorded and as it was computed again."""
+
+    step: int  # from 1
+    after: int  # the step whose saved state it was computed from; 0: the initial checkpoint
+    difference: Difference | None
+    recorded: StepDigests
+    computed: StepDigests
+    recorded_grad_norm: float
+    grad_norm: float
+    largest_logprob_difference: float  # nats, between the trainer's logprobs then and now
+
+    @property
+    def gradient_agrees(self) -> bool:
+        return self.recorded.gradients == self.computed.gradients
+
+    @property
+    def weights_agree(self) -> bool:
+        return self.recorded.weights == self.computed.weights
+
+
+def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepCheck]:
+    """Compute the steps again, and all that lead to them from the nearest state before. Every rank calls this.
+
+    UserError: a state or the initial checkpoint is not what the run recorded.
+    """
+    torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
+    recomputation = Recomputation(run, world)
+    return [check for step in sorted(set(steps)) for check in recomputation.up_to(step)]
+
+
+class Recomputation:
+    """A policy that is taken through a run's recorded steps."""
+
+    def __init__(self, run: RecordedRun, world: World) -> None:
+        self._run = run
+        self._world = world
+        self._policy = UpdatedPolicy(run, world)
+        self._from = self._finished = 0
+
+    def up_to(self, step: int) -> Iterator[StepCheck]:
+        """Every step that is computed on the way to this one, and it itself."""
+        self._go_to_nearest_state(step - 1)
+        while self._finished < step:
+            yield self._check(self._finished + 1)
+
+    def _go_to_nearest_state(self, at_most: int) -> None:
+        """Load the newest saved state that is further than this and not too far, if there is one."""
+        root = self._run.state
+        found = state.nearest(root, at_most) if self._world.is_rank_zero else None
+        step: int = self._world.broadcast(0 if found is None else found.step)
+        if step <= self._finished:
+            return
+        try:
+            self._policy.load(state.at(root, step))
+        except FileNotFoundError:
+            raise UserError(
+                f"The state of step {step} was removed while it was read, as a run does that goes on: replay again."
+            ) from None
+        self._from = self._finished = step
+        self._require_the_recorded_weights(step)
+
+    def _require_the_recorded_weights(self, step: int) -> None:
+        weights = weight_digests(self._policy.model, self._world)
+        different = first_difference(self._run.digests[step].weights, weights)
+        if different is not None:
+            raise UserError(
+                f"{state.at(self._run.state, step).folder} is not the state that the run recorded: its weights after step {step} "
+                f"differ first in {different}. Move it away to replay from an earlier one."
+            )
+
+    def _read(self, step: int) -> RecordedStep:
+        return read_step(self._run.table(step), self._run.training)
+
+    def _check(self, step: int) -> StepCheck:
+        recorded, given = self._run.digests[step], self._read(step)
+        stats = self._policy.update(step, given.batch, recorded.computed.micro_batch_size)
+        self._finished = step
+        return StepCheck(
+            step=step,
+            after=self._from,
+            difference=difference_of(recorded, stats.digests),
+            recorded=recorded,
+            computed=stats.digests,
+            recorded_grad_norm=self._run.grad_norms[step],
+            grad_norm=stats.grad_norm,
+            largest_logprob_difference=float((stats.logprobs - given.trainer_logprobs).abs().max()),
+        )
+
+
+def difference_of(recorded: StepDigests, computed: StepDigests) -> Difference | None:
+    """Where the digests of a step differ first."""
+    ours = {(kind, update): digests for kind, update, digests in computed.parts()}
+    for kind, update, digests in recorded.parts():
+        tensor = first_difference(digests, ours.get((kind, update), {}))
+        if tensor is not None:
+            return Difference(kind=kind, update=update, tensor=tensor)
+    return None
+
+
+def first_difference(recorded: TensorDigests, computed: TensorDigests) -> str | None:
+    """The first tensor by name whose digests are not the same in both."""
+    names = sorted(recorded.keys() | computed.keys())
+    return next((name for name in names if recorded.get(name) != computed.get(name)), None)

@@ -1,0 +1,138 @@
+"""A run as its files describe it: a finished one by its outputs, an unfinished one by its state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import PROVENANCE, STATES, state_folder
+from dagrpo.files import read_object, read_parquet, sha256_of
+from dagrpo.listing import MANIFEST, fault_of, listed_files
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.base import Section
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.stages.train import STAGE
+from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
+from dagrpo.trainer.record import Record
+from dagrpo.trainer.run import DESCRIPTION, step_file
+
+RESTORE = "restore it (`dvc pull`), or run the stage train again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """What is needed to compute a run's steps again, and what came out."""
+
+    folder: Path  # results/E/runs/seed_S
+    seed: int
+    rollout: Rollout
+    algorithm: Algorithm
+    training: Training
+    initial: Path  # folder of the checkpoint that it started from
+    state: Path  # folder of its saved states; need not be there
+    rollouts: Path  # folder with a table per step
+    steps: int  # that are on record, from the first on
+    digests: Mapping[int, StepDigests]  # by step, from 1
+    grad_norms: Mapping[int, float]  # by step
+    environment: Mapping[str, str] | None  # in which it was computed; None where nothing says so
+
+    def table(self, step: int) -> Path:
+        """The file with the rollouts of a step."""
+        return self.rollouts / step_file(step)
+
+    def computed(self, last: int) -> Computed:
+        """How the steps up to the last of those asked for were computed, with that step's own micro-batches.
+
+        UserError: some were computed by more processes or threads than others, or on another device.
+        """
+        wanted = self.digests[last].computed
+        for step in range(1, last + 1):
+            other = self.digests[step].computed
+            if (other.processes, other.threads, other.device) != (wanted.processes, wanted.threads, wanted.device):
+                raise UserError(
+                    f"{self.folder}: step {step} was computed by {_described(other)}, and step {last} by {_described(wanted)}: "
+                    f"a replay cannot change that between two steps, so ask for steps before {step} alone."
+                )
+        return wanted
+
+
+def _described(computed: Computed) -> str:
+    return f"{computed.processes} processes with {computed.threads} threads each on {computed.device}"
+
+
+def read_run(folder: Path) -> RecordedRun:
+    """The run of a seed's folder. UserError: there is none, or its files are not those that it has written."""
+    provenance = folder / "policy" / PROVENANCE
+    if provenance.is_file():
+        return _finished(folder, provenance)
+    states = [path for path in sorted(STATES.glob(f"*/{DESCRIPTION}")) if _is_of(path, folder)]
+    if not states:
+        raise UserError(
+            f"{folder} has no {provenance.relative_to(folder)}, and {STATES} has no state of it: run the stage train first."
+        )
+    return unfinished(folder, max(states, key=lambda path: path.stat().st_mtime).parent)
+
+
+def _is_of(description: Path, folder: Path) -> bool:
+    return Path(read_object(description)["rollouts"]).resolve().parent.parent == folder.resolve()
+
+
+def unfinished(folder: Path, state: Path) -> RecordedRun:
+    """The run that keeps its state there, up to the last step that is on record."""
+    described, record = read_object(state / DESCRIPTION), Record(state)
+    _require_the_same(Path(described["initial"]) / MANIFEST, described["initial_manifest"])
+    record.require_whole(record.steps)
+    steps = range(1, record.steps + 1)
+    return RecordedRun(
+        folder=folder,
+        seed=described["seed"],
+        **_sections(described),
+        initial=Path(described["initial"]),
+        state=state,
+        rollouts=record.rollouts(1).parent,
+        steps=record.steps,
+        digests={step: record.digests(step) for step in steps},
+        grad_norms={step: record.metrics(step)["grad_norm"] for step in steps},
+        environment=None,
+    )
+
+
+def _finished(folder: Path, provenance: Path) -> RecordedRun:
+    record, rollouts = read_object(provenance), folder / "rollouts"
+    made = {**record["inputs"], **record["outputs"]}
+    for name in (f"initial/{MANIFEST}", f"rollouts/{MANIFEST}", "metrics.parquet"):
+        noted = [digest for path, digest in made.items() if path.endswith(f"/{name}")]
+        if not noted:
+            raise UserError(f"{provenance} says nothing of {name}: {RESTORE}.")
+        _require_the_same(folder / name, noted[0])
+    for name, entry in listed_files(rollouts / MANIFEST).items():
+        if fault := fault_of(rollouts / name, entry):
+            raise UserError(f"{rollouts / name} {fault}: {RESTORE}.")
+    metrics = read_parquet(folder / "metrics.parquet")
+    digests = read_digests(rollouts / FILE)
+    return RecordedRun(
+        folder=folder,
+        seed=record["seed"],
+        **_sections(record["params"]),
+        initial=folder / "initial",
+        state=state_folder(STAGE, record),
+        rollouts=rollouts,
+        steps=len(digests),
+        digests=digests,
+        grad_norms=dict(zip(metrics["step"].to_pylist(), metrics["grad_norm"].to_pylist(), strict=True)),
+        environment=record["environment"],
+    )
+
+
+def _sections(params: Mapping[str, Any]) -> dict[str, Any]:
+    kinds: dict[str, type[Section]] = {"rollout": Rollout, "algorithm": Algorithm, "training": Training}
+    return {name: kind.model_validate(params[name]) for name, kind in kinds.items()}
+
+
+def _require_the_same(path: Path, digest: str) -> None:
+    if not path.is_file():
+        raise UserError(f"{path} is missing: {RESTORE}.")
+    if sha256_of(path) != digest:
+        raise UserError(f"{path} is not the file that the run has on record: {RESTORE}.")

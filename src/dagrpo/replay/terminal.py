@@ -1,0 +1,79 @@
+"""What was checked, on a terminal or in a pipe."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo.execution.environment import environment
+from dagrpo.replay.recomputation import StepCheck
+from dagrpo.replay.recorded import RecordedRun
+from dagrpo.trainer.digest_table import Computed, joint_digest
+
+SHOWN = 16  # hex digits of a digest
+SAME, DIFFERENT = ("same", "green"), ("differs", "bold red")
+
+
+def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
+    """A row per step; the digests are those that the run has recorded."""
+    shown = Table(title=Text(str(run.folder)), title_justify="left")
+    for heading in (
+        "step",
+        "computed from",
+        "gradient",
+        "",
+        "weights",
+        "",
+        "gradient norm",
+        "logprobs differ by at most",
+    ):
+        shown.add_column(heading)
+    for check in checks:
+        gradients = [joint_digest(each) for each in check.recorded.gradients]
+        shown.add_row(
+            str(check.step),
+            f"step {check.after}" if check.after else "initial",
+            ", ".join(digest[:SHOWN] for digest in gradients),
+            Text(*(SAME if check.gradient_agrees else DIFFERENT)),
+            joint_digest(check.recorded.weights)[:SHOWN],
+            Text(*(SAME if check.weights_agree else DIFFERENT)),
+            f"{check.recorded_grad_norm:.6g}" + ("" if check.difference is None else f", now {check.grad_norm:.6g}"),
+            f"{check.largest_logprob_difference:.1e}",
+        )
+    return shown
+
+
+def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
+    """In what the comparison was made, and how that differs from what the run was computed in."""
+    agree = sum(check.difference is None for check in checks)
+    lines = [f"{agree} of {len(checks)} steps that were computed again agree bit for bit in gradient and weights."]
+    lines += _not_comparable(run, checks[-1].recorded.computed, here)
+    return "\n".join(lines)
+
+
+def _not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
+    """Sentences on what rounds sums differently here, so that digests may differ without an error."""
+    own = {"device": here.device, **{k: v for k, v in environment(on_gpu=True).items() if k != "device"}}
+    then: Mapping[str, str] = {"device": recorded.device, **_packages(run.environment)}
+    other = [f"{name} {value} (here {own.get(name, 'none')})" for name, value in then.items() if own.get(name) != value]
+    return [f"The run was computed with {', '.join(other)}: small differences may be rounding."] if other else []
+
+
+def _packages(recorded: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: value for name, value in (recorded or {}).items() if name in {"machine", "torch", "transformers"}}
+
+
+def first_difference(checks: Sequence[StepCheck]) -> str | None:
+    """A sentence on the first step that is not the recorded one."""
+    for check in checks:
+        if check.difference is not None:
+            found, start = (
+                check.difference,
+                f"the state of step {check.after}" if check.after else "the initial checkpoint",
+            )
+            return (
+                f"Step {check.step}, computed again from {start}, is not what the run recorded: the {found.kind} of its update "
+                f"{found.update} differs first in {found.tensor} (gradient norm {check.recorded_grad_norm:.6g} then, "
+                f"{check.grad_norm:.6g} now; logprobs up to {check.largest_logprob_difference:.1e} apart)."
+            )
+    return None

@@ -1,0 +1,84 @@
+"""Whether the first step of training was sampled from the base policy, by what the evaluation of that policy says.
+
+The rollouts of step 1 and the base evaluation are of the same weights. Where task, prompt form, sampling and extractor agree,
+their shares of right answers differ by chance alone: one on problems to train on, the other on held-out ones. Here and not in
+the stage train, which must not wait for an evaluation; a sentence and not a refusal, since the problems are not the same and
+supervised fine-tuning may have seen the former.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagrpo.evaluation.statistics import Floats
+from dagrpo.report.inputs import Inputs
+from dagrpo.report.parameters import Parameter, value_of
+from dagrpo.report.rollouts import step_rollouts
+from dagrpo.report.wording import percent
+
+DEVIATIONS = 3.89  # of a difference of means that is normal: beyond them once in 10,000 times
+LEAST = 0.05  # a smaller difference is the training problems' own, whatever its interval says
+SAME = (  # must have one recorded value each, the same in both
+    ("rollout.temperature", "evaluation.sampling.temperature"),
+    ("rollout.top_p", "evaluation.sampling.top_p"),
+    ("rollout.top_k", "evaluation.sampling.top_k"),
+    ("rollout.max_new_tokens", "evaluation.sampling.max_new_tokens"),
+    ("reward.extractor", "evaluation.scoring.extractor"),
+)
+AS_THEY_COME = (
+    ("training.order", '"shuffled"'),
+    ("training.min_pass_rate", "0.0"),
+    ("training.max_pass_rate", "1.0"),
+    ("reward.verifier", '"task"'),
+)
+
+
+def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> list[str]:
+    """A sentence for each seed and task whose first step does not look like the base policy; none where nothing agrees."""
+    if not _comparable(parameters):
+        return []
+    found = [
+        _doubt(inputs, seed, task, step_rollouts(inputs, seed, 1)) for seed in inputs.seeds for task in inputs.tasks
+    ]
+    return [sentence for sentence in found if sentence is not None]
+
+
+def _comparable(parameters: Mapping[str, Sequence[Parameter]]) -> bool:
+    pairs = [(value_of(parameters, ours), value_of(parameters, theirs)) for ours, theirs in SAME]
+    order = [(value_of(parameters, key), value) for key, value in AS_THEY_COME]
+    return all(one is not None and one == other for one, other in [*pairs, *order])
+
+
+def _doubt(inputs: Inputs, seed: int, task: str, rollouts: pa.Table) -> str | None:
+    sampled = inputs.evaluations[task, "base", seed].outcomes.sampled
+    own = rollouts.filter(pc.equal(rollouts["task"], task))
+    trained_on, held_out = _per_problem(own), sampled.mean(axis=1) if sampled.shape[1] else np.zeros(0)
+    if min(len(trained_on), len(held_out)) < 2:
+        return None
+    difference = float(trained_on.mean() - held_out.mean())
+    room = max(DEVIATIONS * math.hypot(_error_of_mean(trained_on), _error_of_mean(held_out)), LEAST)
+    if abs(difference) <= room:
+        return None
+    return (
+        f"Seed {seed}: in step 1, before any update, {percent(float(trained_on.mean()))} of the answers on {task} were right, and "
+        f"{percent(float(held_out.mean()))} of those that the base policy sampled in its evaluation: chance explains "
+        f"{percent(room)} of difference. Training sampled from something else than the base policy, or its problems are of another "
+        "kind: compare prompts, completions and weight_version of the first rollouts with those of the evaluation."
+    )
+
+
+def _per_problem(rollouts: pa.Table) -> Floats:
+    """The share of right answers of each problem, [problems]; what could not be told is not right."""
+    right: dict[int, list[float]] = {}
+    correct = pc.fill_null(rollouts["correct"], False).to_pylist()
+    for problem, value in zip(rollouts["problem_index"].to_pylist(), correct, strict=True):
+        right.setdefault(problem, []).append(float(value))
+    return np.array([np.mean(values) for values in right.values()], dtype=np.float64)
+
+
+def _error_of_mean(values: Floats) -> float:
+    """Its standard error, with at least that of a share of which one more problem is different."""
+    return max(float(values.std(ddof=1)) / math.sqrt(len(values)), 0.5 / len(values))

@@ -1,0 +1,110 @@
+"""The digests of a run's steps as records and as a table, for whoever compares them. Imports no torch.
+
+Not how they are made: see digests.py.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.table import read_table, required
+
+FILE = "digests.parquet"  # beside the rollouts of the steps
+WEIGHTS = "weights"
+GRADIENT = "gradient"
+TensorDigests = Mapping[str, str]  # sha256 of each tensor's bytes, by its name in the trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a step's rounding depends on, beside parameters and code. Digests are comparable where these are equal."""
+
+    processes: int
+    threads: int  # of each process
+    micro_batch_size: int
+    device: str  # "cpu", or the name of the GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDigests:
+    """What one step computed. A mini-batch from which nothing is learned has no gradient."""
+
+    computed: Computed
+    gradients: tuple[TensorDigests, ...]  # [updates], before clipping
+    weights: TensorDigests  # after the last update
+
+    def parts(self) -> Iterator[tuple[str, int, TensorDigests]]:
+        """(kind, update from 1, digests), in the order in which they were computed."""
+        for update, gradient in enumerate(self.gradients, start=1):
+            yield GRADIENT, update, gradient
+        yield WEIGHTS, len(self.gradients), self.weights
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> "StepDigests":
+        """What `asdict` has taken apart."""
+        return cls(
+            computed=Computed(**value["computed"]), gradients=tuple(value["gradients"]), weights=value["weights"]
+        )
+
+
+def joint_digest(digests: TensorDigests) -> str:
+    """One sha256 for all tensors: of lines with digest and name, in the order of the names."""
+    lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+SCHEMA = pa.schema(
+    [
+        required("step", pa.int32()),  # from 1
+        required("processes", pa.int32()),
+        required("threads", pa.int32()),
+        required("micro_batch_size", pa.int32()),
+        required("device", pa.string()),
+        required("kind", pa.string()),  # gradient or weights
+        required("update", pa.int32()),  # of the step, from 1: after it, for weights
+        required("tensor", pa.string()),
+        required("sha256", pa.string()),
+    ]
+)
+assert [field.name for field in fields(Computed)] == SCHEMA.names[1:5]
+
+
+def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
+    """One row per tensor, gradient or weights, and step; columns as in SCHEMA."""
+    rows = [
+        (step, *astuple(digests.computed), kind, update, tensor, sha256)
+        for step, digests in sorted(steps.items())
+        for kind, update, part in digests.parts()
+        for tensor, sha256 in sorted(part.items())
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def read_digests(path: Path) -> dict[int, StepDigests]:
+    """The digests of each step. UserError: the file is not what the stage train writes."""
+    rows = [tuple(row.values()) for row in read_table(path, SCHEMA).to_pylist()]
+    return {step: _of_rows(path, list(own)) for step, own in groupby(rows, key=lambda row: row[0])}
+
+
+def _of_rows(path: Path, rows: Sequence[tuple[Any, ...]]) -> StepDigests:
+    parts = {key: {row[7]: row[8] for row in own} for key, own in groupby(rows, key=lambda row: (row[5], row[6]))}
+    weights = parts.pop((WEIGHTS, len(parts) - 1), None)
+    if weights is None or list(parts) != [(GRADIENT, update) for update in range(1, len(parts) + 1)]:
+        raise UserError(f"{path}: the gradients and weights of step {rows[0][0]} are not whole: restore the file.")
+    return StepDigests(computed=Computed(**_computed(rows[0])), gradients=tuple(parts.values()), weights=weights)
+
+
+def _computed(row: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip((field.name for field in fields(Computed)), row[1:5], strict=True))
+
+
+def as_json(digests: StepDigests) -> dict[str, Any]:
+    """What `StepDigests.of_json` reads."""
+    return asdict(digests)

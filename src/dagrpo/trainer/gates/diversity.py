@@ -1,0 +1,71 @@
+"""Whether the samples of a prompt are independent: seeds that differ, and completions that are not all the same by a fault.
+
+A group learns from what its samples do differently; one seed for all of them teaches nothing, and nothing else says so.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from dagrpo.errors import UserError
+from dagrpo.params.training import Training
+from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.trajectory import Trajectory
+
+
+def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, training: Training, step: int) -> None:
+    """Both of what follows, as section training says; [prompts * samples_per_prompt], and the step counts from 1."""
+    size, gates = training.samples_per_prompt, training.gates
+    if gates.distinct_seeds:
+        require_distinct_seeds(trajectories, size, step)
+    require_no_impossible_group(trajectories, size, sampling, gates.coincidence, step)
+
+
+def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, step: int) -> None:
+    """UserError when samples of one prompt share seeds. [prompts * group_size]; the step counts from 1.
+
+    Seeds are drawn from 2**31, so that one pair of a large step may be equal by chance: two are not.
+    """
+    groups = [*_groups(trajectories, group_size)]
+    shared = [len(group) - len({each.sampling_seed for each in group}) for group in groups]
+    pairs = len(groups) * math.comb(group_size, 2)
+    if sum(shared) >= min(2, pairs):
+        worst = max(range(len(groups)), key=shared.__getitem__)
+        raise UserError(
+            f"step {step}: {sum(shared)} samples have the seed of another sample of their prompt; of the {group_size} at row "
+            f"{groups[worst][0].problem.index} of the train split {group_size - shared[worst]} seeds differ, so that a group "
+            "is fewer samples than it seems. Correct what makes the seeds, or set training.gates.distinct_seeds to false."
+        )
+
+
+def require_no_impossible_group(
+    trajectories: Sequence[Trajectory], group_size: int, sampling: Sampling, coincidence: float, step: int
+) -> None:
+    """UserError when a group's completions are identical although chance makes that less often than `coincidence`.
+
+    Given one completion of probability p, the other n - 1 are the same with p ** (n - 1), where the engine draws each from
+    its whole distribution. Not told of one that is cut off, unless the logprobs are of what is left.
+    """
+    if coincidence == 0 or ((sampling.top_p < 1 or sampling.top_k != -1) and not sampling.support):
+        return
+    for group in _groups(trajectories, group_size):
+        learned = [each for each in group if each.learned]
+        if len({_tokens(each) for each in learned}) != 1 or len(learned) < 2:
+            continue
+        logprob = (len(learned) - 1) * sum(math.fsum(s.completion_logprobs) for s in learned[0].samples)
+        if logprob < math.log(coincidence):
+            raise UserError(
+                f"step {step}: all {len(learned)} samples at row {learned[0].problem.index} of the train split are the same "
+                f"{learned[0].tokens} tokens, which chance makes once in 10^{-logprob / math.log(10):.0f} times "
+                f"(training.gates.coincidence: {coincidence:g}): the engine does not sample each by itself. Look at its "
+                "seeds (sampling_seed needs --enable-deterministic-inference) and at what caches completions."
+            )
+
+
+def _tokens(trajectory: Trajectory) -> tuple[tuple[int, ...], ...]:
+    return tuple(sample.completion_ids for sample in trajectory.samples)
+
+
+def _groups(trajectories: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:
+    """The attempts at each prompt, which are side by side."""
+    for start in range(0, len(trajectories), size):
+        yield trajectories[start : start + size]

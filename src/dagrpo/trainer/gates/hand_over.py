@@ -1,0 +1,81 @@
+"""Whether the engine holds the weights that it was handed: by digest, after every hand-over.
+
+The server tells a digest of every tensor that it holds. Those of a few tensors, drawn anew each time up to a number of bytes,
+are compared with the trainer's own: a digest of everything would cost the trainer a pass over the model. That the weights
+change from one hand-over to the next is told by the digests of all tensors. Tensors that the engine holds in a form of its
+own are not compared (see rollout/engine/digests.py): for those the probe stands alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.errors import UserError
+from dagrpo.params.gates import Gates
+from dagrpo.rollout.engine.digests import counterparts, is_held
+from dagrpo.rollout.engine.interface import RolloutEngine
+
+COMPARED = "gate_digest_tensors"
+_MEBIBYTE = 1 << 20
+
+
+class HandOver:
+    """Told of every hand-over, in order; on rank 0."""
+
+    def __init__(self, params: Gates, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._held: list[dict[str, str]] = []
+        self._unchanged = 0
+
+    def check(self, engine: RolloutEngine, weights: Tensors, finished: int, *, updated: bool) -> dict[str, float]:
+        """Compare; how many tensors were compared.
+
+        `finished` steps are in the weights; `updated`: whether they have been updated since the last call. UserError: a
+        server holds other values, or what it holds has not changed for some hand-overs although it should have.
+        """
+        if not self._params.digest_mebibytes:
+            return {}
+        held = [dict(each) for each in engine.digests()]
+        compared = sum(self._compare(server, digests, weights, finished) for server, digests in enumerate(held))
+        self._require_change(held, finished, updated=updated)
+        self._held = held
+        return {COMPARED: float(compared)}
+
+    def _compare(self, server: int, held: Mapping[str, str], weights: Tensors, finished: int) -> int:
+        known = counterparts([*held], [*weights.specs])
+        chosen = self._drawn(known, weights, finished)
+        wrong = [name for name in chosen if not is_held(held[name], known[name], weights)]
+        if wrong:
+            raise UserError(
+                f"after step {finished} server {server} holds other weights than it was handed: {len(wrong)} of "
+                f"{len(chosen)} tensors that were compared differ, such as {wrong[0]}. Look at its log, at "
+                "runtime.engine.weights_folder, and at who else updates it; a server that quantises its weights cannot be "
+                "compared (training.gates.digest_mebibytes: 0)."
+            )
+        return len(chosen)
+
+    def _drawn(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:
+        """Tensors in an order that seed and step decide, up to the number of bytes; the first in any case."""
+        names, left = sorted(known), self._params.digest_mebibytes * _MEBIBYTE
+        chosen: list[str] = []
+        for place in np.random.default_rng([self._seed, finished, 2]).permutation(len(names)):
+            size = sum(weights.specs[part].bytes for part in known[names[place]])
+            if size <= left or not chosen:
+                chosen.append(names[place])
+                left -= size
+        return chosen
+
+    def _require_change(self, held: list[dict[str, str]], finished: int, *, updated: bool) -> None:
+        """A server that has been lost meanwhile says nothing about the others."""
+        if not updated or len(held) != len(self._held):
+            return
+        stuck = any(now == before for now, before in zip(held, self._held, strict=True))
+        self._unchanged = self._unchanged + 1 if stuck else 0
+        if self._unchanged >= self._params.unchanged_weights:
+            raise UserError(
+                f"after step {finished}: in {self._unchanged} hand-overs in a row not a bit of the engine's weights has "
+                "changed, although each step had a gradient: the update does not reach what is handed over, or rounding to "
+                "rollout.dtype takes it away. Raise training.learning_rate, or set rollout.dtype to float32."
+            )

@@ -1,0 +1,123 @@
+"""Steps from which little or nothing can be learned, for several in a row.
+
+The samples of every problem earn the same reward, so that all advantages are zero; or most completions are cut off, have no
+answer, or cannot be verified. The problems that come may differ: a run goes on through such steps and says so, with the likely
+cause, unless training.gates.learns_nothing ends it.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagrpo.console import say
+from dagrpo.errors import UserError
+from dagrpo.params.gates import Gates
+
+METRIC = "steps_with_equal_rewards"
+MOST = 0.5  # from this share of completions on, a cause is likely
+ALL = 0.99
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One of the shares that are watched."""
+
+    share: str  # the metric
+    limit: str  # the parameter, in section training.gates
+    count: str  # the metric that counts the steps in a row
+
+
+EQUAL = Watched(share="zero_std_fraction", limit="equal_rewards", count=METRIC)
+WATCHED = (
+    EQUAL,
+    Watched(share="truncated_fraction", limit="truncated", count="gate_steps_truncated"),
+    Watched(share="missing_answer_fraction", limit="missing_answers", count="gate_steps_without_answers"),
+    Watched(share="unverifiable_fraction", limit="unverifiable", count="gate_steps_unverifiable"),
+)
+
+
+class LearnsNothing:
+    """Counts them over a run; told of every step in order, also of those before an interruption."""
+
+    def __init__(self, params: Gates, *, seed: int, max_new_tokens: int, compares: bool = True) -> None:
+        """`compares`: advantages are within a group; if not, groups of equal rewards teach something, and nothing is said."""
+        self._params = params
+        self._told = tuple(each for each in WATCHED if compares or each is not EQUAL)
+        self._seed = seed
+        self._max_new_tokens = max_new_tokens
+        self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
+
+    def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of the next step with the numbers of such steps in a row, up to this one."""
+        for each in WATCHED:
+            row = self._rows[each.count]
+            self._rows[each.count] = [*row, metrics] if metrics[each.share] >= self._limit(each) else []
+        return {**metrics, **{name: float(len(row)) for name, row in self._rows.items()}}
+
+    def check(self, step: int) -> None:
+        """Of the first share that is over its limit: a warning after every so many steps, on the screen and in the log.
+
+        UserError in its place, where the run is to end.
+        """
+        many, ends = self._params.steps_in_a_row, self._params.learns_nothing == "refuse"
+        for each in self._told:
+            count = len(self._rows[each.count])
+            if count >= many and (ends or count % many == 0):
+                self._tell(self._sentence(each, step), ends=ends)
+                return
+
+    def _tell(self, sentence: str, *, ends: bool) -> None:
+        if ends:
+            raise UserError(sentence)
+        logger.warning(sentence)
+        say(sentence)
+
+    def _limit(self, watched: Watched) -> float:
+        params = self._params
+        limits = {
+            "equal_rewards": params.equal_rewards,
+            "truncated": params.truncated,
+            "missing_answers": params.missing_answers,
+            "unverifiable": params.unverifiable,
+        }
+        return limits[watched.limit]
+
+    def _sentence(self, watched: Watched, step: int) -> str:
+        row = self._rows[watched.count]
+        start = f"train (seed {self._seed}), step {step}: for {len(row)} steps"
+        if watched is EQUAL and self._limit(EQUAL) == 1:
+            return (
+                f"{start} all samples of a problem have earned the same reward, from which nothing can be learned: "
+                f"{self._cause(row)}."
+            )
+        what = {
+            EQUAL: "of the problems have samples that all earned the same reward",
+            WATCHED[1]: f"of the completions are cut off at rollout.max_new_tokens ({self._max_new_tokens})",
+            WATCHED[2]: "of the completions have no answer to read",
+            WATCHED[3]: "of the answers could not be verified in time (reward.verify_seconds)",
+        }[watched]
+        share = self._mean(row, watched.share)
+        remedy = "so raise it" if watched is WATCHED[1] else "so look at some of them in the run's rollouts"
+        return f"{start} {share:.0%} {what}, {remedy} (training.gates.{watched.limit}: {self._limit(watched):g})."
+
+    def _cause(self, row: Sequence[Mapping[str, float]]) -> str:
+        """The likeliest one of equal rewards, of the last steps."""
+        truncated, missing = self._mean(row, "truncated_fraction"), self._mean(row, "missing_answer_fraction")
+        accuracy = self._mean(row, "accuracy")
+        if truncated >= MOST and accuracy <= 1 - ALL:
+            return f"{truncated:.0%} of the completions are cut off at rollout.max_new_tokens ({self._max_new_tokens}), so raise it"
+        if missing >= MOST:
+            return (
+                f"in {missing:.0%} of the completions no answer is found, so look at some (`dagrpo grade` shows how each is read), and "
+                "choose another reward.extractor, another form of the task, or more sft.steps to learn the form"
+            )
+        if accuracy >= ALL:
+            return "all answers are right, so take harder problems (training.max_pass_rate, another task)"
+        if accuracy <= 1 - ALL:
+            return "all answers are wrong, so take easier problems (training.min_pass_rate), more sft.steps or a larger model"
+        return "they are all right or all wrong, so raise training.samples_per_prompt or rollout.temperature"
+
+    def _mean(self, row: Sequence[Mapping[str, float]], name: str) -> float:
+        last = row[-self._params.steps_in_a_row :]
+        return sum(metrics[name] for metrics in last) / len(last)

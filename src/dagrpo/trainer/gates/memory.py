@@ -1,0 +1,22 @@
+"""Running out of the device's memory, told with the parameter to lower."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dagrpo.errors import UserError
+
+
+@contextmanager
+def advice_on_memory(key: str, value: int) -> Iterator[None]:
+    """Turn running out of the device's memory into a UserError that names the parameter to lower, and its value."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        remedy = (
+            f"lower {key} (it is {value}), and run again: it goes on from the last saved step"
+            if value > 1
+            else "use a device with more memory, more processes (runtime.training.processes), or shorter sequences"
+        )
+        raise UserError(f"the device ran out of memory: {remedy}.") from error

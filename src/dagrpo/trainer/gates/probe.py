@@ -1,0 +1,179 @@
+"""A few completions that both sides score after every hand-over, before anything is sampled for training.
+
+The engine completes fixed prompts of the train split, greedily and as it samples for training; the trainer scores the same
+tokens with the weights that it has just handed over. By the share of tokens that are off and by the largest difference: a
+mean hides a few tokens that are far off. Not a comparison of texts, and not of weights (hand_over.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from dagrpo.distributed import World
+from dagrpo.errors import UserError
+from dagrpo.params.gates import Gates
+from dagrpo.params.rollout import Rollout
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.gates.agreement import BAND, outside_share
+from dagrpo.trainer.gates.refused import keep
+from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.support import TokenSupport
+
+OUTSIDE, LARGEST = "gate_probe_outside_fraction", "gate_probe_largest_difference"
+GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the engine was asked, and what it said. In the same order: first the greedy requests, then the sampled ones."""
+
+    requests: Sequence[SamplingRequest]
+    completions: Sequence[Completion]
+
+    def sequences(self) -> TokenSequences:
+        """Prompts and completions as the trainer scores them."""
+        pairs = [(r.input_ids, c.token_ids) for r, c in zip(self.requests, self.completions, strict=True)]
+        return TokenSequences.of(
+            [[*prompt, *tokens] for prompt, tokens in pairs],
+            [[False] * len(prompt) + [True] * len(tokens) for prompt, tokens in pairs],
+        )
+
+    def support(self) -> TokenSupport | None:
+        """What the sampled tokens were drawn from; greedy ones have no part of the vocabulary. None: the whole of it."""
+        return TokenSupport.of([ids for completion in self.completions for ids in completion.support])
+
+    def table(self, trainer_logprobs: Sequence[float], dtype: str) -> pa.Table:
+        """One row for each token, with both logprobs."""
+        tokens = [
+            (number, position, token, logprob)
+            for number, completion in enumerate(self.completions)
+            for position, (token, logprob) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True))
+        ]
+        rows = [
+            {
+                "request": number,
+                "prompt_ids": list(self.requests[number].input_ids),
+                "temperature": self.requests[number].temperature,
+                "position": position,
+                "token_id": token,
+                "engine_logprob": engine,
+                "trainer_logprob": trainer,
+                "difference": trainer - engine,
+                "outside": not abs(trainer - engine) <= BAND[dtype],
+            }
+            for (number, position, token, engine), trainer in zip(tokens, trainer_logprobs, strict=True)
+        ]
+        return pa.Table.from_pylist(rows)
+
+
+class Probe:
+    """Every rank has one and calls `check` after each hand-over; rank 0 asks the engine."""
+
+    def __init__(
+        self,
+        params: Gates,
+        rollout: Rollout,
+        problems: Sequence[Problem],
+        *,
+        policy: Policy,
+        pad_token_id: int,
+        state: Path,
+        seed: int,
+        world: World,
+    ) -> None:
+        """`problems` are rank 0's; a table of what is refused goes to the folder `state`."""
+        self._params = params
+        self._rollout = rollout
+        self._requests = self._made(problems, seed)
+        self._policy = policy
+        self._pad_token_id = pad_token_id
+        self._state = state
+        self._world = world
+
+    def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
+        """Each prompt once: a repeated one would be computed by a request of its own first."""
+        rollout, half = self._rollout, self._params.probe_prompts
+        most = min(self._params.probe_tokens, rollout.max_new_tokens)
+        return [
+            SamplingRequest(
+                input_ids=problem.token_ids,
+                seed=sampling_seed(seed, "probe", number),
+                temperature=0.0 if number < half else rollout.temperature,
+                top_p=1.0 if number < half else rollout.top_p,
+                top_k=-1 if number < half else rollout.top_k,
+                max_new_tokens=most,
+                support=rollout.cuts and number >= half,
+            )
+            for number, problem in enumerate(problems[: 2 * half])
+        ]
+
+    def check(self, engine: RolloutEngine | None, step: int) -> dict[str, float]:
+        """Score a probe of the weights that the step numbered from 0 samples from; its figures, of rank 0.
+
+        `engine` is rank 0's. UserError, which names a table of all tokens: the two sides do not agree.
+        """
+        if not self._params.probe_prompts:
+            return {}
+        asked = None
+        if engine is not None:
+            completions = engine.generate(self._requests, lockstep=True)
+            asked = Asked(requests=self._requests, completions=completions)
+        logprobs = self._scored(asked)
+        return {} if asked is None else self._judged(asked, logprobs, step + 1)
+
+    @torch.no_grad()
+    def _scored(self, asked: Asked | None) -> list[float]:
+        """The trainer's logprobs, by all ranks together: the greedy half first. [tokens]"""
+        sequences, support = self._told(asked)
+        greedy, logprobs = min(self._params.probe_prompts, len(sequences)), list[float]()
+        for part, temperature in self._parts(greedy, len(sequences)):
+            padded = sequences.padded(part, self._pad_token_id, self._world.device)
+            if support is not None and part.start == greedy:
+                sampled = slice(0, sum(sequences.trained[part]))
+                padded = replace(padded, support=support.padded(sampled, self._world.device))
+            logprobs += token_logprobs(self._policy, padded, temperature).logprobs.tolist()
+        if isinstance(self._policy, FSDPModule):
+            self._policy.reshard()
+        return logprobs
+
+    def _told(self, asked: Asked | None) -> tuple[TokenSequences, TokenSupport | None]:
+        """What rank 0 has got from the engine, in every rank: sequences, and the support of the sampled half."""
+        tensors = None
+        if asked is not None:
+            sequences, support = asked.sequences(), asked.support()
+            tensors = {"ids": sequences.token_ids, "mask": sequences.loss_mask, "lengths": sequences.lengths}
+            tensors |= {} if support is None else support.tensors()
+        tensors = self._world.broadcast_tensors(tensors)
+        sequences = TokenSequences(token_ids=tensors["ids"], loss_mask=tensors["mask"], lengths=tensors["lengths"])
+        return sequences, TokenSupport.from_tensors(tensors)
+
+    def _parts(self, greedy: int, count: int) -> list[tuple[slice, float]]:
+        """Forward passes over so many sequences, the first of them greedy: one where all have the same softmax."""
+        sampled_at = self._rollout.temperature
+        if (sampled_at == GREEDY_LOGPROBS_AT and not self._rollout.cuts) or greedy == count:
+            return [(slice(0, count), GREEDY_LOGPROBS_AT)]
+        return [(slice(0, greedy), GREEDY_LOGPROBS_AT), (slice(greedy, count), sampled_at)]
+
+    def _judged(self, asked: Asked, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
+        """The figures of the step numbered from 1."""
+        params, dtype = self._params, self._rollout.dtype
+        table = asked.table(trainer_logprobs, dtype)
+        differences = table["difference"].to_pylist()
+        share, largest = outside_share(differences, dtype), max(map(abs, differences))
+        if share > params.outside_share or not all(abs(each) <= params.largest_difference for each in differences):
+            path = keep(self._state, "probe", step, table)
+            raise UserError(
+                f"before step {step}: of {len(differences)} probed tokens {share:.0%} have logprobs of engine and trainer "
+                f"more than {BAND[dtype]:g} nats apart, at most {largest:.3g} (training.gates.outside_share: "
+                f"{params.outside_share:.0%}, largest_difference: {params.largest_difference:g}): the engine has other "
+                f"weights, another temperature or another precision. Look at {path}."
+            )
+        return {OUTSIDE: share, LARGEST: largest}

@@ -1,0 +1,122 @@
+"""The gates of a GRPO run, put together for its loop, which calls one method at each place where something can go wrong.
+
+Every rank has a watch, since the probe is scored by all of them; whatever else it does, it does on rank 0.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.distributed import World
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.gates.agreement import require_few_outside, require_the_policys_rollouts
+from dagrpo.trainer.gates.consumed import require_prompts
+from dagrpo.trainer.gates.finite import SKIPPED, SkippedSteps, finite_or_zero
+from dagrpo.trainer.gates.hand_over import HandOver
+from dagrpo.trainer.gates.learns_nothing import LearnsNothing
+from dagrpo.trainer.gates.probe import Probe
+from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.record import Record
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.update import UpdateStats
+
+
+class Watch:
+    """Told of all that happens in a run, in order."""
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        problems: Sequence[Problem],
+        record: Record,
+        *,
+        policy: Policy,
+        pad_token_id: int,
+        world: World,
+    ) -> None:
+        """`problems` are rank 0's, empty elsewhere."""
+        gates = run.training.gates
+        self._run = run
+        self._problems = problems
+        self._record = record
+        self._hand_over = HandOver(gates, run.seed)
+        self._probe = Probe(
+            gates,
+            run.rollout,
+            problems,
+            policy=policy,
+            pad_token_id=pad_token_id,
+            state=run.state,
+            seed=run.seed,
+            world=world,
+        )
+        self._learns_nothing = LearnsNothing(
+            gates,
+            seed=run.seed,
+            max_new_tokens=run.rollout.max_new_tokens,
+            compares=ADVANTAGES.get(run.algorithm.advantage.name).compares,
+        )
+        self._skipped = SkippedSteps(gates, run.state)
+        self._every = gates.every
+        self._is_first = True  # of this execution's hand-overs
+        self._updated = False  # since the last comparison of digests
+        self._handed_over: dict[str, float] = {}
+        self.figures: dict[str, float] = {}  # of the weights that the current step samples from; no part of a result
+
+    def handed_over(self, engine: RolloutEngine, weights: Tensors, finished: int) -> None:
+        """Rank 0 has loaded the weights after so many steps into the engine."""
+        self._handed_over = {}
+        if self._is_due(finished):
+            self._handed_over = self._hand_over.check(engine, weights, finished, updated=self._updated)
+            self._updated = False
+
+    def before_rollouts(self, engine: RolloutEngine | None, step: int) -> None:
+        """Every rank, before the step numbered from 0 is sampled; the engine is rank 0's."""
+        probed = self._probe.check(engine, step) if self._is_due(step) else {}
+        self.figures = self._handed_over | probed
+        self._is_first = False
+
+    def _is_due(self, finished: int) -> bool:
+        """The same in every rank."""
+        return self._is_first or finished % self._every == 0
+
+    def updated(self, batch: RolloutBatch, stats: UpdateStats, step: int) -> dict[str, float]:
+        """Rank 0, after the update of the step numbered from 1: its figures, which are part of the result.
+
+        A step that was skipped is not compared, as it has logprobs that are no numbers.
+        """
+        self._updated = self._updated or stats.grad_norm > 0
+        own = {SKIPPED: float(stats.skipped)}
+        if stats.skipped:
+            return own
+        rollout_logprobs, dtype = batch.rollout_logprobs.tolist(), self._run.rollout.dtype
+        require_the_policys_rollouts(rollout_logprobs, stats.logprobs, dtype, step)
+        largest = self._run.training.gates.outside_share
+        return own | require_few_outside(rollout_logprobs, stats.logprobs, largest, dtype, step)
+
+    def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of the next step, finished in this execution or before it, with what is counted over steps."""
+        self._skipped.count(metrics)
+        return self._learns_nothing.counted(metrics)
+
+    def finished_step(self, step: int, rollouts: pa.Table) -> None:
+        """The step numbered from 1 was recorded, counted and reported."""
+        self._skipped.check(step, rollouts)
+        self._learns_nothing.check(step)
+
+    def recorded(self, steps: int) -> None:
+        """So many steps are recorded: a run goes on from them, or is at its end."""
+        if self._run.training.gates.consumed_prompts:
+            training = self._run.training
+            drawing = Drawing(self._problems, training, self._run.seed)
+            require_prompts(self._record.rollouts, steps, drawing, training)
+
+
+def storable(metrics: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
+    """The metrics of a step; where an update was skipped, 0 in place of what is not finite."""
+    return finite_or_zero(metrics) if stats.skipped else dict(metrics)

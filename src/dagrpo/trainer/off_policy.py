@@ -1,0 +1,79 @@
+"""How far the engine that sampled a step's rollouts is from the trainer that learns from them: the metrics `off_policy_*`.
+
+They are those of verl (`rollout_corr/*`), of the weights before a correction cuts or masks them, so that runs with different
+corrections can be compared. What a correction does is in its own metrics; how far updates move the policy is not here.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT
+
+BAND = (0.5, 2.0)  # importance weights that are not called outside
+
+Values = NDArray[np.float64]
+
+
+def off_policy_metrics(
+    rollout_logprobs: ArrayLike, trainer_logprobs: ArrayLike, lengths: Sequence[int]
+) -> dict[str, float]:
+    """The metrics of one step, of the policy that sampled.
+
+    rollout_logprobs, trainer_logprobs: [tokens], the engine's and the trainer's. lengths: [trajectories], the tokens of
+    each; one without tokens is left out. Means over trajectories are named so, all others are over tokens.
+    """
+    rollout, trainer = (np.asarray(values, dtype=np.float64) for values in (rollout_logprobs, trainer_logprobs))
+    counts = np.array([length for length in lengths if length])
+    assert len(rollout) == len(trainer) == counts.sum() > 0
+    log_ratios = trainer - rollout
+    weights = _ratios(log_ratios)
+    is_inside = (weights >= BAND[0]) & (weights <= BAND[1])  # which what is not a number is not
+    return {
+        "off_policy_kl": float(-log_ratios.mean()),
+        "off_policy_k3_kl": float((weights - log_ratios - 1).mean()),
+        **_perplexities(rollout, trainer, counts),
+        "off_policy_chi2_token": float((weights**2).mean() - 1),
+        "off_policy_chi2_sequence": float((_ratios(_sums(log_ratios, counts)) ** 2).mean() - 1),
+        "off_policy_weight_mean": float(weights.mean()),
+        "off_policy_weight_min": float(weights.min()),
+        "off_policy_weight_max": float(weights.max()),
+        "off_policy_weight_std": float(weights.std()),
+        "off_policy_effective_sample_size": effective_sample_size(weights),
+        "off_policy_outside_fraction": float((~is_inside).mean()),
+        "off_policy_probability_correlation": _correlation(np.exp(rollout), np.exp(trainer)),
+    }
+
+
+def effective_sample_size(weights: Values) -> float:
+    """(sum w)^2 / (n sum w^2), the share of tokens that as many equally weighted ones are worth; 0 where all weigh 0."""
+    squares = float((weights**2).sum())
+    return float(weights.sum()) ** 2 / (len(weights) * squares) if squares else 0.0
+
+
+def _perplexities(rollout: Values, trainer: Values, counts: NDArray[np.int64]) -> dict[str, float]:
+    """Of each side and their ratio, the mean over trajectories of what each has by itself."""
+    of_rollout, of_trainer = (-_sums(values, counts) / counts for values in (rollout, trainer))
+    return {
+        "off_policy_trainer_perplexity": float(_ratios(of_trainer).mean()),
+        "off_policy_rollout_perplexity": float(_ratios(of_rollout).mean()),
+        "off_policy_perplexity_ratio": float(_ratios(of_trainer - of_rollout).mean()),
+    }
+
+
+def _ratios(logarithms: Values) -> Values:
+    return np.exp(np.clip(logarithms, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+
+
+def _sums(values: Values, counts: NDArray[np.int64]) -> Values:
+    """[tokens] -> [trajectories]"""
+    sums: Values = np.add.reduceat(values, counts.cumsum() - counts)
+    return sums
+
+
+def _correlation(a: Values, b: Values) -> float:
+    """Pearson's, 0 where one of both does not vary."""
+    a, b = a - a.mean(), b - b.mean()
+    scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
+    return float((a * b).sum()) / scale if scale else 0.0

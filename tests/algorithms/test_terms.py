@@ -1,0 +1,101 @@
+"""Terms beside the loss, computed by hand."""
+
+from dataclasses import replace
+from math import log
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tests.algorithms.batches import ratios
+
+from dagrpo.algorithms.terms import TERMS, Coefficient
+from dagrpo.algorithms.terms.adaptive_entropy import Config as AdaptiveEntropy
+from dagrpo.algorithms.terms.adaptive_entropy import adapted
+from dagrpo.algorithms.tokens import TokenBatch
+from dagrpo.errors import UserError
+from dagrpo.params.schema import parse
+
+# Two right tokens, then a wrong one; the engine found them all e times less likely than the policy that sampled.
+BATCH = ratios(
+    [[2.0, 1.0], [0.5]], [1.0, -1.0], rollout_logprobs=torch.full((3,), -2.0), entropy=torch.tensor([0.3, 0.1, 0.6])
+)
+SKYWORK = AdaptiveEntropy(coefficient=0.005)
+
+
+def _per_token(name: str, batch: TokenBatch) -> torch.Tensor:
+    term = TERMS.get(name)
+    return term.function(batch, term.config(coefficient=1.0)).per_token
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("entropy", [-0.3, -0.1, -0.6]),
+        ("adaptive_entropy", [-0.3, -0.1, -0.6]),
+        ("positive_nll", [1 - log(2), 1.0, 0.0]),
+        ("squared_log_ratio", [(1 + log(2)) ** 2, 1.0, (1 - log(2)) ** 2]),
+    ],
+)
+def test_terms_have_the_values_computed_by_hand(name: str, expected: list[float]) -> None:
+    assert _per_token(name, BATCH).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["positive_nll", "squared_log_ratio"])
+def test_the_gradient_by_the_logprobs_is_that_of_finite_differences(name: str) -> None:
+    def of_logprobs(logprobs: torch.Tensor) -> torch.Tensor:
+        return _per_token(name, replace(BATCH, logprobs=logprobs)).sum()
+
+    assert torch.autograd.gradcheck(of_logprobs, (BATCH.logprobs,))
+
+
+@pytest.mark.parametrize("name", ["entropy", "adaptive_entropy"])
+def test_the_gradient_of_the_bonus_goes_through_the_entropy(name: str) -> None:
+    """H of softmax(z) has the gradient -p (log p + H) by z; the bonus has its negative."""
+
+    def of_logits(logits: torch.Tensor) -> torch.Tensor:
+        logs = torch.log_softmax(logits, dim=-1)
+        return _per_token(name, replace(BATCH, entropy=-(logs.exp() * logs).sum(dim=-1))).sum()
+
+    logits = torch.tensor([[0.2, -1.0, 0.5], [0.0, 0.0, 0.0], [3.0, 1.0, -2.0]], dtype=torch.float64)
+    assert torch.autograd.gradcheck(of_logits, (logits.requires_grad_(),))
+    (gradient,) = torch.autograd.grad(of_logits(logits), logits)
+    logs = torch.log_softmax(logits.detach(), dim=-1)
+    entropy = -(logs.exp() * logs).sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(gradient, logs.exp() * (logs + entropy))
+    assert TERMS.get(name).needs_entropy
+
+
+def test_the_squared_log_ratio_is_measured() -> None:
+    term = TERMS.get("squared_log_ratio")
+    metrics = term.function(BATCH, term.config(coefficient=1.0)).metrics
+    assert float(metrics["squared_log_ratio"]) == pytest.approx((1 + log(2)) ** 2 + 1 + (1 - log(2)) ** 2)
+
+
+def test_the_coefficient_follows_the_entropy_by_steps_and_is_applied_below_the_target_alone() -> None:
+    """Entropies against a target of 0.2: below, at it, above twice, below."""
+    seen, kept = [], SKYWORK.coefficient
+    for entropy in (0.1, 0.2, 0.3, 0.3, 0.1):
+        coefficient = adapted(kept, entropy, SKYWORK)
+        seen.append([round(value, 12) for value in coefficient])
+        kept = coefficient.kept
+    assert seen == [[0.01, 0.01], [0.015, 0.015], [0.0, 0.01], [0.0, 0.005], [0.01, 0.01]]
+
+
+def test_the_coefficient_stays_within_its_bounds() -> None:
+    assert adapted(0.003, 0.3, SKYWORK) == Coefficient(applied=0.0, kept=0.0)
+    assert adapted(1.0, 0.1, SKYWORK) == Coefficient(applied=1.0, kept=1.0)
+
+
+@pytest.mark.parametrize("name", TERMS.own_names())
+def test_every_coefficient_is_bounded_and_off_by_default(name: str) -> None:
+    config = TERMS.get(name).config
+    assert config().coefficient == 0
+    for value in (1e6, -1e6):
+        with pytest.raises(ValidationError, match="coefficient"):
+            config(coefficient=value)
+
+
+def test_a_beginning_above_the_maximum_is_refused_with_a_sentence() -> None:
+    terms = {"adaptive_entropy": {"coefficient": 0.5, "maximum": 0.1}}
+    with pytest.raises(UserError, match=r"coefficient \(0.5\) is above its maximum \(0.1\): lower the one"):
+        parse({"algorithm": {"terms": terms}})

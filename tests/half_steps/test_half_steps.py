@@ -1,0 +1,159 @@
+"""Halves of steps, put together again, are what a whole run does."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from tests.trainer import runs
+from typer.testing import CliRunner
+
+from dagrpo import __main__ as application
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.half_steps import place
+from dagrpo.half_steps.command import of_rollouts
+from dagrpo.half_steps.rollouts import RolloutHalf
+from dagrpo.half_steps.updates import update_from
+from dagrpo.params.schema import Params
+from dagrpo.trainer.digest_table import FILE, read_digests
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state import SavedState, named
+
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Two whole steps."""
+    out = tmp_path_factory.mktemp("whole")
+    run = runs.training_run(inputs, out / "state", out, steps=2)
+    runs.execute(run)
+    return run
+
+
+def _rollouts(run: TrainingRun, start: SavedState | None, step: int) -> list[str]:
+    asked: list[str] = []
+    half = RolloutHalf(run, single_process(), start, runs.opener(asked))
+    assert [made for made, _ in half.make([step], run.rollouts.parent)] == [step]
+    return asked
+
+
+def _updates(run: TrainingRun, start: SavedState | None, tables: dict[int, Path]) -> SavedState:
+    assert [step for step, _ in update_from(run, tables, start, single_process())] == list(tables)
+    return named(run.state / f"step_{max(tables):05d}")
+
+
+def test_rollouts_then_updates_then_rollouts_are_those_of_a_whole_run(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run, start = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2), None
+    for step in (1, 2):
+        assert _rollouts(run, start, step) == [f"load step_{step - 1}", "generate"]
+        table = run.rollouts.with_name(f"step_{step:05d}.parquet")
+        assert table.read_bytes() == whole.rollouts.with_name(table.name).read_bytes()
+        start = _updates(run, start, {step: table})
+    assert read_digests(run.metrics.with_name(FILE))[2] == read_digests(whole.rollouts.with_name(FILE))[2]
+
+
+def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    _updates(run, None, place.tables(whole.rollouts.parent, None))
+    assert read_digests(run.metrics.with_name(FILE)) == read_digests(whole.rollouts.with_name(FILE))
+    ours, theirs = read_parquet(run.metrics), read_parquet(whole.metrics)
+    assert ours["grad_norm"] == theirs["grad_norm"]
+    assert ours["logprob_difference_max"] == theirs["logprob_difference_max"]
+
+
+def test_another_learning_rate_leads_elsewhere_from_the_same_rollouts(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    run = replace(run, training=run.training.model_copy(update={"learning_rate": 1e-3}))
+    _updates(run, None, place.tables(whole.rollouts.parent, [1]))
+    ours, theirs = (read_digests(each)[1] for each in (run.metrics.with_name(FILE), whole.rollouts.with_name(FILE)))
+    assert ours.gradients == theirs.gradients
+    assert ours.weights != theirs.weights
+
+
+def test_the_rollouts_that_are_asked_for_are_taken_and_no_other_file(tmp_path: Path) -> None:
+    for name in ("step_00002.parquet", "step_00010.parquet", "digests.parquet", "step_3.parquet"):
+        (tmp_path / name).touch()
+    assert list(place.tables(tmp_path, None)) == [2, 10]
+    assert place.tables(tmp_path, [10]) == {10: tmp_path / "step_00010.parquet"}
+    assert list(place.tables(tmp_path / "step_00002.parquet", None)) == [2]
+    with pytest.raises(UserError, match=r"has no rollouts of step 3: it has those of 2, 10\."):
+        place.tables(tmp_path, [3])
+    with pytest.raises(UserError, match="has no rollouts: name a file"):
+        place.tables(tmp_path / "nowhere", None)
+
+
+@pytest.mark.parametrize("folder", ["results", "results/tiny/mine", "data/x", ".state/x", "models/../results/y"])
+def test_no_half_is_written_where_stages_write(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="where stages write: name a folder of your own"):
+        place.require_own_folder(Path(folder))
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    place.require_own_folder(tmp_path / "new")
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match="is there already"):
+        place.require_own_folder(tmp_path)
+
+
+def test_an_input_that_is_missing_is_named_with_the_command_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"seed_0/initial/manifest\.json is missing.*snakemake --cores all results"):
+        place.training_run(Params(), None, tmp_path / "to")
+
+
+@pytest.mark.parametrize("options", [[], ["--rollouts-only", "--from-rollouts", "x"]])
+def test_one_half_is_to_be_named(options: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(application.app, ["train", "--to", str(tmp_path / "to"), *options])
+    assert "Say which half: --rollouts-only or --from-rollouts" in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["step_00001", "policy"])
+def test_a_state_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"is no (whole|saved) state"):
+        named(tmp_path / name)
+
+
+def test_the_figures_of_rollouts_are_those_computed_by_hand() -> None:
+    table = pa.table(
+        {
+            "reward": [1.0, 0.0],
+            "verdict": ["right", "missing"],
+            "completion_ids": [[5], [6, 7]],
+            "rollout_logprobs": [[-1.0], [-1.0, -2.0]],
+            "trainer_logprobs": [[-1.5], [-1.0, -1.0]],
+        }
+    )
+    assert of_rollouts(table) == {
+        "reward_mean": 0.5,
+        "right": 0.5,
+        "tokens_mean": 1.5,
+        "logprob_difference_mean": 0.5,  # (0.5 + 0 + 1) / 3
+        "logprob_difference_max": 1.0,
+    }

@@ -1,0 +1,75 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.rollout.engine.digests import counterparts, digest_on_cpu, digest_on_gpu, is_held
+
+QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
+
+
+def test_on_a_cpu_a_digest_is_the_beginning_of_the_sha256_of_the_bytes() -> None:
+    # printf '\x01\x02' | sha256sum
+    assert digest_on_cpu(torch.tensor([1, 2], dtype=torch.uint8)) == "a12871fee210fb86"
+
+
+def test_tensors_that_an_engine_joins_are_found_and_others_are_left_out() -> None:
+    names = [*QKV, "model.norm.weight"]
+    held = ["model.layers.0.self_attn.qkv_proj.weight", "model.norm.weight", "model.layers.0.mlp.experts.w13_weight"]
+    assert counterparts(held, names) == {held[0]: QKV, held[1]: (held[1],)}
+
+
+@pytest.mark.parametrize("digest", [digest_on_cpu, digest_on_gpu])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one_changed_bit_is_not(
+    digest: object, dtype: torch.dtype
+) -> None:
+    assert callable(digest)
+    q, k, v = (torch.randn(rows, 5).to(dtype) for rows in (4, 3, 3))
+    weights = StateTensors(dict(zip(QKV, (q, k, v), strict=True)))
+    joined = torch.cat([q, k, v])
+    assert is_held(digest(joined), QKV, weights)
+    assert is_held(digest(torch.cat([joined, torch.zeros(54, 5, dtype=dtype)])), QKV, weights)  # 10 rows: 54 more
+    joined[7, 2] *= -1
+    assert not is_held(digest(joined), QKV, weights)
+
+
+def test_equal_values_in_other_places_have_another_digest() -> None:
+    one, other = torch.tensor([1.0, 2.0, 0.0]), torch.tensor([2.0, 1.0, 0.0])
+    assert digest_on_gpu(one) != digest_on_gpu(other)
+    assert digest_on_gpu(one) != digest_on_gpu(one[:2])
+
+
+_ORACLE = """
+import sys, torch, triton
+from sglang.kernels.ops.memory import gpu_tensor_hash as sglang
+from dagrpo.rollout.engine.digests import digest_on_gpu
+
+def theirs(tensor):
+    # gpu_tensor_hash itself asks for a GPU; its kernels run in Triton's interpreter.
+    data = tensor.contiguous().reshape(-1).view(torch.uint8)
+    data = torch.nn.functional.pad(data, (0, -len(data) % 4)).view(torch.uint32)
+    partials = torch.empty(triton.cdiv(len(data), 8192), dtype=torch.uint64)
+    seed = 0x243F6A88
+    sglang.hash_tiles32_kernel_blocked[(len(partials),)](
+        data, partials, len(data), seed1=seed, seed2=((seed * 0x9E3779B1) ^ 0xDEADBEEF) & 0xFFFFFFFF,
+        FM_C1=sglang.FMIX32_C1, FM_C2=sglang.FMIX32_C2, POS_A=sglang.POS_C1, POS_B=sglang.POS_C2,
+        TILE=8192, BLOCK=256, USE_CG=False,
+    )
+    total = sum(partials.tolist()) & ((1 << 64) - 1)
+    return f"{sglang._final_splitmix64(total):016x}"
+
+torch.manual_seed(0)
+for tensor in (torch.randn(3), torch.randn(70, 257), torch.randn(9001).bfloat16()):
+    assert digest_on_gpu(tensor) == theirs(tensor), (digest_on_gpu(tensor), theirs(tensor))
+"""
+
+
+def test_on_a_gpu_a_digest_is_that_of_sglangs_own_kernel() -> None:
+    pytest.importorskip("sglang")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", _ORACLE], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]

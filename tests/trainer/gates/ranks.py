@@ -1,0 +1,62 @@
+"""`python -m dagrpo.launch N tests/trainer/gates/ranks.py INITIAL OUT`: one rank's loss is not finite, then nobody's.
+
+Each rank writes OUT/<rank>.json: how many updates were skipped, and a number that says whether the weights changed.
+"""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tests.trainer.updates import TRAINING, rollouts
+
+from dagrpo.distributed import World, process_group
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.update import PolicyUpdate
+
+
+def run(initial: Path, out: Path, world: World) -> None:
+    policy = load_policy(initial, world)
+    optimizer = adamw(policy.parameters(), 0.0)
+    update = PolicyUpdate(
+        policy=policy,
+        reference=None,
+        optimizer=optimizer,
+        algorithm=Algorithm(),
+        training=TRAINING,  # two mini-batches
+        micro_batch_size=3,
+        temperature=1.0,
+        max_new_tokens=7,
+        pad_token_id=0,
+        world=world,
+    )
+    seen = []
+    for batch in (_with_a_reward_that_is_no_number(rollouts(0)), rollouts(0)):
+        stats = update.run(0, batch)
+        seen.append({"skipped": stats.skipped, "norm": stats.grad_norm, "loss": stats.loss, "sum": _sum(policy, world)})
+    (out / f"{world.rank}.json").write_text(json.dumps(seen))
+
+
+def _with_a_reward_that_is_no_number(batch: RolloutBatch) -> RolloutBatch:
+    """Its advantage is none either: that of the first trajectory, which rank 0 alone computes."""
+    assert batch.advantages is not None
+    advantages = batch.advantages.clone()
+    advantages[0] = math.nan
+    return replace(batch, advantages=advantages)
+
+
+def _sum(policy: Policy, world: World) -> float:
+    own = (p.to_local() if hasattr(p, "to_local") else p for p in policy.parameters())
+    return float(world.all_reduce(torch.stack([part.detach().double().abs().sum() for part in own]).sum().cpu()))
+
+
+if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)
+    with process_group() as joint:
+        run(Path(sys.argv[1]), Path(sys.argv[2]), joint)

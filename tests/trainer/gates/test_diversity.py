@@ -1,0 +1,72 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.rollout.problems import problem
+
+from dagrpo.errors import UserError
+from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.trajectory import TokenSample, Trajectory
+from dagrpo.trainer.gates.diversity import require_distinct_seeds, require_no_impossible_group
+
+SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=8, lockstep=True)
+
+
+def _trajectory(row: int, seed: int, tokens: Sequence[int] = (8,), logprob: float = -1.0) -> Trajectory:
+    sample = TokenSample(
+        token_ids=(5, *tokens),
+        loss_mask=(False, *[True] * len(tokens)),
+        logprobs=(0.0, *[logprob] * len(tokens)),
+        weight_version="step_0",
+    )
+    return Trajectory(
+        problem=problem(row), sample_index=0, sampling_seed=seed, samples=(sample,), text="", finish_reason="stop"
+    )
+
+
+def _groups(*seeds: Sequence[int]) -> list[Trajectory]:
+    return [_trajectory(row, seed) for row, group in enumerate(seeds) for seed in group]
+
+
+def test_seeds_that_differ_within_each_group_pass_also_where_groups_share_them() -> None:
+    require_distinct_seeds(_groups((1, 2, 3, 4), (1, 2, 3, 4)), 4, 1)
+
+
+def test_one_seed_for_all_is_refused() -> None:
+    with pytest.raises(UserError, match=r"step 9: 3 samples .* of the 4 at row 1 of the train split 1 seeds differ"):
+        require_distinct_seeds(_groups((1, 2, 3, 4), (5, 5, 5, 5)), 4, 9)
+
+
+def test_seeds_that_begin_anew_in_each_chunk_of_a_group_are_refused() -> None:
+    with pytest.raises(UserError, match=r"step 1: 2 samples have the seed of another .* at row 0 .* 2 seeds differ"):
+        require_distinct_seeds(_groups((1, 2, 1, 2)), 4, 1)
+
+
+def test_one_pair_in_a_step_may_be_chance_but_not_where_there_is_only_one() -> None:
+    require_distinct_seeds(_groups((1, 2, 3, 3), (5, 6, 7, 8)), 4, 1)
+    with pytest.raises(UserError, match="1 samples have the seed"):
+        require_distinct_seeds(_groups((3, 3)), 2, 1)
+
+
+def test_a_group_of_identical_completions_that_chance_makes_too_rarely_is_refused() -> None:
+    # Three more like the first, whose two tokens have the logprobs -2.5 each: 3 * -5 = -15 nats, 10^-6.51 of all groups.
+    group = [_trajectory(3, seed, (7, 8), -2.5) for seed in range(4)]
+    with pytest.raises(UserError, match=r"step 2: all 4 samples at row 3 .* same 2 tokens, .* once in 10\^7 times"):
+        require_no_impossible_group(group, 4, SAMPLING, 1e-6, 2)
+    require_no_impossible_group(group, 4, SAMPLING, 1e-7, 2)
+    require_no_impossible_group(group, 4, SAMPLING, 0.0, 2)
+
+
+def test_a_sure_policy_says_the_same_four_times_and_passes() -> None:
+    require_no_impossible_group([_trajectory(3, seed, (7,) * 8, -0.01) for seed in range(4)], 4, SAMPLING, 1e-6, 2)
+
+
+def test_one_sample_that_differs_is_enough() -> None:
+    group = [_trajectory(3, seed, (7, 8), -9.0) for seed in range(3)] + [_trajectory(3, 3, (7, 9), -9.0)]
+    require_no_impossible_group(group, 4, SAMPLING, 1e-6, 2)
+
+
+@pytest.mark.parametrize("sampling", [replace(SAMPLING, top_p=0.9), replace(SAMPLING, top_k=5)])
+def test_where_the_distribution_is_cut_off_logprobs_do_not_tell_how_likely_a_group_is(sampling: Sampling) -> None:
+    group = [_trajectory(3, seed, (7, 8), -9.0) for seed in range(4)]
+    require_no_impossible_group(group, 4, sampling, 1e-6, 2)

@@ -1,0 +1,225 @@
+"""Whole runs with an engine, an optimizer or a record that is wrong in one way: each ends in its sentence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from tests.trainer import runs
+
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.params.training import Training
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.trainer import loop
+from dagrpo.trainer.gates.finite import SKIPPED
+from dagrpo.trainer.gates.hand_over import COMPARED
+from dagrpo.trainer.gates.probe import OUTSIDE
+from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.record import Record
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.sharding import load_policy
+
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def _run(inputs: Inputs, folder: Path, steps: int = 4, **gates: Any) -> TrainingRun:
+    run = runs.training_run(inputs, folder / "state", folder, steps=steps)
+    training = run.training.model_dump() | {"gates": run.training.gates.model_dump() | gates}
+    return replace(run, training=Training.model_validate(training))
+
+
+class HalfLoaded(runs.ScriptedEngine):
+    """Every second tensor never arrives: it is as it was when the engine began, all zeros."""
+
+    def fill(self, weights: Tensors) -> None:
+        with torch.no_grad():
+            for number, (name, tensor) in enumerate(self._model.state_dict().items()):
+                tensor.copy_(weights.read(name) if number % 2 else torch.zeros(()))
+
+
+class HalfLoadedLiar(HalfLoaded):
+    """That says it holds all that it was handed."""
+
+    def fill(self, weights: Tensors) -> None:
+        super().fill(weights)
+        self._said = {name: digest_on_cpu(weights.read(name)) for name in weights.specs}
+
+    def digests(self) -> list[Mapping[str, str]]:
+        return [self._said]
+
+
+class Changed(runs.ScriptedEngine):
+    """One that changes requests before it answers them, or completions after that."""
+
+    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
+        asked = [self.request(each) for each in requests]
+        return [self.completion(each) for each in super().generate(asked, **waves)]
+
+    def request(self, request: SamplingRequest) -> SamplingRequest:
+        return request
+
+    def completion(self, completion: Completion) -> Completion:
+        return completion
+
+
+class Hot(Changed):
+    """At twice the temperature that it was asked for."""
+
+    def request(self, request: SamplingRequest) -> SamplingRequest:
+        return replace(request, temperature=2 * request.temperature)
+
+
+class Shifted(Changed):
+    """Each logprob at the token after its own."""
+
+    def completion(self, completion: Completion) -> Completion:
+        return replace(completion, logprobs=(-5.0, *completion.logprobs[:-1]))
+
+
+class OneSeed(Changed):
+    """Every sample of a prompt with the prompt's own seed."""
+
+    def request(self, request: SamplingRequest) -> SamplingRequest:
+        return replace(request, seed=sum(request.input_ids))
+
+
+@pytest.mark.parametrize(
+    ("engine", "sentence"),
+    [
+        (HalfLoaded, r"after step 0 server 0 holds other weights than it was handed: \d+ of \d+ tensors"),
+        (HalfLoadedLiar, r"before step 1: of \d+ probed tokens .* Look at .*refused/probe_step_00001\.parquet"),
+        (Hot, r"before step 1: of \d+ probed tokens .* another temperature .* Look at"),
+        (Shifted, r"before step 1: of \d+ probed tokens .* Look at"),
+        (OneSeed, r"step 1: all 4 samples at row \d+ of the train split are the same"),
+    ],
+)
+def test_an_engine_that_is_wrong_in_silence_ends_the_run_with_its_sentence(
+    engine: type[runs.ScriptedEngine], sentence: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=sentence) as caught:
+        runs.execute(_run(inputs, tmp_path), engine)
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
+    tables = [*tmp_path.glob("state/refused/probe_*.parquet")]
+    assert len(tables) == ("Look at" in str(caught.value) and "probed" in str(caught.value))
+    for table in map(read_parquet, tables):
+        assert any(table["outside"].to_pylist())
+        assert {"prompt_ids", "token_id", "engine_logprob", "trainer_logprob"} <= {*table.column_names}
+
+
+@pytest.mark.parametrize("engine", [Hot, HalfLoadedLiar])
+def test_without_a_probe_the_rollouts_themselves_show_it(
+    engine: type[runs.ScriptedEngine], inputs: Inputs, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"step 1: (the engine's logprobs are|\d+% of the tokens have logprobs)"):
+        runs.execute(_run(inputs, tmp_path, probe_prompts=0), engine)
+
+
+def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_path: Path) -> None:
+    strict: dict[str, Any] = {
+        "unchanged_weights": 1,
+        "outside_share": 0.0,
+        "largest_difference": 1e-4,
+        "skipped_steps": 0,
+    }
+    run = _run(inputs, tmp_path, **strict)
+    runs.execute(run, stop=lambda step: step == 3)
+    _, reported = runs.execute(run)
+    assert [metrics["gate_probe_outside_fraction"] for _, metrics in reported] == [0.0] * 4
+    assert all(metrics["gate_digest_tensors"] > 20 for _, metrics in reported)
+    assert read_parquet(run.metrics)["gate_rollout_outside_fraction"].to_pylist() == [0.0] * 4
+    assert read_parquet(run.metrics)[SKIPPED].to_pylist() == [0.0] * 4
+    assert not (run.state / "refused").exists()
+
+
+def test_a_comparison_every_third_hand_over_begins_with_the_first_of_each_execution(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path, steps=5, every=3)
+    _, first = runs.execute(run, stop=lambda step: step == 5)
+    assert [step for step, metrics in first if OUTSIDE in metrics and COMPARED in metrics] == [1, 4]
+    _, again = runs.execute(run)  # from the state of step 4
+    assert [step for step, metrics in again if OUTSIDE in metrics and COMPARED in metrics] == [1, 4, 5]
+
+
+def test_a_resume_that_skipped_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:
+    run = _run(inputs, tmp_path)
+    runs.execute(run, stop=lambda step: step == 3)
+    _put_the_rows_of(run, 3, in_place_of=2)
+    with pytest.raises(UserError, match=r"step_00002\.parquet is of 16 attempts .* skipped or repeated prompts"):
+        runs.execute(run)
+    whole = _run(inputs, tmp_path, consumed_prompts=False)
+    runs.execute(whole)
+    assert read_parquet(whole.metrics).num_rows == 4
+
+
+def _put_the_rows_of(run: TrainingRun, step: int, in_place_of: int) -> None:
+    """As a run records them that has lost its place."""
+    record = Record(run.state)
+    rows: pa.Table = read_parquet(record.rollouts(step))
+    record.add(in_place_of, rows, record.metrics(in_place_of), {}, record.digests(in_place_of))
+
+
+def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
+    """Make one number of the gradient of some of the steps, from 1, one that is not finite."""
+
+    def broken(folder: Path, world: Any) -> Policy:
+        policy, taken = load_policy(folder, world), 0
+
+        def hook(gradient: torch.Tensor) -> torch.Tensor:
+            nonlocal taken
+            taken += 1
+            if taken in steps:
+                gradient = gradient.clone()
+                gradient[-1] = math.nan
+            return gradient
+
+        policy.model.model.norm.weight.register_hook(hook)
+        return policy
+
+    monkeypatch.setattr(loop, "load_policy", broken)
+
+
+def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_interruption(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _break(monkeypatch, {2})
+    whole, halved = _run(inputs, tmp_path / "whole"), _run(inputs, tmp_path / "halved")
+    runs.execute(whole)
+    metrics = read_parquet(whole.metrics)
+    assert metrics[SKIPPED].to_pylist() == [0.0, 1.0, 0.0, 0.0]
+    assert metrics["grad_norm"].to_pylist()[1] == 0.0
+    runs.execute(halved, stop=lambda step: step == 3)  # the state is that of the skipped step
+    _break(monkeypatch, set())
+    runs.execute(halved)
+    assert runs.bytes_of(halved) == runs.bytes_of(whole)
+
+
+def test_too_many_of_them_in_a_row_end_the_run_and_again_after_a_resume_and_keep_the_rollouts(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(inputs, tmp_path, skipped_steps=1)
+    for broken in ({2, 3}, {1}):  # the second time from the state of step 2, which is the first of the two
+        _break(monkeypatch, broken)
+        with pytest.raises(UserError, match=r"step 3: .* not finite in 2 steps in a row, and .*skipped_steps allows 1"):
+            runs.execute(run)
+    kept = read_parquet(run.state / "refused" / "rollouts_step_00003.parquet")
+    assert set(kept["step"].to_pylist()) == {3}
+    assert kept.num_rows == 16
+
+
+def test_a_run_that_learns_nothing_ends_where_it_is_told_to(inputs: Inputs, tmp_path: Path) -> None:
+    run = _run(inputs, tmp_path, steps_in_a_row=2, missing_answers=0.5, learns_nothing="refuse")
+    with pytest.raises(UserError, match=r"step 2: for 2 steps \d+% of the completions have no answer to read"):
+        runs.execute(run)

@@ -1,0 +1,98 @@
+import pytest
+import torch
+from tests.rollout.scripted_engine import ScriptedEngine
+
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.errors import UserError
+from dagrpo.params.gates import Gates
+from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
+
+State = dict[str, torch.Tensor]
+
+
+class _Holding(ScriptedEngine):
+    """One or more servers that hold what each was given."""
+
+    def __init__(self, *held: State) -> None:
+        super().__init__()
+        self.held = held
+
+    def digests(self) -> list[dict[str, str]]:  # type: ignore[override]
+        return [{name: digest_on_cpu(tensor) for name, tensor in state.items()} for state in self.held]
+
+
+def _weights(step: int) -> State:
+    """Eight tensors of 4,096 bytes."""
+    drawn = torch.Generator().manual_seed(step)
+    return {f"layer.{number}.weight": torch.randn(1024, generator=drawn) for number in range(8)}
+
+
+def test_an_engine_that_holds_what_it_was_handed_passes_at_every_step() -> None:
+    gate = HandOver(Gates(), seed=7)
+    for step in range(5):
+        weights = _weights(step)
+        assert gate.check(_Holding(weights, weights), StateTensors(weights), step, updated=step > 0) == {COMPARED: 16}
+
+
+def test_an_engine_that_loaded_half_of_the_weights_is_refused_and_named() -> None:
+    old, new = _weights(0), _weights(1)
+    half = new | dict(list(old.items())[:4])
+    with pytest.raises(
+        UserError, match=r"after step 1 server 1 holds other weights .*: 4 of 8 tensors .* layer\.[0-3]"
+    ):
+        HandOver(Gates(), seed=7).check(_Holding(new, half), StateTensors(new), 1, updated=True)
+
+
+def test_one_bit_of_one_tensor_is_found() -> None:
+    weights = _weights(0)
+    flipped = weights | {"layer.5.weight": weights["layer.5.weight"].clone()}
+    flipped["layer.5.weight"].view(torch.int32)[3] ^= 1
+    with pytest.raises(UserError, match=r"1 of 8 tensors .* such as layer\.5\.weight"):
+        HandOver(Gates(), seed=7).check(_Holding(flipped), StateTensors(weights), 1, updated=True)
+
+
+def test_a_large_model_is_compared_in_parts_that_differ_from_step_to_step() -> None:
+    weights = {f"layer.{number}.weight": torch.zeros(1 << 18) for number in range(4)}  # 1 MiB each
+    gate, compared = HandOver(Gates(digest_mebibytes=2), seed=7), set()
+    for step in range(12):
+        for name in weights:
+            wrong = {**weights, name: torch.ones(1 << 18)}
+            try:
+                assert gate.check(_Holding(wrong), StateTensors(weights), step, updated=False) == {COMPARED: 2}
+            except UserError:
+                compared.add(name)
+    assert compared == weights.keys()
+
+
+def test_a_tensor_larger_than_the_limit_has_its_turn() -> None:
+    weights = {"embedding.weight": torch.zeros(1 << 19)}  # 2 MiB
+    gate = HandOver(Gates(digest_mebibytes=1), seed=7)
+    assert gate.check(_Holding(weights), StateTensors(weights), 0, updated=False) == {COMPARED: 1}
+
+
+def test_weights_that_never_change_although_the_policy_is_updated_end_the_run_at_the_third_hand_over() -> None:
+    gate, weights = HandOver(Gates(), seed=7), _weights(0)
+    gate.check(_Holding(weights), StateTensors(weights), 0, updated=False)
+    for step in (1, 2):
+        gate.check(_Holding(weights), StateTensors(weights), step, updated=True)
+    with pytest.raises(UserError, match="after step 3: in 3 hand-overs in a row not a bit of the engine's weights"):
+        gate.check(_Holding(weights), StateTensors(weights), 3, updated=True)
+
+
+def test_weights_that_were_not_updated_may_stay_as_they_are() -> None:
+    gate, weights = HandOver(Gates(unchanged_weights=1), seed=7), _weights(0)
+    for step in range(4):
+        gate.check(_Holding(weights), StateTensors(weights), step, updated=False)
+
+
+def test_an_engine_with_names_of_its_own_is_not_compared_but_has_to_change() -> None:
+    gate, other = HandOver(Gates(unchanged_weights=1), seed=7), {"experts.w13_weight": torch.ones(3)}
+    weights = StateTensors(_weights(0))
+    assert gate.check(_Holding(other), weights, 0, updated=False) == {COMPARED: 0}
+    with pytest.raises(UserError, match="in 1 hand-overs in a row not a bit"):
+        gate.check(_Holding(other), weights, 1, updated=True)
+
+
+def test_at_0_mebibytes_nobody_is_asked() -> None:
+    assert HandOver(Gates(digest_mebibytes=0), seed=7).check(ScriptedEngine(), StateTensors({}), 0, updated=True) == {}

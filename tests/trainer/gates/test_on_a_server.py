@@ -1,0 +1,112 @@
+"""The gates on the real server: its digests are those of the weights it was handed, and a probe agrees with the trainer."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainer import runs
+
+from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet, write_parquet
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.gates import Gates
+from dagrpo.params.model import Fresh
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Engine
+from dagrpo.params.training import Training
+from dagrpo.rollout.engine.digests import counterparts
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
+from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE, Probe
+from dagrpo.trainer.sharding import load_policy
+
+pytestmark = pytest.mark.server
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    make_fresh(folder / "model", Fresh(), torch.float32)
+    convert(folder / "model", folder / "initial", Checkpoint())
+    return folder / "initial"
+
+
+@pytest.fixture(scope="module")
+def weights(initial: Path) -> State:
+    tensors = open_tensors(initial)
+    return {name: tensors.read(name) for name in tensors.specs}
+
+
+@pytest.fixture(scope="module")
+def engine(initial: Path, weights: State, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    log = tmp_path_factory.mktemp("logs") / "server.log"
+    params = Engine(start_timeout=240, request_timeout=120)
+    with open_engine(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(weights)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
+    write_parquet(tmp_path / "train.parquet", to_table([runs.example(number) for number in range(4)]))
+
+    def make(rollout: Rollout) -> Probe:
+        problems = training_problems(
+            tmp_path / "train.parquet", Prompts(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
+        )
+        world = single_process()
+        return Probe(
+            Gates(),
+            rollout,
+            problems,
+            policy=load_policy(initial, world),
+            pad_token_id=0,
+            state=tmp_path / "state",
+            seed=7,
+            world=world,
+        )
+
+    return make
+
+
+def test_a_healthy_hand_over_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:
+    (held,) = engine.digests()
+    assert counterparts([*held], [*weights]).keys() == held.keys()
+    figures = HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
+    assert figures == {COMPARED: len(held)}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_healthy_probe_agrees_to_rounding(
+    temperature: float, engine: ServerPool, probe_of: Callable[[Rollout], Probe]
+) -> None:
+    figures = probe_of(Rollout(temperature=temperature)).check(engine, 0)
+    assert figures[OUTSIDE] == 0
+    assert figures[LARGEST] < 1e-4
+
+
+def test_half_of_the_weights_are_refused_by_digest_and_by_probe(
+    engine: ServerPool, weights: State, probe_of: Callable[[Rollout], Probe]
+) -> None:
+    half = dict(sorted(weights.items())[: len(weights) // 2])
+    engine.load(StateTensors(weights | {name: tensor * 1.5 for name, tensor in half.items()}), "half")
+    try:
+        with pytest.raises(UserError, match="after step 3 server 0 holds other weights than it was handed"):
+            HandOver(Gates(), 7).check(engine, StateTensors(weights), 3, updated=True)
+        with pytest.raises(UserError, match=r"before step 4: of .* probed tokens") as caught:
+            probe_of(Rollout()).check(engine, 3)
+    finally:
+        engine.load(StateTensors(weights), "whole")
+    table = read_parquet(Path(str(caught.value).partition("Look at ")[2].removesuffix(".")))
+    assert max(map(abs, table["difference"].to_pylist())) > 0.01
+    assert set(table["temperature"].to_pylist()) == {0.0, 1.0}

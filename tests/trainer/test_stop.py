@@ -1,0 +1,186 @@
+"""A run that is told to stop saves the steps that it has finished, and the next one leaves the bytes of a whole run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from tests.trainer import runs
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.distributed import single_process
+from dagrpo.errors import Terminated
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.stop import Stop
+
+Inputs = tuple[Path, Path]
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + number)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_a_stage() -> Iterator[None]:
+    """As the frame of stages sets them, and afterwards as they were; the run leaves them alone."""
+    former = [signal.signal(signal.SIGTERM, _terminate), signal.signal(signal.SIGINT, signal.default_int_handler)]
+    yield
+    kept = [signal.signal(*pair) for pair in zip((signal.SIGTERM, signal.SIGINT), former, strict=True)]
+    assert kept == [_terminate, signal.default_int_handler]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Four steps without an interruption."""
+    out = tmp_path_factory.mktemp("whole")
+    run = runs.training_run(inputs, out / "state", out, steps=4, save_every=100)
+    runs.execute(run)
+    return run
+
+
+def _states(run: TrainingRun) -> list[str]:
+    """Everything in the folder of states that is one, or was to be one."""
+    return sorted(path.name for path in run.state.iterdir() if "step_" in path.name)
+
+
+class ToldWhileSampling(runs.ScriptedEngine):
+    """An engine in whose third step the run is told to stop."""
+
+    def generate(
+        self,
+        requests: Sequence[SamplingRequest],
+        *,
+        lockstep: bool,
+        places: Sequence[int] | None = None,
+        first_wave: bool = True,
+    ) -> list[Completion]:
+        if self.version == "step_2":
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)
+
+
+def test_sampling_is_broken_off_and_the_steps_before_it_are_saved(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, save_every=100)
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileSampling)
+    assert _states(run) == ["step_00002"]
+    asked, _ = runs.execute(run)
+    assert asked == ["load step_2", "generate", "load step_3", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_step_that_is_computed_is_finished_and_saved(
+    number: signal.Signals, raised: type[BaseException], inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, save_every=100)
+
+    def stop(step: int) -> bool:  # asked where the step is recorded: its update is done, its state is not saved
+        if step == 3:
+            os.kill(os.getpid(), number)
+        return False
+
+    with pytest.raises(raised):
+        runs.execute(run, stop=stop)
+    assert _states(run) == ["step_00003"]
+    asked, _ = runs.execute(run)
+    assert asked == ["load step_3", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def test_what_takes_longer_than_the_grace_time_is_abandoned_and_nothing_is_half_written(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    run = replace(run, runtime=run.runtime.model_copy(update={"grace_seconds": 0.05}))
+
+    def stop(step: int) -> bool:
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        return False
+
+    with pytest.raises(Terminated):
+        runs.execute(run, stop=stop)
+    assert _states(run) == ["step_00002"]  # by runtime.training.save_every
+    assert runs.execute(run)[0][0] == "load step_2"
+
+
+def test_a_second_interrupt_from_the_keyboard_ends_at_once() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("the update goes on")
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("and on")
+    assert reached == ["the update goes on"]
+
+
+def test_a_second_signal_of_another_kind_is_no_impatience() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)  # as the workflow sends it to stages that have not ended yet
+        reached.append("the update goes on")
+    assert reached == ["the update goes on"]
+
+
+def _fails() -> None:
+    raise OSError("no server")
+
+
+def _fails_when_interrupted() -> None:
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        _fails()
+
+
+def test_sampling_that_fails_by_itself_is_not_taken_for_a_stop() -> None:
+    with pytest.raises(OSError, match="no server"), Stop(1000, single_process()).listening() as stop:
+        stop.interrupts(_fails)
+
+
+def test_an_engine_that_the_same_signal_has_ended_does_not_hide_it() -> None:
+    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening() as stop:
+        assert stop.interrupts(_fails_when_interrupted) is None
+        assert stop.told()
+
+
+def test_nothing_is_begun_after_the_signal() -> None:
+    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.interrupts(_fails) is None
+
+
+def test_two_processes_that_are_told_to_stop_save_together_and_go_on_together(inputs: Inputs, tmp_path: Path) -> None:
+    runs.launch(2, runs.__file__, *inputs, tmp_path / "whole", 2)
+    arguments = [*inputs, tmp_path / "stopped", 2, "stopped_in_step_2"]
+    command = [sys.executable, "-m", "dagrpo.launch", "2", runs.__file__, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(runs.ROOT), *sys.path])}
+    with subprocess.Popen(command, cwd=runs.ROOT, env=environment) as launcher:
+        while not (tmp_path / "stopped" / "sampling").exists() and launcher.poll() is None:
+            time.sleep(0.1)
+        launcher.terminate()
+        assert launcher.wait(timeout=120) == 128 + signal.SIGTERM
+    states = tmp_path / "stopped" / "state"
+    assert sorted(path.name for path in states.glob("*step_*")) == ["step_00001"]
+    runs.launch(2, runs.__file__, *inputs, tmp_path / "stopped", 2)
+    one, other = (tmp_path / name / "policy" for name in ("whole", "stopped"))
+    assert compare(one, other).differences == ()
