@@ -143,11 +143,12 @@ def test_a_state_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
 def test_the_figures_of_rollouts_are_those_computed_by_hand() -> None:
     table = pa.table(
         {
-            "reward": [1.0, 0.0],
-            "verdict": ["right", "missing"],
-            "completion_ids": [[5], [6, 7]],
-            "rollout_logprobs": [[-1.0], [-1.0, -2.0]],
-            "trainer_logprobs": [[-1.5], [-1.0, -1.0]],
+            "reward": [1.0, 0.0, 9.0],
+            "verdict": ["right", "missing", "right"],
+            "completion_ids": [[5], [6, 7], [8]],
+            "rollout_logprobs": [[-1.0], [-1.0, -2.0], [-3.0]],
+            "trainer_logprobs": [[-1.5], [-1.0, -1.0], []],
+            "discarded": [False, False, True],
         }
     )
     assert of_rollouts(table) == {

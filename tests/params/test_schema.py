@@ -60,7 +60,6 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
             {"algorithm": {"advantage": {"name": "gdpo"}}},
             "accuracy is the only one with a weight: give reward.components",
         ),
-        ({"algorithm": {"advantage": {"name": "remax"}}, "rollout": {"top_k": 1}}, "set rollout.top_k to -1"),
         (
             {"algorithm": {"advantage": {"name": "maxrl"}, "kl": {"coefficient": 0.1, "place": "reward"}}},
             "set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0",

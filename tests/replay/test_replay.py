@@ -17,6 +17,10 @@ from dagrpo.errors import UserError
 from dagrpo.files import read_json, read_parquet, sha256_of, write_json, write_parquet
 from dagrpo.listing import MANIFEST
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.replay.batch import read_step
 from dagrpo.replay.command import require_recorded, steps_of
 from dagrpo.replay.recomputation import StepCheck, replay
 from dagrpo.replay.recorded import RecordedRun, read_run, unfinished
@@ -67,6 +71,50 @@ def test_every_step_of_a_run_is_found_again_bit_for_bit_from_the_initial_checkpo
     assert all(len(check.recorded.gradients) == 2 for check in checks)
     assert all(check.largest_logprob_difference == 0.0 for check in checks)
     assert all(check.recorded_grad_norm == check.grad_norm > 0 for check in checks)
+
+
+def test_steps_that_leave_groups_out_and_tokens_that_are_drawn_from_a_few_are_found_again(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    """Groups are thrown away and filtered, and some mini-batches have none that counts."""
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    values = {
+        "steps": 4,
+        "prompts_per_step": 3,
+        "samples_per_prompt": 2,
+        "mini_batches": 3,
+        "learning_rate": 1e-2,
+        "dynamic_sampling": {"oversampling": 1.4},
+        "zero_variance_filter": True,
+    }
+    run = replace(
+        run,
+        training=Training.model_validate(values),
+        rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_p=0.9, top_k=5),
+        reward=Reward.model_validate({"components": {"overlong": {"weight": 1.0, "buffer": 1}}}),
+    )
+    runs.execute(run)
+    tables = [read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")) for step in (1, 2, 3, 4)]
+    assert any(any(table["discarded"].to_pylist()) for table in tables)
+    assert max(read_parquet(run.metrics)["zero_std_fraction"].to_pylist()) > 0
+    recorded = replace(_read(run, run.state), state=tmp_path / "none")
+    checks = _replayed(recorded, 4)
+    assert [check.difference for check in checks] == [None] * 4
+    assert all(check.largest_logprob_difference == 0.0 for check in checks)
+    unfiltered = run.training.model_copy(update={"zero_variance_filter": False})
+    differences = [check.difference for check in _replayed(replace(recorded, training=unfiltered), 4)]
+    assert any(differences), "what is filtered would show"
+
+
+def test_a_support_that_is_not_of_its_tokens_is_refused(finished: TrainingRun, copied: Path) -> None:
+    path = _read(finished, copied).table(1)
+    table = read_parquet(path)
+    place = table.column_names.index("sampling_support")
+    for wrong in ([[[1]] * len(ids) for ids in table["completion_ids"].to_pylist()], [[], *[[[1]]] * 15]):
+        field = table.schema.field(place)
+        write_parquet(path, table.set_column(place, field, pa.array(wrong, field.type)))
+        with pytest.raises(UserError, match=r"step_00001\.parquet: `sampling_support` does not fit"):
+            read_step(path, finished.training)
 
 
 def test_a_step_is_computed_from_the_nearest_state_before_it(finished: TrainingRun) -> None:

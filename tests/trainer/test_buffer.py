@@ -15,7 +15,9 @@ from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
+from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import Agent
@@ -131,10 +133,14 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
 
 
 def _greedy_step(
-    folder: Path, *, permuted: bool, max_excluded: float = 0.05, lost: int = -1
+    folder: Path, *, permuted: bool, max_excluded: float = 0.05, lost: int = -1, **changed: dict[str, Any]
 ) -> tuple[StepRollouts, list[SamplingRequest]]:
     """The step numbered 2 with greedy completions; those at the row `lost` run into a broken server."""
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
+    training = Training.model_validate(run.training.model_dump() | changed.get("training", {}))
+    run = replace(
+        run, training=training, reward=Reward.model_validate(run.reward.model_dump() | changed.get("reward", {}))
+    )
     tokenizer = load_tokenizer(run.initial)
     problems = training_problems(run.train_split, Prompts(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
@@ -153,7 +159,7 @@ def _greedy_step(
             agent=agent,
             grader=grader,
             problems=problems,
-            drawing=Drawing(problems, run.training, run.seed, finished=2),
+            drawing=Drawing(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
             rollout=Rollout.model_validate(
                 {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
             ),
@@ -181,6 +187,26 @@ def test_a_greedy_completion_that_is_left_out_is_no_baseline(tmp_path: Path, sam
     assert rollouts.greedy_rewards.tolist() == pytest.approx([math.nan, *GREEDY_REWARDS[1:]], nan_ok=True)
     with pytest.raises(UserError, match=r"step 3: 1 of 4 trajectories were excluded"):
         _greedy_step(tmp_path / "again", permuted=False, max_excluded=0.2, lost=lost)
+
+
+def test_greedy_rewards_are_of_the_groups_that_make_up_the_batch(tmp_path: Path) -> None:
+    """Five of eight groups: by their seeds the two samples of the second group have 1 and 3 tokens, which cost nothing.
+
+    The greedy completions of the first and the sixth have 5 and 4 tokens. Each token after the third costs 1/3.
+    """
+    rollouts, requests = _greedy_step(
+        tmp_path,
+        permuted=False,
+        reward={"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 3}}},
+        training={"prompts_per_step": 5, "samples_per_prompt": 2, "dynamic_sampling": {"oversampling": 1.6}},
+    )
+    assert [request.temperature for request in requests] == [0.0, 1.0, 1.0] * 8
+    assert rollouts.drawn is not None
+    assert rollouts.drawn.used == (True, False, True, True, True, True, False, False)
+    assert rollouts.greedy_rewards is not None
+    assert rollouts.greedy_rewards.tolist() == pytest.approx([-2 / 3, 0.0, 0.0, 0.0, -1 / 3])
+    attempts = (*rollouts.graded, *rollouts.drawn.discarded)
+    assert {each.trajectory.sample_index for each in attempts} == {0, 1}
 
 
 def test_a_control_gives_each_problem_the_greedy_reward_of_another(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.distributed import single_process
 from dagrpo.errors import Terminated
+from dagrpo.params.training import DynamicSampling
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.stop import Stop
@@ -82,6 +83,23 @@ def test_sampling_is_broken_off_and_the_steps_before_it_are_saved(
     assert _states(run) == ["step_00002"]
     asked, _ = runs.execute(run)
     assert asked == ["load step_2", "generate", "load step_3", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def test_prompts_of_a_step_that_was_broken_off_are_drawn_again(inputs: Inputs, tmp_path: Path) -> None:
+    """Where each step draws more prompts than its batch has, so that a state has to tell how far the run has come."""
+
+    def drawing_more(name: str) -> TrainingRun:
+        run = runs.training_run(inputs, tmp_path / name / "state", tmp_path / name, steps=4, save_every=100)
+        more = DynamicSampling(oversampling=1.5)
+        return replace(run, training=run.training.model_copy(update={"dynamic_sampling": more}))
+
+    whole, run = drawing_more("whole"), drawing_more("told")
+    runs.execute(whole)
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileSampling)
+    assert _states(run) == ["step_00002"]
+    runs.execute(run)
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 

@@ -51,8 +51,8 @@ class Gates(Section):
     distinct_seeds: bool = Field(True, description="Refuse a step in which samples of one prompt share their seeds.")
     consumed_prompts: bool = Field(
         True,
-        description="Refuse a run whose recorded steps are not of the prompts that seed and step say: when it goes on after an "
-        "interruption, and at its end.",
+        description="Refuse a run whose recorded steps are not of the prompts that follow from its seed: when it goes on "
+        "after an interruption, and at its end.",
     )
     equal_rewards: Share = Field(
         1.0, description="Share of prompts from whose samples, all of equal reward, nothing is learned."

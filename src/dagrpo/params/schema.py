@@ -99,11 +99,6 @@ class Params(Section):
                 f"algorithm.advantage {name} normalises each component of the reward by itself, but {weighted[0]} is the only one "
                 "with a weight: give reward.components another one, or take algorithm.advantage: {name: grpo}"
             )
-        if advantage.needs_greedy and self.rollout.top_k == 1:
-            raise UserError(
-                f"algorithm.advantage {name} compares completions with the greedy one, but with rollout.top_k 1 every completion "
-                "is that one: set rollout.top_k to -1"
-            )
         return self
 
     @model_validator(mode="after")

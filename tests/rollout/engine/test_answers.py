@@ -54,7 +54,8 @@ def cut(**about: Any) -> Completion:
         "output_token_sampling_mask": [[9, 7], [8]],
         "output_token_sampling_logprobs": [-0.5, 0.0],
     }
-    answer = json.dumps(changed(**(fields | about))).encode()
+    (about_tokens,) = changed(**(fields | about))
+    answer = json.dumps([about_tokens | {"output_ids": [7, 8]}]).encode()
     (completion,) = completions_of(answer, [CUT], ADDRESS, VERSION)
     return completion
 

@@ -67,6 +67,10 @@ def test_one_sample_that_differs_is_enough() -> None:
 
 
 @pytest.mark.parametrize("sampling", [replace(SAMPLING, top_p=0.9), replace(SAMPLING, top_k=5)])
-def test_where_the_distribution_is_cut_off_logprobs_do_not_tell_how_likely_a_group_is(sampling: Sampling) -> None:
+def test_where_the_distribution_is_cut_off_only_the_logprobs_of_what_is_left_tell_how_likely_a_group_is(
+    sampling: Sampling,
+) -> None:
     group = [_trajectory(3, seed, (7, 8), -9.0) for seed in range(4)]
     require_no_impossible_group(group, 4, sampling, 1e-6, 2)
+    with pytest.raises(UserError, match="all 4 samples at row 3"):
+        require_no_impossible_group(group, 4, replace(sampling, support=True), 1e-6, 2)

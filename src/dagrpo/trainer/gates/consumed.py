@@ -35,8 +35,8 @@ def require_prompts(rollouts: Callable[[int], Path], steps: int, drawing: Drawin
         drawing.retire_rows(recorded, _right(table))
         if recorded != planned:
             raise UserError(
-                f"{path} is of {len(recorded)} attempts at rows {_some(recorded)} of the train split, where seed and step say "
-                f"{len(planned)} at rows {_some(planned)}: the run has skipped or repeated prompts. Delete its state "
+                f"{path} is of {len(recorded)} attempts at rows {_some(recorded)} of the train split, where the seed and the "
+                f"steps before say {len(planned)} at rows {_some(planned)}: the run has skipped or repeated prompts. Delete its state "
                 f"({path.parent.parent}) and train again, or set training.gates.consumed_prompts to false."
             )
 
