@@ -19,6 +19,7 @@ from dagrpo.half_steps.command import of_rollouts
 from dagrpo.half_steps.rollouts import RolloutHalf
 from dagrpo.half_steps.updates import update_from
 from dagrpo.params.schema import Params
+from dagrpo.params.training import DynamicSampling
 from dagrpo.trainer.digest_table import FILE, read_digests
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import SavedState, named
@@ -69,6 +70,25 @@ def test_rollouts_then_updates_then_rollouts_are_those_of_a_whole_run(
         assert table.read_bytes() == whole.rollouts.with_name(table.name).read_bytes()
         start = _updates(run, start, {step: table})
     assert read_digests(run.metrics.with_name(FILE))[2] == read_digests(whole.rollouts.with_name(FILE))[2]
+
+
+def test_rollouts_from_a_state_go_on_with_the_prompts_behind_all_that_the_run_drew(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    def drawing_more(name: str) -> TrainingRun:
+        run = runs.training_run(
+            inputs, tmp_path / name / "state", tmp_path / name, steps=2, save_every=1, keep_states=2
+        )
+        more = DynamicSampling(oversampling=1.5)
+        return replace(run, training=run.training.model_copy(update={"dynamic_sampling": more}))
+
+    whole, half = drawing_more("whole"), drawing_more("half")
+    runs.execute(whole)
+    torch.use_deterministic_algorithms(True)
+    _rollouts(half, named(whole.state / "step_00001"), 2)
+    ours, theirs = (run.rollouts.with_name("step_00002.parquet") for run in (half, whole))
+    assert read_parquet(theirs).num_rows == 24
+    assert ours.read_bytes() == theirs.read_bytes()
 
 
 def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
