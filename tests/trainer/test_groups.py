@@ -41,6 +41,11 @@ def test_what_is_left_out_makes_no_spread() -> None:
     assert spread(values, [False] * 6, 3).tolist() == [False, False]
 
 
+def test_a_reward_that_is_not_a_number_is_not_filtered_away_before_the_update_sees_it() -> None:
+    assert spread([np.nan, 0.0, np.nan, np.nan], [True] * 4, 2).tolist() == [True, True]
+    assert spread([np.nan, 0.0, 0.0], [False, True, True], 3).tolist() == [False]
+
+
 def test_groups_differ_in_reward_or_in_accuracy() -> None:
     by_length = groups(DIFFERENT)
     one_is_right = [by_length[0], replace(by_length[1], score=replace(by_length[1].score, correct=True, reward=0.0))]

@@ -55,7 +55,7 @@ class UpdatedPolicy:
         self._coefficients = saved.notes[COEFFICIENTS]
 
     def save(self, root: Path, finished: int) -> None:
-        """Write the state after so many steps."""
+        """Write the state after so many steps; which prompts they drew it does not say."""
         state.save(root, finished, self.model, self._optimizer, self._world, {COEFFICIENTS: self._coefficients})
 
     def update(self, step: int, batch: RolloutBatch, micro_batch_size: int) -> UpdateStats:
