@@ -191,8 +191,8 @@ def _judge_part(corpus: Corpus) -> list[tuple[str | None, str]]:
 
 def print_slow_path(rows: int = 400) -> None:
     """Answers that only math-verify can compare, all different."""
-    texts = [f"\\boxed{{\\frac{{{2 * n}}}{{{3 * n}}} + {n}}}" for n in range(1, rows + 1)]
-    truths = [f"\\frac{{2}}{{3}} + {n}" for n in range(1, rows + 1)]
+    texts = [f"\\boxed{{\\frac{{{2 * n}\\sqrt{{2}}}}{{{3 * n}}} + {n}}}" for n in range(1, rows + 1)]
+    truths = [f"\\frac{{2\\sqrt{{2}}}}{{3}} + {n}" for n in range(1, rows + 1)]
     verifiers = ["math_verify"] * rows
     alone = _speed_of(with_math_verify, Corpus(name="", verifier="", texts=texts, truths=truths), time.perf_counter)
     print("\n| answers for math-verify | per second | ratio |")
@@ -239,6 +239,7 @@ def print_forms() -> None:
 
 # ---- hostile answers ----
 
+HALF_ROOT = "\\frac{\\sqrt{3}}{2}"
 HOSTILE = {
     "`9^{9^{9}}`": "9^{9^{9}}",
     "`10^{10^{10}}`": "10^{10^{10}}",
@@ -255,15 +256,15 @@ HOSTILE = {
 
 def print_hostile() -> None:
     """Each with 32 ordinary answers for math-verify in the same batch, on two workers."""
-    ordinary = [f"\\boxed{{\\frac{{{2 * n}}}{{{4 * n}}}}}" for n in range(2, 34)]
+    ordinary = [f"\\boxed{{\\frac{{{2 * n}\\sqrt{{3}}}}{{{4 * n}}}}}" for n in range(2, 34)]
     print("\n| answer | verdict | seconds for it and 32 others | the others right |")
     print("|---|---|---|---|")
     with Grader(VERIFY_SECONDS, 2) as grader:
-        grader.judge(ordinary, ["\\frac12"] * 32, ["math_verify"] * 32, "strict")
+        grader.judge(ordinary, [HALF_ROOT] * 32, ["math_verify"] * 32, "strict")
         for name, answer in HOSTILE.items():
             texts = [f"\\boxed{{{answer}}}", *ordinary]
             started = time.perf_counter()
-            judged = grader.judge(texts, ["\\frac12"] * 33, ["math_verify"] * 33, "strict")
+            judged = grader.judge(texts, [HALF_ROOT] * 33, ["math_verify"] * 33, "strict")
             took = time.perf_counter() - started
             others = sum(judgement.verdict == "right" for judgement in judged[1:])
             print(f"| {name} | {judged[0].verdict} | {took:.2f} | {others} of 32 |")

@@ -8,7 +8,7 @@ import pytest
 
 from dagrpo.grade import EXTRACTORS, grade_lines, read_lines, show
 
-TEXTS = ("#### 34", "it is 34", "#### 34 or 35", "no idea")
+TEXTS = ("#### 34", "it is 34", "#### 34 (see step 2)", "no idea")
 
 
 def _write(folder: Path, texts: tuple[str, ...] = TEXTS, truth: str = "34") -> Path:

@@ -79,7 +79,15 @@ CASES = [
     _trl("vespo", "vespo", "token-mean", **VESPO),
     _trl("top_entropy", "dapo", "token-mean", {**OURS, "share": 0.3}, **CLIP, top_entropy_quantile=0.3),
     _verl("ppo_clip", "vanilla", "token-mean", {**OURS, "dual_clip": 1.4}, **VERL_CLIP, clip_ratio_c=1.4),
-    _verl("gspo", "gspo", "seq-mean-token-mean", OURS_OF_SEQUENCES, clip_ratio_low=0.02, clip_ratio_high=0.03),
+    _verl(
+        "gspo",
+        "gspo",
+        "seq-mean-token-mean",
+        OURS_OF_SEQUENCES,
+        clip_ratio_low=0.02,
+        clip_ratio_high=0.03,
+        loss_agg_mode="seq-mean-token-mean",  # without it verl takes the mean over tokens, which is not the paper's
+    ),
     _verl("sapo", "sapo", "seq-mean-token-mean"),
     _verl("gpg", "gpg", "token-mean"),
     _verl("gmpo", "geo_mean", "seq-mean-token-mean", OURS, **VERL_CLIP),

@@ -256,6 +256,20 @@ def test_a_run_that_is_not_what_was_recorded_ends_the_command_with_a_sentence(
     assert "0 of 1 steps" in done.output
 
 
+def test_what_two_processes_trained_is_computed_again_by_two(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.launch(2, runs.__file__, *inputs, tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    folder = _publish(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1), tmp_path / "seed_7")
+    assert read_run(folder).computed(1).processes == 2
+    assert CliRunner().invoke(application.app, ["replay", str(folder)]).exit_code == 0
+    provenance = read_json(folder / "policy" / "provenance.json")
+    provenance["params"]["training"]["learning_rate"] = 1.0
+    write_json(folder / "policy" / "provenance.json", provenance)
+    assert CliRunner().invoke(application.app, ["replay", str(folder)]).exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("text", "steps"), [("3,17", [3, 17]), ("17, 3,3", [3, 17]), ("2-4", [2, 3, 4]), ("1", [1]), ("4,2-3", [2, 3, 4])]
 )

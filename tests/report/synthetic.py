@@ -16,6 +16,7 @@ from dagrpo.listing import entry_of
 from dagrpo.params.evaluation import Scoring
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.rollout.table import ROLLOUTS
+from dagrpo.trainer.digest_table import FILE, digest_table
 
 HOSTILE = (
     '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'
@@ -104,6 +105,8 @@ class _Maker:
         for step, name in enumerate(names):
             table = _talks(step + 1) if talks else _rollouts(step + 1, float(course[step]), self._random)
             write_parquet(rollouts.parent / name, table)
+        names.append(FILE)  # no rollouts, though it lies beside them
+        write_parquet(rollouts.parent / FILE, digest_table({}))
         listed = {name: asdict(entry_of(rollouts.parent / name)) for name in names}
         write_json(rollouts, {"files": listed})
         policy = folder / "policy/manifest.json"

@@ -3,6 +3,7 @@ r"""Answers in `\boxed{...}`, and the normalisation of MATH."""
 import pytest
 
 from dagrpo.rewards.boxes import extract, formatted
+from dagrpo.rewards.latex import equal
 from dagrpo.rewards.reading import last_boxed
 from dagrpo.rewards.verifiers import math as hendrycks_math
 from dagrpo.rewards.verifiers import math_verify as symbolic_math
@@ -22,6 +23,18 @@ GOLDEN: list[tuple[str, str | None, str | None]] = [
     ("\\boxed{34} as \\boxed asks", "34", "34"),
     ("\\boxed{34} and \\boxed{35", None, "35"),
     ("\\boxed{}", None, None),
+    ("\\boxed 34", "34", "34"),
+    ("$\\boxed 34$.", "34", "34"),
+    ("\\boxed 1,234. That is it.", "1234", "1234"),
+    ("$\\boxed\\frac12$", "\\frac12", "\\frac12"),
+    ("It is 1/2.", None, "1/2"),
+    ("It is 7 1/2.", None, "7 1/2"),
+    ("It is 2^10", None, "2^10"),
+    ("It is 1e5", None, "1e5"),
+    ("at 12:30", None, "12:30"),
+    ("It is 5 million dollars.", None, "5 million"),
+    ("It is 16 - 3", None, None),
+    ("the point (3, 4)", None, None),
     ("Answer: 34", None, "34"),
     ("Answer: x\n<answer>34</answer>", None, "x"),
     ("<answer>34</answer>", None, "34"),
@@ -68,18 +81,20 @@ def test_an_answer_is_read_as_in_the_golden_table(text: str, strict: str | None,
         ("10,080", "10080", True),
         ("5", "6", False),
         ("\\begin{pmatrix}11\\\\ 2\\end{pmatrix}", "\\begin{pmatrix}1\\\\ 12\\end{pmatrix}", None),
-        ("\\frac{2}{4}", "\\frac{1}{2}", None),
+        ("\\frac{2}{4}", "\\frac{1}{2}", True),
         ("\\sqrt{2}", "2", None),
     ],
 )
 def test_the_answers_of_math_are_normalised_before_they_are_compared(
     answer: str, truth: str, same: bool | None
 ) -> None:
-    assert hendrycks_math.equal(answer, truth) is same
+    assert equal(answer, truth) is same
 
 
-def test_math_verify_is_asked_about_everything_but_the_same_text_and_plain_numbers() -> None:
-    assert symbolic_math.equal("\\frac{1}{2}", "\\frac{1}{2}") is True
-    assert symbolic_math.equal("14.90", "14.9") is True
-    assert symbolic_math.equal("14.91", "14.9") is False
-    assert symbolic_math.equal("\\dfrac{1}{2}", "\\frac{1}{2}") is None
+def test_all_verifiers_of_boxes_compare_alike_and_ask_math_verify_about_formulas_alone() -> None:
+    assert hendrycks_math.VERIFIER.equal is symbolic_math.VERIFIER.equal
+    assert equal("\\frac{1}{2}", "\\frac{1}{2}") is True
+    assert equal("14.90", "14.9") is True
+    assert equal("14.91", "14.9") is False
+    assert equal("\\dfrac{1}{2}", "\\frac{1}{2}") is True
+    assert equal("\\sqrt{4}", "2") is None

@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import psutil
 import pytest
 
+from dagrpo.rewards import pool as pool_module
 from dagrpo.rewards.pool import MODULE, Comparison, Reply, WorkerPool
 
 ENDLESS = Comparison(answer="9^{9^{9}}", ground_truth="3")
@@ -31,6 +33,7 @@ HOSTILE = {
 }
 EVIL_PARENT = """
 import threading, time
+from dagrpo.rewards import pool as pool_module
 from dagrpo.rewards.pool import Comparison, WorkerPool
 pool = WorkerPool(seconds={seconds}, processes=1)
 pool.compare([Comparison(answer="2/4", ground_truth="1/2")])
@@ -123,6 +126,41 @@ def test_nobody_waits_for_a_hostile_answer() -> None:
     assert set(pool.compare([Comparison(answer=f"{n}+{n}", ground_truth=str(2 * n)) for n in range(20)])) == {"right"}
     assert hostile.is_alive()
     hostile.join()
+    pool.close()
+
+
+class LateWorker:
+    """Every answer with an `!` is late, at once; the others are right. It notes what it was asked."""
+
+    asked: ClassVar[list[str | None]] = []
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.warm = True
+
+    def warm_up(self) -> None:
+        """It is."""
+
+    def ask(self, comparison: Comparison, seconds: float) -> Reply:
+        self.asked.append(comparison.answer)
+        return "unverifiable" if "!" in str(comparison.answer) else "right"
+
+    def kill(self) -> None:
+        """There is nothing to kill."""
+
+
+def test_the_slow_answers_of_a_batch_have_a_limit_together_and_come_after_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "Worker", LateWorker)
+    monkeypatch.setattr(LateWorker, "asked", [])
+    pool = WorkerPool(seconds=2.0, processes=1)
+    slow = [Comparison(answer=f"{n}!", ground_truth="3") for n in range(40)]
+    ordinary = [Comparison(answer=f"{n}+0", ground_truth="3") for n in range(60)]
+    assert pool.compare([*slow, *ordinary]) == ["unverifiable"] * 40 + ["right"] * 60
+    # 5 times 2 seconds, and 0.05 for each of 100 answers: after 8 answers of 2 seconds nothing is left.
+    assert LateWorker.asked == [each.answer for each in [*ordinary, *slow[:8]]]
+    assert pool.compare(slow[:1]) == ["unverifiable"]
+    assert LateWorker.asked[-1] == "0!"
     pool.close()
 
 

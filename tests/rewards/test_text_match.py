@@ -1,6 +1,11 @@
 """Short answers in words: what does not count, and what does."""
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rewards.conftest import FACTOR, Growth
 
 from dagrpo.rewards.text_match import extract, normalise
 from dagrpo.rewards.verifiers.exact_match import VERIFIER as EXACT_MATCH
@@ -16,6 +21,7 @@ GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [
     ("<answer>Paris</answer> of course", "Paris", "Paris", None),
     ("<answer>Paris</answer> <answer>Rome", "Paris", "Paris", None),
     ("Answer: Paris.", None, "Paris", None),
+    ("<answer><answer>Paris</answer></answer>", "Paris", "Paris", None),
     ("<answer></answer>", None, None, None),
     ("<answer>Paris", None, None, None),
     ("Paris", None, None, None),
@@ -39,8 +45,23 @@ def test_an_answer_is_read_as_in_the_golden_table(
         ("U.S.A.", "usa"),
         ("1,000", "1000"),
         ("-5 degrees", "-5 degrees"),
-        ("2010-2012", "20102012"),
+        ("2010-2012", "2010-2012"),
         ("3.5.", "3.5"),
+        ("3 / 5", "3/5"),
+        ("1+2", "1+2"),
+        ("2\u00b3", "2^3"),
+        ("3\u00bd", "3 1/2"),
+        ("12:30", "12:30"),
+        ("> 5", ">5"),
+        ("\u2260 5", "\u22605"),
+        ("x^2", "x^2"),
+        ("1, 2", "1 2"),
+        ("$5.", "5"),
+        ("Paris,France", "paris france"),
+        ("Paris.France", "paris france"),
+        ("<b>Paris</b>", "paris"),
+        ("\\boxed{Paris}", "paris"),
+        ("don\u2019t", "dont"),
         ("well-known", "wellknown"),
         ("\u201cParis\u201d \u2014 yes", "paris yes"),
         ("Cafe\u0301", "caf\u00e9"),
@@ -57,6 +78,12 @@ def test_case_punctuation_articles_and_space_do_not_count(text: str, normalised:
         ("paris", True, True),
         ("The city of Paris.", True, True),
         ("Paris, France", False, True),
+        ("Paris,France", False, True),
+        ("Paris/France", False, True),
+        ("\u201cParis\u201d\u2014France", False, True),
+        ("<b>Paris</b>", True, True),
+        ("\\boxed{Paris}", True, True),
+        ("Paris2", False, False),
         ("Parisian", False, False),
         ("Rome", False, False),
         ("", False, False),
@@ -70,9 +97,37 @@ def test_an_exact_match_is_all_of_the_answer_and_a_substring_match_whole_words_o
     assert holds(answer, truth) is inside
 
 
-@pytest.mark.parametrize("number", ["18", "8", "3", "5", "-3.5"])
+@pytest.mark.parametrize("number", ["18", "8", "3", "5", "-3.5", "7", "10", "2"])
 def test_a_part_of_a_number_is_no_match(number: str) -> None:
-    assert holds("it is 3.518 or -218", f'["{number}"]') is False
+    assert holds("it is 3.518 or -218 or 7/9, 2^10", f'["{number}"]') is False
+
+
+OPERATORS = st.sampled_from(["/", "+", "^", "*", ":", "\u00d7", "\u00f7", "\u00b7", "-", " / ", " + ", "**", "="])
+
+
+@given(st.integers(0, 999), OPERATORS, st.integers(0, 999))
+def test_a_sign_between_numbers_makes_no_longer_number_of_them(left: int, operator: str, right: int) -> None:
+    text = f"{left}{operator}{right}"
+    assert equal(text, json.dumps([text])) is True
+    assert equal(text, json.dumps([f"{left}{right}"])) is False
+    assert equal(f"{left}{right}", json.dumps([text])) is False
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "ab", "c-d", "3/4", "\u5df4"]), max_size=12),
+    st.sampled_from([" ", ", ", ",", "; ", " / "]),
+)
+def test_whole_words_are_found_and_no_parts_of_them(words: list[str], separator: str) -> None:
+    answer = f"x{separator}" + separator.join(words)
+    for word in ("b", "ab", "c-d"):
+        assert holds(answer, json.dumps([word])) is (word in words)
+
+
+def test_a_long_text_is_searched_for_a_long_one_in_linear_time(growth: Growth) -> None:
+    # Each occurrence of the periodic text ends inside a word, and the next one begins before it.
+    truth = json.dumps(["bb b " * 200 + "b"])
+    assert holds("bb b " * 200 + "b", truth)
+    assert growth(lambda text: holds(text, truth), lambda length: "bb b " * (length // 5)) < 3 * FACTOR
 
 
 def test_scripts_without_spaces_match_inside_a_sentence() -> None:

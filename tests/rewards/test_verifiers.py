@@ -44,7 +44,10 @@ HOSTILE: dict[str, Callable[[int], str]] = {
         "answer", "answer:", "Answer: \n", "answer    ", "answer: **", "\\boxed", "\\boxed{", "\\boxed{}", "\\boxed{1}",
         "{", "}", "\\boxed{1}}{", "\\", "<answer>", "</answer>", "<answer></answer>", "<think>", "</think>", "$", "$1$",
         "\\frac", "\\frac{", "\\frac{1}{", "\\sqrt", "\\text{", "\\text{ a", "feet", "=", "x=", "(", ")", "1+", "1/",
-        "an ", "\\left(", "\\(", "\\)", "\\[", "\u0130", "a\u0130nswer:",
+        "an ", "\\left(", "\\(", "\\)", "\\[", "\u0130", "a\u0130nswer:", "<", "!", "</s>", "<a>", "\u00b2", "\u00bd",
+        "\\boxed 3", "<tool_response>", "</tool_response>",
+        "(a", "^{", "^", "_", "1 ",
+        " 234", "\\text{or}", "<|im_start|>tool", "<|im_end|>", "\u00d7", "1\u00d7", "'", "thousand ", "|", "~", "%",
     )
 }  # fmt: skip
 

@@ -143,7 +143,7 @@ class WaitingEngine(ScriptedEngine):
         places: Sequence[int] | None = None,
         first_wave: bool = True,
     ) -> list[Completion]:
-        if self.version == "step_1":
+        if self.version == "step_1" and requests[0].temperature > 0:
             self.waiting.touch()
             time.sleep(600)
         return super().generate(requests, lockstep=lockstep, places=places, first_wave=first_wave)

@@ -124,8 +124,12 @@ def test_a_run_that_is_told_to_stop_saves_the_step_that_it_was_in(
             signal.raise_signal(signal.SIGINT)
         return False
 
-    with pytest.raises(KeyboardInterrupt):
-        _execute(run, stop=stop)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _execute(run, stop=stop)
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert max(path.name for path in run.state.glob("step_*")) == "step_00003"
     assert _execute(run) == whole[1]
     assert _bytes(run) == _bytes(whole[0])

@@ -181,6 +181,12 @@ def test_an_engine_that_the_same_signal_has_ended_does_not_hide_it() -> None:
         assert stop.told()
 
 
+def test_what_breaks_after_the_signal_does_not_hide_it() -> None:
+    with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening():
+        os.kill(os.getpid(), signal.SIGINT)
+        _fails()
+
+
 def test_nothing_is_begun_after_the_signal() -> None:
     with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening() as stop:
         os.kill(os.getpid(), signal.SIGINT)

@@ -25,7 +25,7 @@ class Outcomes:
     problems: Integers  # [problems], rows of test.parquet
     greedy: npt.NDArray[np.bool_]  # [problems]
     sampled: npt.NDArray[np.bool_]  # [problems, k]; k may be 0
-    answers: Sequence[Sequence[str | None]]  # [problems][k]
+    answers: Sequence[Sequence[str | None]]  # [problems][k]; one text for all that are the same to the verifier
 
     @property
     def samples(self) -> int:
@@ -35,7 +35,7 @@ class Outcomes:
 
 def outcomes(scores: pa.Table, source: Path) -> Outcomes:
     """Arrange a scores table by problem; UserError names `source` when a completion is missing or there twice."""
-    rows = scores.select(["task", "problem_index", "sample_index", "extracted", "correct"]).to_pylist()
+    rows = scores.select(["task", "problem_index", "sample_index", "vote", "correct"]).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
     problems = sorted({row["problem_index"] for row in rows})
     width, remainder = divmod(len(rows), len(problems))
@@ -50,7 +50,7 @@ def outcomes(scores: pa.Table, source: Path) -> Outcomes:
 
 def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Outcomes:
     correct = np.array([row["correct"] for row in rows], dtype=np.bool_).reshape(len(problems), width)
-    answers = [row["extracted"] for row in rows]
+    answers = [row["vote"] for row in rows]
     return Outcomes(
         task=rows[0]["task"],
         problems=np.array(problems, dtype=np.int64),

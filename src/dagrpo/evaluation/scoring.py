@@ -16,6 +16,7 @@ from dagrpo.evaluation import conversations
 from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import SCORES
+from dagrpo.evaluation.votes import Ballot, votes
 from dagrpo.params.base import Extractor
 from dagrpo.params.evaluation import Scoring
 from dagrpo.records import Verdict
@@ -52,8 +53,16 @@ def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa
     judgements = grader.judge(texts, truths, verifiers, extractor, reported)
     excluded = pc.equal(completions.column("stop_reason"), "excluded").to_pylist()
     verdicts = ["unverifiable" if out else each.verdict for each, out in zip(judgements, excluded, strict=True)]
+    answers = [None if out else each.answer for each, out in zip(judgements, excluded, strict=True)]
+    ballots = [
+        Ballot(problem=problem, verifier=verifier, answer=answer, verdict=verdict)
+        for problem, verifier, answer, verdict in zip(
+            completions.column("problem_index").to_pylist(), verifiers, answers, verdicts, strict=True
+        )
+    ]
     columns = {
-        "extracted": [None if out else each.answer for each, out in zip(judgements, excluded, strict=True)],
+        "extracted": answers,
+        "vote": votes(ballots, extractor, grader),
         "verdict": verdicts,
         "correct": [verdict == "right" for verdict in verdicts],
         "truncated": pc.equal(completions.column("finish_reason"), "length"),

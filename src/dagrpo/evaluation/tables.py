@@ -10,6 +10,9 @@ SCORES = pa.schema(
         required("problem_index", pa.int64()),
         required("sample_index", pa.int32()),
         pa.field("extracted", pa.string()),  # null: no answer to read
+        pa.field(
+            "vote", pa.string()
+        ),  # the first answer to the problem that is the same to its verifier; null: as extracted
         required("verdict", pa.string()),  # right, wrong, missing or unverifiable
         required("correct", pa.bool_()),  # verdict is right
         required("truncated", pa.bool_()),

@@ -67,7 +67,7 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
 def step_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
     """The rollouts of the step numbered from 1, all columns."""
     manifest = inputs.rollouts[seed]
-    return _read_all(manifest, sorted(listed_files(manifest))[step - 1])
+    return _read_all(manifest, _step_files(manifest)[step - 1])
 
 
 def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:

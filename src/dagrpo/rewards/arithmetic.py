@@ -61,7 +61,7 @@ class Expression:
         for step in self.steps:
             if isinstance(step, str):
                 right = stack.pop()
-                step = -right if step == "negate" else _bounded(step, stack.pop(), right, bits)
+                step = -right if step == "negate" else bounded(step, stack.pop(), right, bits)
             stack.append(step)
         return stack.pop()
 
@@ -80,8 +80,8 @@ def written(value: int | Fraction) -> str:
     return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
 
 
-def _bounded(operation: str, left: int | Fraction, right: int | Fraction, bits: int) -> int | Fraction:
-    """One step of a calculation."""
+def bounded(operation: str, left: int | Fraction, right: int | Fraction, bits: int) -> int | Fraction:
+    """One step of a calculation: + - * / or ^. OverflowError, ArithmeticError, ZeroDivisionError as bounded_value."""
     value: int | Fraction
     if operation == "*":
         value = left * right

@@ -5,13 +5,15 @@ Not here: what a right answer is worth (score.py).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.records import Verdict
-from dagrpo.rewards.latex import no_latex
+from dagrpo.rewards.latex import no_latex, shown
+from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.pool import Comparison, WorkerPool
 from dagrpo.rewards.reporting import verdict_of
 from dagrpo.rewards.verifier import Verifier
@@ -24,6 +26,17 @@ class Judgement:
 
     answer: str | None
     verdict: Verdict
+
+
+def _judgement(answer: str | None, verdict: Verdict) -> Judgement:
+    return _of_a_short_answer(answer, verdict) if answer is None or len(answer) < 40 else _made(answer, verdict)
+
+
+def _made(answer: str | None, verdict: Verdict) -> Judgement:
+    return Judgement(answer=answer, verdict=verdict)
+
+
+_of_a_short_answer = lru_cache(maxsize=1 << 12)(_made)  # most answers of a group are alike
 
 
 class Grader:
@@ -62,10 +75,22 @@ class Grader:
                 judged.append(_by_report(reported[row] if reported else {}))
                 continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
-            if verdict is None:
-                pending[row] = Comparison(answer=answer, ground_truth=truth)
-            judged.append(Judgement(answer=answer, verdict=verdict or "unverifiable"))
+            if verdict is None and answer is not None:
+                pending[row] = Comparison(answer=shown(answer), ground_truth=shown(truth))
+            judged.append(_judgement(answer, verdict or "unverifiable"))
         return self._with_slow_verdicts(judged, pending) if pending else judged
+
+    def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
+        """Whether two answers, as read, are the same answer to their verifier. False where that cannot be told."""
+        known = {name: get_verifier(name) for name in set(verifiers)}
+        told = [_same(known[name], *pair, extractor) for pair, name in zip(pairs, verifiers, strict=True)]
+        pending = {
+            row: Comparison(answer=shown(pairs[row][0]), ground_truth=shown(pairs[row][1]))
+            for row, same in enumerate(told)
+            if same is None
+        }
+        replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
+        return [replies.get(row) == "right" if same is None else same for row, same in enumerate(told)]
 
     def _with_slow_verdicts(self, judged: list[Judgement], pending: Mapping[int, Comparison]) -> list[Judgement]:
         replies = self._pool.compare(list(pending.values()))
@@ -82,11 +107,17 @@ def _by_report(rewards: Mapping[str, float]) -> Judgement:
     return Judgement(answer=None if verdict == "missing" else verdict, verdict=verdict)
 
 
+def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> bool | None:
+    if answer == other:
+        return True
+    return False if extractor == "exact" and verifier.literal else verifier.same(answer, other)
+
+
 def _judge_fast(
     verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
 ) -> tuple[str | None, Verdict | None]:
     """The answer, and its verdict where no math-verify is needed."""
-    answer = verifier.extract(text, extractor)
+    answer = verifier.extract(own_text(text), extractor)
     if answer is None:
         return None, "missing"
     if extractor == "exact" and verifier.literal:

@@ -1,40 +1,68 @@
-"""What the verifiers of LaTeX answers share: the fast exact comparison, and the check of a ground truth."""
+"""What the verifiers of LaTeX answers share: the comparison of two forms, and the check of a ground truth."""
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 from dagrpo.errors import UserError
-from dagrpo.rewards import hendrycks
+from dagrpo.rewards.dressing import balanced
+from dagrpo.rewards.forms import RELATION, Form, read
 from dagrpo.rewards.numbers import plain_number, truth_number
 from dagrpo.rewards.pool import Comparison, WorkerPool
-from dagrpo.rewards.reading import balanced
 
 CHECK_SECONDS = 10.0  # for one ground truth: they come from data sets, and are few
 
 _WORDS = re.compile(r"(?:\\(?:text|textbf|mbox|mathrm)\{)?\(?[A-Za-z][A-Za-z ,.'-]*+\)?\}?")
-_SEVERAL = re.compile(r"[0-9]\s++[0-9]++(?!/)")  # numbers side by side, which math-verify would add up; not 5 1/2
-_GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:(?: |\\,|\{,\})[0-9]{3})++")  # 1 000 000
-_GROUP_MARKS = re.compile(r" |\\,|\{,\}")
+_UNORDERED = ("", "\\{\\}")
 
 
-def compare(
-    answer: str, ground_truth: str, normalise: Callable[[str], str], normalise_truth: Callable[[str], str]
-) -> bool | None:
-    """Equal texts, equal normalised texts, or two plain numbers compared exactly; None for anything else."""
+def equal(answer: str, ground_truth: str) -> bool | None:
+    """Whether an answer says what the ground truth says, each read by its own form; None where it takes math-verify to tell.
+
+    UserError when the ground truth is none that could be meant.
+    """
     if answer == ground_truth:
         return True
-    truth = truth_number(ground_truth)
-    number = plain_number(_GROUP_MARKS.sub("", answer) if _GROUPED.fullmatch(answer) else answer)
+    number, truth = plain_number(answer), truth_number(ground_truth)
     if number is not None and truth is not None:
         return number == truth
-    left, right = normalise(answer), normalise_truth(ground_truth)
-    if left == right:
-        return left != ""
-    number, truth = plain_number(left), truth_number(right)
-    if number is not None and truth is not None:
-        return number == truth
-    return False if _SEVERAL.search(answer) or not balanced(answer) else None
+    said = read(ground_truth)
+    if said.kind == "words" and not balanced(ground_truth):
+        raise UserError(no_latex(ground_truth))
+    return _equal(read(answer), said)
+
+
+def _equal(answer: Form, truth: Form) -> bool | None:
+    if answer.kind == truth.kind == "number":
+        return answer.value == truth.value and (not (answer.unit and truth.unit) or answer.unit == truth.unit)
+    if answer.latex == truth.latex and answer.kind == truth.kind:
+        return True
+    if "too large" in (answer.kind, truth.kind):
+        return None if "words" not in (answer.kind, truth.kind) else False
+    if "words" in (answer.kind, truth.kind):
+        return False
+    if "values" in (answer.kind, truth.kind):
+        return _equal_values(answer, truth)
+    if "number" in (answer.kind, truth.kind) and RELATION.search(answer.latex + truth.latex):
+        return False
+    return True if answer.latex.replace(" ", "") == truth.latex.replace(" ", "") else None
+
+
+def _equal_values(answer: Form, truth: Form) -> bool | None:
+    if len(answer.values) != len(truth.values):
+        return False
+    unordered = answer.brackets in _UNORDERED and truth.brackets in _UNORDERED
+    if not unordered and answer.brackets and truth.brackets and answer.brackets != truth.brackets:
+        return False
+    if any(form.kind != "number" for form in (*answer.values, *truth.values)):
+        return None
+    left, right = ([form.value for form in values] for values in (answer.values, truth.values))
+    return sorted(left) == sorted(right) if unordered else left == right
+
+
+def shown(text: str) -> str:
+    """A text as math-verify is shown it: undressed, with every argument in braces, without a unit."""
+    form = read(text)
+    return text if form.kind == "words" else form.latex
 
 
 def check(ground_truth: str) -> None:
@@ -42,10 +70,9 @@ def check(ground_truth: str) -> None:
     text = ground_truth.strip()
     if not text:
         raise UserError("the ground truth is empty: give the answer as a number or in LaTeX.")
-    plain = truth_number(text) is not None or plain_number(hendrycks.normalise(text)) is not None
-    if plain or _WORDS.fullmatch(text):
+    if truth_number(text) is not None or read(text).kind == "number" or _WORDS.fullmatch(text):
         return
-    if _checking().compare([Comparison(answer=None, ground_truth=text)]) != ["right"]:
+    if _checking().compare([Comparison(answer=None, ground_truth=shown(text))]) != ["right"]:
         raise UserError(no_latex(text))
 
 

@@ -16,7 +16,7 @@ _TO_ASCII = (
     | {0x3000: " "}
     | {ord(sign): "-" for sign in MINUS_SIGNS}
 )  # full-width forms and every kind of minus sign
-_NUMBER = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})++(?:\.[0-9]*+)?|[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
+_NUMBER = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})++(?:\.[0-9]*+)?|[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
 
 
 def to_ascii(text: str) -> str:
@@ -54,20 +54,3 @@ def plain_number(text: str) -> str | None:
 def truth_number(ground_truth: str) -> str | None:
     """`plain_number` of a ground truth; one is compared with every completion of its group."""
     return plain_number(ground_truth)
-
-
-def last_number(text: str) -> str | None:
-    """The last number of a text, normalised. A dash before it is a sign where no operand stands before the dash."""
-    last = max(text.rfind(digit) for digit in DIGITS)  # from the end, so that no other number costs anything
-    before = text[: last + 1].rstrip(CHARACTERS)
-    run = text[len(before) : last + 1]
-    number = normalise(run, negative=ends_in_a_sign(before.rstrip(CURRENCIES)))
-    if number is None:  # not one number but a list of them (3,4), or one after an ellipsis (...5)
-        number = normalise(run[max(run.rfind(","), run.rfind("\uff0c")) + 1 :].lstrip(".\uff0e"), negative=False)
-    return number
-
-
-def ends_in_a_sign(before: str) -> bool:
-    """Whether a dash at the end is a minus sign: not in 16-3, x-3 or (a+b)-3."""
-    operand = before[-2:-1]
-    return before[-1:] in MINUS_SIGNS and not (operand.isalnum() or operand == ")")

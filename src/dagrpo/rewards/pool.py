@@ -1,12 +1,16 @@
 """Worker processes that compare answers with math-verify, each answer within a hard limit of wall-clock time.
 
 An answer that takes longer costs its worker, killed and replaced, and nobody else waits: the next free worker takes the
-next answer. math-verify's own limit is off: it works by signals, which only a main thread may use, and which a long
+next answer. A batch has a limit too, which grows with its size: what is left over is unverifiable, and what looks costly
+comes last.
+
+math-verify's own limit is off: it works by signals, which only a main thread may use, and which a long
 multiplication does not hear. Not here: the comparison itself (worker.py), and the fast one (the verifiers).
 """
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +27,11 @@ DEEPEST_NESTING = 60  # braces and parentheses inside each other; a deeper one i
 MEMORY_BYTES = 2 << 30  # address space of one worker
 START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
 MOMENT_SECONDS = 0.1  # a process that ends so soon after a question is asked once more
+LIMITS_OF_A_BATCH = 5  # times the limit of one answer, for each worker: what all slow answers of a batch may take
+SECONDS_PER_ANSWER = 0.05  # on top of it: many times what an ordinary one takes
 MODULE = "dagrpo.rewards.worker"
+
+_COSTLY = re.compile(r"!|\\(?:sum|prod|int|lim|binom)(?![A-Za-z])|\^[^^]*\^|[0-9]{4}\s*\}?\s*\Z|\^\s*\{?[0-9]{3}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,28 @@ class Comparison:
             len(text) > LONGEST_ANSWER or _nesting(text) > DEEPEST_NESTING
             for text in (self.answer or "", self.ground_truth)
         )
+
+    @property
+    def costly(self) -> bool:
+        """Whether the answer may take long: powers of powers, factorials, sums."""
+        return len(self.answer or "") > 200 or _COSTLY.search(self.answer or "") is not None
+
+
+class _Budget:
+    """What is left of a batch's time, in seconds of workers; for several threads."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._lock = threading.Lock()
+
+    @property
+    def left(self) -> float:
+        with self._lock:
+            return self._left
+
+    def spend(self, seconds: float) -> None:
+        with self._lock:
+            self._left -= seconds
 
 
 def _nesting(text: str) -> int:
@@ -72,13 +102,13 @@ class Worker:
         """
         request = {"answer": comparison.answer, "ground_truth": comparison.ground_truth, "seconds": seconds}
         question = json.dumps(request).encode() + b"\n"
-        self._warm_up()
+        self.warm_up()
         asked = time.monotonic()
         line = self._process.exchange(question, seconds)
         if line is None and time.monotonic() - asked < MOMENT_SECONDS:
             # A process that was killed while idle may look alive until its last thread is gone: that is no answer's fault.
             self.kill()
-            self._warm_up()
+            self.warm_up()
             line = self._process.exchange(question, seconds - MOMENT_SECONDS)
         if line is None:
             self.kill()
@@ -93,7 +123,8 @@ class Worker:
         self.warm = False
         self._process.kill()
 
-    def _warm_up(self) -> None:
+    def warm_up(self) -> None:
+        """Wait until math-verify is imported. RuntimeError when no process can be started."""
         self.start()
         if not self.warm and self._process.exchange(b"", START_SECONDS) is None:
             self.kill()
@@ -115,9 +146,11 @@ class WorkerPool:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="grading")
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:
-        """One reply for each comparison, in order. The same question is asked once."""
-        questions = list(dict.fromkeys(comparisons))
-        replies = dict(zip(questions, self._threads.map(self._one, questions), strict=True))
+        """One reply for each comparison, in order. The same question is asked once, and costly ones after all others."""
+        questions = sorted(dict.fromkeys(comparisons), key=lambda comparison: comparison.costly)
+        limit = LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + SECONDS_PER_ANSWER * len(questions)
+        budget = _Budget(limit)
+        replies = dict(zip(questions, self._threads.map(lambda each: self._one(each, budget), questions), strict=True))
         return [replies[comparison] for comparison in comparisons]
 
     def close(self) -> None:
@@ -126,12 +159,17 @@ class WorkerPool:
         for worker in self._workers:
             worker.kill()
 
-    def _one(self, comparison: Comparison) -> Reply:
-        if comparison.hopeless:
+    def _one(self, comparison: Comparison, budget: _Budget) -> Reply:
+        if comparison.hopeless or budget.left <= 0:
             return "unverifiable"
         worker = self._take()
         try:
-            return worker.ask(comparison, self._seconds)
+            worker.warm_up()
+            asked = time.monotonic()
+            reply = worker.ask(comparison, self._seconds)
+            # A worker that is lost has to be started again, however soon it was.
+            budget.spend(max(self._seconds if reply == "unverifiable" else 0.0, time.monotonic() - asked))
+            return reply
         finally:
             with self._changed:
                 self._free.append(worker)

@@ -1,32 +1,33 @@
 """Finding the place in a text where an answer stands: a box, a line `Answer:`, a pair of tags, the last formula.
 
 Every function reads from the end, takes linear time on any text, looks at all of it, and answers None when there is no
-such place. Not here: what the answer means (numbers.py, minerva.py, hendrycks.py).
+such place. Not here: what the answer means (forms.py).
 """
 
 import re
 
-from dagrpo.rewards.numbers import DIGITS, ends_in_a_sign, last_number, plain_number, to_ascii
+from dagrpo.rewards.dressing import FORMULAS, balanced, closing_brace, without_dollars
+from dagrpo.rewards.numbers import DIGITS, plain_number, to_ascii
+from dagrpo.rewards.prose import last_form
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
-_DEPTH = {"{": 1, "}": -1}
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # \{ and \} are text, not structure
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[-+$\\]?[0-9.]|\(|\\(?:[dt]?frac|sqrt|text|mathbf|mathrm)))")
+_UNBRACED = re.compile(r"\\?\$?[-+]?(?:[0-9]++(?:[.,/][0-9]++)*+|\.[0-9]++)|\([^()\n$]*+\)|[^\n$]*+")
 _ANSWER = re.compile(r"answer[\s*_]*+[:\uff1a][\s*_}]*+", re.IGNORECASE)
 _ENDS = "*_ \t\r\n"
 _OPEN, _CLOSE = "<answer>", "</answer>"
-_PAIRS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
-_FRACTION = re.compile(r"[0-9]++/[0-9]++")
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` or `\fbox{...}` with something in it, its braces matched.
+    r"""What stands in the last `\boxed{...}` or `\fbox{...}` with something in it, its braces matched; or `34` in `\boxed 34`.
 
     None when there is none, and when the last one never ends.
     """
     at = len(text)
     while (at := text.rfind("box", 0, at)) >= 0:
         box = _BOX.match(text, max(0, at - 1 - (text[at - 1] == "f")))
-        end = _closing_brace(text, box.end()) if box else None
+        if box and not box.group().endswith("{"):
+            return to_ascii(_unbraced(text, box.end()))
+        end = closing_brace(text, box.end()) if box else None
         if box and end is None:
             return None
         if box and (content := text[box.end() : end].strip()):
@@ -34,24 +35,11 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
-def _closing_brace(text: str, start: int) -> int | None:
-    """Where the brace closes that was opened just before `start`."""
-    depth = 1
-    for brace in _BRACE.finditer(text, start):
-        depth += _DEPTH.get(brace.group(), 0)
-        if depth == 0:
-            return brace.start()
-    return None
-
-
-def balanced(text: str) -> bool:
-    """Whether every brace that closes was opened, and every one that was opened closes."""
-    depth = 0
-    for brace in _BRACE.finditer(text):
-        depth += _DEPTH.get(brace.group(), 0)
-        if depth < 0:
-            return False
-    return depth == 0
+def _unbraced(text: str, start: int) -> str:
+    """A number after a box without braces, or the rest of its formula."""
+    content = _UNBRACED.match(text, start)
+    assert content is not None  # it may be empty
+    return content.group().partition("\\)")[0].partition("\\]")[0].strip().removesuffix(".")
 
 
 def answer_line(text: str) -> str | None:
@@ -85,10 +73,12 @@ def _end_of_line(text: str, start: int) -> int:
 
 
 def answer_tag(text: str) -> str | None:
-    """What stands in the last `<answer>...</answer>`; None when it is empty."""
-    end = text.rfind(_CLOSE)
-    start = text.rfind(_OPEN, 0, end) if end >= 0 else -1
-    return (to_ascii(text[start + len(_OPEN) : end]).strip() or None) if start >= 0 else None
+    """What stands in the last `<answer>...</answer>`, the innermost where they nest; None when it is empty."""
+    start = text.rfind(_OPEN, 0, max(0, text.rfind(_CLOSE)))
+    if start < 0:
+        return None
+    end = text.find(_CLOSE, start)
+    return to_ascii(text[start + len(_OPEN) : end]).strip() or None
 
 
 def only_answer_tag(text: str) -> str | None:
@@ -99,11 +89,8 @@ def only_answer_tag(text: str) -> str | None:
 
 def last_formula(text: str) -> str | None:
     r"""The last formula (`$...$`, `\(...\)`, `\[...\]`) or number of a text, whichever ends later."""
-    end, formula = max(_last_pair(text, opening, closing) for opening, closing in _PAIRS)
-    last_digit = max(text.rfind(digit) for digit in DIGITS)
-    if last_digit >= end:
-        return _last_fraction(text[: last_digit + 1]) or last_number(text)
-    return to_ascii(formula)
+    end, formula = max(_last_pair(text, opening, closing) for opening, closing in FORMULAS)
+    return last_form(text) if max(text.rfind(digit) for digit in DIGITS) >= end else to_ascii(formula)
 
 
 def _last_pair(text: str, opening: str, closing: str) -> tuple[int, str]:
@@ -114,24 +101,10 @@ def _last_pair(text: str, opening: str, closing: str) -> tuple[int, str]:
     return (end, formula) if formula else (-1, "")
 
 
-def _last_fraction(text: str) -> str | None:
-    """A fraction of two whole numbers (`-3/4`) at the end of a text."""
-    before = text.rstrip(DIGITS + "/")
-    fraction = to_ascii(text[len(before) :])
-    sign = "-" if ends_in_a_sign(before) else ""
-    return sign + fraction if _FRACTION.fullmatch(fraction) else None
-
-
-def undressed(answer: str) -> str:
-    r"""An answer without the marks around a formula: `$34$`, `\(34\)`, `$$34$$`."""
-    for opening, closing in _PAIRS:
-        if len(answer) > len(opening) + len(closing) and answer.startswith(opening) and answer.endswith(closing):
-            return answer[len(opening) : -len(closing)].strip()
-    return answer
-
-
 def tidied(answer: str) -> str:
-    """An answer undressed; a plain number as its normalised text."""
-    bare = undressed(answer)
+    """An answer without the dollars around it; a plain number as its normalised text."""
+    if answer.isascii() and answer.isdecimal() and answer[0] != "0":
+        return answer  # what nearly all answers are
+    bare = without_dollars(answer)
     number = plain_number(bare)
     return bare if number is None else number

@@ -1,7 +1,8 @@
 """What exact_match and substring_match share: short answers in words, in `<answer>...</answer>`, as search-R1 grades them.
 
-Case, punctuation, articles and extra space do not count (the normalisation of SQuAD, arXiv:1606.05250), save the sign and the
-decimal point of a number: -5 is not 5, and 3.5 is not 35.
+Case, punctuation, articles, markup and extra space do not count (the normalisation of SQuAD, arXiv:1606.05250), save what belongs to
+a number: -5 is not 5, 3.5 and 3/5 are not 35, 2^3 is not 23, and > 5 is not 5. Unlike the published one, a sign that separates words
+(`Paris,France`) is a space; full stops, apostrophes and hyphens join (`U.S.A.`, `well-known`).
 """
 
 import json
@@ -13,10 +14,36 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.numbers import to_ascii
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
+from dagrpo.rewards.symbols import VULGAR
 
 LONGEST_COMPOSED = 1000  # characters of an answer in which accents are one with their letters
 
-_PUNCTUATION = re.compile(r"\.(?![0-9])|(?<=[0-9a-z])-|-(?![0-9.])|[!\"#$%&'()*+,/:;<=>?@\[\\\]^_`{|}~]")
+_MARKUP = re.compile(
+    r"</?[a-z][a-z0-9]{0,15}+(?:\s[^<>]*+)?>|\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mbox|emph)(?=\s*\{)"
+)
+_THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9,])")
+_SIGNS = "\u00d7\u00f7\u00b7\u22c5\u00b1\u2260\u2264\u2265\u2248\u221a\u2213"
+_OF_NUMBERS = re.compile(  # what makes another number of the digits beside it
+    rf"(?<=[0-9])[!-+/:<-@\[-`{{-~{_SIGNS}-]++(?=[0-9])"  # 3/5, 2^3, 12:30, 2(3)
+    rf"|(?<=[0-9])\s*+[-+*/^={_SIGNS}]\s*+(?=[0-9])"  # 3 / 5
+    rf"|(?<=[0-9)}}])[+*/^=<>{_SIGNS}](?=[a-z(])|(?<=[a-z)}}])[+*/^<>{_SIGNS}](?=[0-9])"  # 2^x, x/2
+    rf"|(?<![<>~!{_SIGNS}])[<>~!{_SIGNS}]++=?\s*+(?=[-+.0-9$])|(?<=[0-9])\+"  # >5, !=5, 5+
+)
+_JOINING = re.compile(r"(?<![a-z]{2})\.(?![0-9])|\.(?![0-9a-z])|(?<=[0-9a-z])-|-(?![0-9.])|['`\u2018\u2019\u02bc]")
+_SEPARATING = re.compile(r"\.(?![0-9])|[!\"#$%&()*+,/:;<=>?@\[\\\]^_{|}~]")
+_PROTECTED = 0xE000  # where a sign of a number waits, out of the way of what is removed
+_AS_IT_WAS = {_PROTECTED + code: code for code in (*range(0x21, 0x7F), *map(ord, _SIGNS))}
+_RAISED = str.maketrans(
+    dict(
+        zip(
+            "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079",
+            (f"^{digit}" for digit in range(10)),
+            strict=True,
+        )
+    )
+    | {sign: f" {numerator}/{denominator}" for sign, (numerator, denominator) in VULGAR.items()}
+    | {"\u2044": "/", "\u2215": "/"}
+)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -34,14 +61,35 @@ def formatted(text: str) -> bool:
 
 
 def normalise(text: str) -> str:
-    """Lower case without punctuation and articles, single spaces, in linear time."""
-    plain = text if text.isascii() else _without_unicode_punctuation(to_ascii(text))
-    return " ".join(_ARTICLE.sub(" ", _PUNCTUATION.sub("", plain.lower())).split())
+    """Lower case without punctuation and articles, single spaces, in linear time. What belongs to a number stays."""
+    plain = (text if text.isascii() else _composed(to_ascii(text.translate(_RAISED)))).lower()
+    plain = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), _MARKUP.sub(" ", plain))
+    plain = _OF_NUMBERS.sub(_protected, plain)
+    if not plain.isascii():
+        plain = "".join(map(_without_unicode_punctuation, plain))
+    plain = _ARTICLE.sub(" ", _SEPARATING.sub(" ", _JOINING.sub("", plain)))
+    return " ".join(plain.translate(_AS_IT_WAS).split())
 
 
-def _without_unicode_punctuation(text: str) -> str:
-    composed = unicodedata.normalize("NFKC", text) if len(text) <= LONGEST_COMPOSED else text  # quadratic
-    return "".join(c for c in composed if c.isascii() or unicodedata.category(c)[0] not in "PS")
+def same(answer: str, other: str) -> bool:
+    """Whether two answers have the same normalised text."""
+    return normalise(answer) == normalise(other)
+
+
+def _protected(signs: re.Match[str]) -> str:
+    return "".join(chr(_PROTECTED + ord(sign)) for sign in signs.group() if not sign.isspace())
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFKC", text) if len(text) <= LONGEST_COMPOSED else text  # quadratic
+
+
+def _without_unicode_punctuation(character: str) -> str:
+    """The character; a space for one that separates words. Signs of mathematics and apostrophes stay."""
+    category = unicodedata.category(character)
+    if character.isascii() or category[0] not in "PS" or category == "Sm":
+        return character
+    return character if character in "\u2018\u2019\u02bc" else " "
 
 
 @lru_cache(maxsize=1 << 14)

@@ -6,6 +6,7 @@ one is no state. Whatever takes longer than the grace time is abandoned: the run
 Rank 0 decides; the other ranks learn of it where they wait for the next step. Not for steps that a crash ends.
 """
 
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from dagrpo.errors import Terminated
 
 Result = TypeVar("Result")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+logger = logging.getLogger(__name__)
 
 
 class Stop:
@@ -52,6 +54,10 @@ class Stop:
         former[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._abandon)
         try:
             yield self
+        except Exception:  # once told to stop, that is the reason, whatever broke by it: Ctrl-C reaches the engine, too
+            if not self._signal:
+                raise
+            logger.warning("an error after the signal to stop", exc_info=True)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in former.items():

@@ -1,6 +1,7 @@
 """format: whether the text has the form that its verifier asks for."""
 
 from dagrpo.rewards.components import Component, Judged, Weighted
+from dagrpo.rewards.own_text import own_text
 from dagrpo.rewards.verifiers import get_verifier
 
 
@@ -10,7 +11,7 @@ class Config(Weighted):
 
 def format(judged: Judged, config: Config) -> float:
     """1 or 0, by the verifier that judged. Gamed by the form without an answer: keep the weight far below accuracy's."""
-    return float(get_verifier(judged.verifier).formatted(judged.attempt.text))
+    return float(get_verifier(judged.verifier).formatted(own_text(judged.attempt.text)))
 
 
 COMPONENT = Component(config=Config, function=format)

@@ -1,6 +1,6 @@
 """exact_match: a short answer in words is one of the accepted texts, in `<answer>...</answer>`."""
 
-from dagrpo.rewards.text_match import accepted_texts, check, extract, formatted, normalise
+from dagrpo.rewards.text_match import accepted_texts, check, extract, formatted, normalise, same
 from dagrpo.rewards.verifier import Verifier
 
 
@@ -9,4 +9,4 @@ def equal(answer: str, ground_truth: str) -> bool:
     return normalise(answer) in accepted_texts(ground_truth)
 
 
-VERIFIER = Verifier(name="exact_match", extract=extract, equal=equal, formatted=formatted, check=check)
+VERIFIER = Verifier(name="exact_match", extract=extract, equal=equal, formatted=formatted, check=check, same=same)

@@ -4,9 +4,8 @@ The published reward (mathruler) is reward.components accuracy with weight 0.9 a
 """
 
 from dagrpo.rewards.boxes import extract
-from dagrpo.rewards.latex import check
+from dagrpo.rewards.latex import check, equal
 from dagrpo.rewards.verifier import Verifier
-from dagrpo.rewards.verifiers.math import equal
 
 _THINK, _END_OF_THINK, _BOX, _END_OF_BOX = "<think>", "</think>", "\\boxed{", "}"
 
@@ -24,4 +23,4 @@ def formatted(text: str) -> bool:
     return True
 
 
-VERIFIER = Verifier(name="geo3k", extract=extract, equal=equal, formatted=formatted, check=check)
+VERIFIER = Verifier(name="geo3k", extract=extract, equal=equal, formatted=formatted, check=check, same=equal)

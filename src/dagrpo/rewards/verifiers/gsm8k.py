@@ -9,37 +9,44 @@ import re
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
-from dagrpo.rewards.numbers import (
-    CHARACTERS,
-    CURRENCIES,
-    MINUS_SIGNS,
-    last_number,
-    normalise,
-    plain_number,
-    truth_number,
-)
+from dagrpo.rewards.dressing import without_end_tokens
+from dagrpo.rewards.numbers import CURRENCIES, MINUS_SIGNS, normalise, plain_number, truth_number
+from dagrpo.rewards.numerals import GROUPED
+from dagrpo.rewards.prose import last_form
+from dagrpo.rewards.symbols import to_latex
 from dagrpo.rewards.verifier import Verifier
+from dagrpo.rewards.words import changes_a_number, unit_of
 
 MARK = "####"
 
-_STOPS = ".,\uff0e\uff0c"
 _DECORATION = " \t\u00a0*_`'\"\\([{<:=+" + CURRENCIES  # what may stand between the mark and the number
-_CONTINUES = re.compile(  # 3/4 and 2^10, 5 1/2, 12:30 and 10-15, 1e5
-    r"\s?[/^]\s?[0-9{(]|\s[0-9]++/[0-9]|[:\-\u2013\u2212][0-9]|[eE][+-]?[0-9]"
+_NUMBER = re.compile(rf"{GROUPED}(?:\.[0-9]*+)?|[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
+_DEGREES = re.compile(r"\^(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+_CLOSERS = re.compile(r"(?:[ \t)\]}>|*_`'\"$%.,;!?\u20ac\u00a3\u00a5]|\\(?![A-Za-z]))*+")
+_CONTINUES = re.compile(  # after closers: an operator, or a command that makes another number
+    r"[*+=<^~&(]|/(?![A-Za-z]{2})|-\s*+[0-9(\\$.{]|:\s*+[0-9]|\\(?:times|cdot|div|frac|pm|sqrt|pi|approx|overline|bar|dot|ldots)(?![A-Za-z])"
 )
-_BESIDE = r"[\s%°*_`'\"\\)\]}>.,\uff0e\uff0c" + re.escape(CURRENCIES) + "]"  # that changes nothing about a number
-_UNITS = re.compile(rf"{_BESIDE}*+(?:[^\W\d_]++(?:/[^\W\d_]++)?{_BESIDE}*+){{0,4}}")
-_CONNECTIVES = re.compile(r"\b(?:or|and|to|but|not|is|if|so|because|maybe|perhaps|plus|minus|times)\b", re.IGNORECASE)
+_REMARK = re.compile(r"\([A-Za-z][^()]*+\)")  # (see step 2)
+_RAISED_UNIT = re.compile(r"(?<=[A-Za-z}])\^?\{?[23]\}?(?![0-9])")  # m^2, ft3
+_GLUED = re.compile(r"[A-Za-z]{1,2}(?![A-Za-z])")
+_ORDINALS = frozenset({"st", "nd", "rd", "th"})
+_BESIDE = r"[\s%*_`'\"\\)\]}>.,$\u20ac\u00a3\u00a5{]"  # that changes nothing about a number
+_UNITS = re.compile(rf"{_BESIDE}*+(?:(?:text\{{\s?)?[^\W\d_]++(?:\^?\{{?[23]\}}?)?(?:/[^\W\d_]++)?{_BESIDE}*+){{0,4}}")
+_CONNECTIVES = re.compile(r"\b(?:and|to|but|is|if|so|because|times)\b", re.IGNORECASE)
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
     """The answer that a text gives, as a normalised number (`1,000.50` is `1000.5`); None when it gives none.
 
     strict: the number right after the last `####`, on the same line; currency, quotes, emphasis and brackets may stand
-    before it, anything but a continuation of the number after it. exact: the same, but nothing may stand after it
-    save currency and up to four words of a unit. flexible: the last number of the text.
+    before it; after it a unit and a remark, but nothing that makes another number of it, denies it or names another one.
+    exact: the same, but nothing may stand after it save currency and up to four words of a unit. flexible: the last number
+    of the text, where it is one by itself.
     """
-    return last_number(text) if extractor == "flexible" else _after_the_mark(text, alone=extractor == "exact")
+    if extractor != "flexible":
+        return _after_the_mark(text, alone=extractor == "exact")
+    form = last_form(text)
+    return None if form is None else _first_number(form, alone=False)
 
 
 def equal(extracted: str, ground_truth: str) -> bool:
@@ -74,18 +81,42 @@ def _after_the_mark(text: str, *, alone: bool) -> str | None:
     number = tail.strip(" ")
     if number.isascii() and number.isdecimal() and number[0] != "0":
         return number  # what nearly all texts end with
-    line = tail.partition("\n")[0].lstrip(_DECORATION)
+    return _first_number(tail.partition("\n")[0], alone=alone)
+
+
+def _first_number(line: str, *, alone: bool) -> str | None:
+    """The number that a line begins with, where the rest of the line leaves it as it is."""
+    line = without_end_tokens(to_latex(line)).lstrip(_DECORATION)
     negative = line[:1] in MINUS_SIGNS
     if negative:
         line = line[1:].lstrip(_DECORATION)
-    rest = line.lstrip(CHARACTERS)
-    if rest and (_CONTINUES.match(rest) or (alone and not _is_a_unit(rest))):
+    number = _NUMBER.match(line)
+    if number is None:
         return None
-    return normalise(line[: len(line) - len(rest)].rstrip(_STOPS), negative=negative)
+    rest = line[number.end() :]
+    if rest and (not _leaves_it(rest, number.group()) or (alone and not _is_a_unit(rest))):
+        return None
+    return normalise(number.group().replace(" ", ""), negative=negative)
+
+
+def _leaves_it(rest: str, number: str) -> bool:
+    """Whether what follows a number on its line is a unit or a remark."""
+    if rest.startswith("..") or (rest.startswith(".") and number.endswith(".")):  # 0.333...
+        return False
+    glued = _GLUED.match(rest)
+    if glued and glued.group() not in _ORDINALS and unit_of(glued.group(), letters=True) is None:
+        return False
+    rest = _DEGREES.sub(" ", rest)
+    after = _CLOSERS.match(rest)
+    assert after is not None  # it may be empty
+    if _CONTINUES.match(rest, after.end()) and not _REMARK.match(rest, after.end()):
+        return False
+    digits = _RAISED_UNIT.sub("", _REMARK.sub("", rest))
+    return not any(map(str.isnumeric, digits)) and not changes_a_number(rest)
 
 
 def _is_a_unit(rest: str) -> bool:
-    return _UNITS.fullmatch(rest) is not None and _CONNECTIVES.search(rest) is None
+    return _UNITS.fullmatch(_DEGREES.sub(" ", rest)) is not None and _CONNECTIVES.search(rest) is None
 
 
-VERIFIER = Verifier(name="gsm8k", extract=extract, equal=equal, formatted=formatted, check=check)
+VERIFIER = Verifier(name="gsm8k", extract=extract, equal=equal, formatted=formatted, check=check, same=equal)

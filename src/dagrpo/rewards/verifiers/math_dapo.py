@@ -4,8 +4,7 @@ All of the text is read; the published reward looks at its last 300 characters. 
 """
 
 from dagrpo.params.base import Extractor
-from dagrpo.rewards.latex import check, compare
-from dagrpo.rewards.minerva import normalise, normalise_truth
+from dagrpo.rewards.latex import check, equal
 from dagrpo.rewards.reading import answer_line, last_boxed, tidied
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers.gsm8k import extract as extract_after_the_mark
@@ -26,11 +25,6 @@ def extract(text: str, extractor: Extractor) -> str | None:
     return answer
 
 
-def equal(answer: str, ground_truth: str) -> bool | None:
-    """Equal normalised texts are equal, plain numbers are compared exactly, and math-verify has to tell of the rest."""
-    return compare(answer, ground_truth, normalise, normalise_truth)
-
-
 def formatted(text: str) -> bool:
     """Whether there is an answer on a line `Answer:`."""
     return answer_line(text) is not None
@@ -43,4 +37,6 @@ def _on_the_answer_line(text: str) -> str | None:
     return tidied(last_boxed(line) or line)
 
 
-VERIFIER = Verifier(name="math_dapo", extract=extract, equal=equal, formatted=formatted, check=check, literal=True)
+VERIFIER = Verifier(
+    name="math_dapo", extract=extract, equal=equal, formatted=formatted, check=check, same=equal, literal=True
+)

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dagrpo.errors import UserError
-from dagrpo.files import MOST_JSON_BYTES, open_to_append, read_regular
 from dagrpo.rollout.tools import InfrastructureFailure, ToolFailure, ToolFunction
 
 if TYPE_CHECKING:
@@ -122,6 +121,8 @@ class Connection:
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
+        from dagrpo.files import open_to_append  # which imports Arrow
+
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with TextIOWrapper(open_to_append(self._log)) as log:
@@ -149,6 +150,8 @@ class Connection:
 
     def _said(self) -> str:
         """The end of what a program wrote to stderr."""
+        from dagrpo.files import MOST_JSON_BYTES, read_regular
+
         try:
             said = read_regular(self._log, MOST_JSON_BYTES).decode(errors="replace").strip()[-500:]
         except OSError:  # nothing was started that could have written there

@@ -1,0 +1,60 @@
+"""Who votes for what: the sampled answers to each problem, sorted into those that its verifier finds the same.
+
+Right answers are one class, whatever their texts. Others are compared with each other, as the verifier would with a ground truth. Not
+here: counting (statistics.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from dagrpo.params.base import Extractor
+from dagrpo.records import Verdict
+from dagrpo.rewards.grading import Grader
+
+MOST_COMPARED = 40  # different wrong answers to one problem; others vote by their texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """One answer to a problem, as it was read and judged. A problem is known by any key."""
+
+    problem: int
+    verifier: str
+    answer: str | None
+    verdict: Verdict
+
+
+def votes(ballots: Sequence[Ballot], extractor: Extractor, grader: Grader) -> list[str | None]:
+    """For each ballot the first answer to its problem that is the same; None for one that does not vote."""
+    right: dict[int, str] = {}
+    wrong: dict[int, dict[str, str]] = {}
+    for ballot in ballots:
+        if ballot.answer is not None and ballot.verdict == "right":
+            right.setdefault(ballot.problem, ballot.answer)
+        elif ballot.answer is not None:
+            wrong.setdefault(ballot.problem, {}).setdefault(ballot.answer, ballot.verifier)
+    same = _same(wrong, extractor, grader)
+    return [_vote(ballot, right, same) for ballot in ballots]
+
+
+def _vote(ballot: Ballot, right: dict[int, str], same: dict[tuple[int, str], str]) -> str | None:
+    if ballot.answer is None:
+        return None
+    return right[ballot.problem] if ballot.verdict == "right" else same[ballot.problem, ballot.answer]
+
+
+def _same(wrong: dict[int, dict[str, str]], extractor: Extractor, grader: Grader) -> dict[tuple[int, str], str]:
+    """Problem and wrong answer -> the first of the answers that are the same, all problems compared in one batch."""
+    pairs = [
+        (problem, *pair)
+        for problem, answers in wrong.items()
+        for pair in combinations(list(answers)[:MOST_COMPARED], 2)
+    ]
+    verifiers = [wrong[problem][answer] for problem, answer, _ in pairs]
+    alike = grader.same([(other, answer) for _, answer, other in pairs], verifiers, extractor)
+    first = {(problem, answer): answer for problem, answers in wrong.items() for answer in answers}
+    for (problem, answer, other), is_same in zip(pairs, alike, strict=True):
+        if is_same and first[problem, other] == other:
+            first[problem, other] = first[problem, answer]
+    return first

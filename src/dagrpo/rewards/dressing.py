@@ -1,0 +1,92 @@
+r"""What stands around an answer and is no part of it: `$...$`, emphasis, `\text{...}` around all of it, a full stop, `</s>`.
+
+Not here: what the answer is (forms.py), and where in a text it stands (reading.py).
+"""
+
+import re
+
+FORMULAS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_END_TOKEN = re.compile(r"(?:</?s>|<\|[a-z_]{1,30}\|>|<eos>|<end_of_turn>|<pad>)\Z")
+_LONGEST_END_TOKEN = 40
+_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])")
+_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|mathit|boldsymbol|bm|boxed|fbox|emph|operatorname)\s*+\{|\{"
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # \{ and \} are text, not structure
+_DEPTH = {"{": 1, "}": -1}
+_EMPHASIS = "*_`\"' \t\r\n"
+_MOST_LAYERS = 8
+
+
+def closing_brace(text: str, start: int) -> int | None:
+    """Where the brace closes that was opened just before `start`."""
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += _DEPTH.get(brace.group(), 0)
+        if depth == 0:
+            return brace.start()
+    return None
+
+
+def balanced(text: str) -> bool:
+    """Whether every brace that closes was opened, and every one that was opened closes."""
+    depth = 0
+    for brace in _BRACE.finditer(text):
+        depth += _DEPTH.get(brace.group(), 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def undressed(answer: str) -> str:
+    """An answer without what stands around all of it, in linear time."""
+    text = _SIZES.sub("", answer) if "\\" in answer else answer
+    for _ in range(_MOST_LAYERS):
+        bare = _without_a_layer(text)
+        if bare == text:
+            break
+        text = bare
+    return text
+
+
+def without_end_tokens(text: str) -> str:
+    """A text without the tokens by which a tokenizer marks its end."""
+    return without_tags_at_the_end(text, _END_TOKEN)
+
+
+def without_tags_at_the_end(text: str, tag: re.Pattern[str]) -> str:
+    """A text without what `tag` matches at its end, again and again, and the spaces between; in linear time."""
+    end = len(text)
+    while text.endswith(">", 0, end):
+        window = text[max(0, end - _LONGEST_END_TOKEN) : end]
+        found = tag.search(window)
+        if found is None:
+            break
+        end -= len(window) - found.start()
+        while end and text[end - 1].isspace():
+            end -= 1
+    return text[:end]
+
+
+def _without_a_layer(text: str) -> str:
+    text = without_end_tokens(text).strip(_EMPHASIS)
+    if text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
+        text = text[:-1].rstrip(_EMPHASIS)
+    bare = without_dollars(text)
+    if bare != text:
+        return bare
+    wrapper = _WRAPPER.match(text)
+    if wrapper and text.endswith("}") and closing_brace(text, wrapper.end()) == len(text) - 1:
+        return text[wrapper.end() : -1]
+    return text
+
+
+def without_dollars(answer: str) -> str:
+    r"""An answer without the marks around all of it that make a formula of it: `$34$`, `\(34\)`, `$$34$$`."""
+    if answer[:1] not in ("$", "\\"):
+        return answer
+    for opening, closing in FORMULAS:
+        if answer.startswith(opening) and answer.endswith(closing) and len(answer) > len(opening) + len(closing):
+            inside = answer[len(opening) : -len(closing)]
+            return answer if closing in inside or inside.endswith("\\") else inside.strip()
+    return answer

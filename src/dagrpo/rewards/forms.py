@@ -1,0 +1,155 @@
+r"""What an answer says, by its form alone: a number, words, several values in order or in a set, or a formula.
+
+The ground truth has no part in it, so that one answer says one thing, and no answer is right for two ground truths. What a number
+may be is in numerals.py, rational.py and units in words.py. A formula is what math-verify can be trusted to read: names,
+functions, roots, intervals, matrices, relations. All else is words, which are equal to the same words alone: so are an answer
+with `or` in it, a denial, a question, a command that is not listed here.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from dagrpo.rewards.beside import TEXT, without_currency, without_unit
+from dagrpo.rewards.dressing import balanced, undressed
+from dagrpo.rewards.formulas import COMMAND, SHORT_WORDS, commands_are_known, is_formula, without_separators
+from dagrpo.rewards.numerals import spaced
+from dagrpo.rewards.rational import rational
+from dagrpo.rewards.several import bracketed, parts
+from dagrpo.rewards.shorthand import written_out
+from dagrpo.rewards.symbols import to_latex
+from dagrpo.rewards.words import changes_a_number
+
+Kind = Literal["number", "words", "values", "formula", "too large"]
+LONGEST = 2000  # characters of an answer that is read for more than its text
+
+_SPACE_OF_FORMULAS = re.compile(r"(?<![^\W\d_]) | (?![^\W\d_])")
+_EQUALS = re.compile(r"(?<![<>!=:])=(?!=)")
+RELATION = re.compile(r"[<>]|\\(?:le|leq|ge|geq|lt|gt|in|pm|mp)(?![A-Za-z])")
+_TWO_SIGNS = re.compile(r"<=|>=|!=|==|<>")
+_ABOUT = ("~", "\u223c", "\u2248")
+_SHORT_NAMES = {"neq": "\\ne", "leq": "\\le", "geq": "\\ge", "lt": "<", "gt": ">", "textdegree": "\\degree"}
+_ALIASES = re.compile(rf"\\({'|'.join(_SHORT_NAMES)})(?![A-Za-z])")
+_ASCII_RELATIONS = {"<=": "\\le ", ">=": "\\ge ", "!=": "\\ne ", "==": "=", "<>": "\\ne "}
+_OF_DOUBT = SHORT_WORDS - {"of", "in", "the", "an"}
+_NAMED = re.compile(r"[A-Za-z]")
+_CHOICE = re.compile(r"\( ?([A-Za-z]) ?\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One answer, read. `latex` is the text by which words and formulas are the same, and what math-verify is shown."""
+
+    kind: Kind
+    latex: str
+    value: Fraction = Fraction(0)  # of a number
+    unit: str = ""  # of a number, where it has one that has other names
+    brackets: str = ""  # around several values; "": none
+    values: tuple["Form", ...] = ()
+
+
+@lru_cache(maxsize=1 << 13)
+def read(answer: str) -> Form:
+    """What an answer says. OverflowError never: a number that is too large to tell is of the kind too large."""
+    if len(answer) > LONGEST:
+        return Form(kind="too large", latex=answer)
+    if answer.lstrip().startswith(_ABOUT):
+        return _words(answer)
+    text = _ALIASES.sub(lambda name: _SHORT_NAMES[name.group(1)], undressed(spaced(to_latex(answer))))
+    text = _TWO_SIGNS.sub(lambda relation: _ASCII_RELATIONS[relation.group()], text)
+    if not balanced(text):
+        return _words(text)
+    choice = _CHOICE.fullmatch(text)
+    text = choice.group(1) if choice else text
+    return _equation(text) or _values(text) or _single(text)
+
+
+def _words(text: str) -> Form:
+    """Words are the same without spaces, dressing and case; a single letter keeps its case."""
+    plain = " ".join(TEXT.sub(r" \1 ", written_out(text)).replace("$", " ").split()).rstrip(".")
+    return Form(kind="words", latex=plain if len(plain) == 1 else _spaces_between_words_alone(plain.casefold()))
+
+
+def _spaces_between_words_alone(text: str) -> str:
+    return _SPACE_OF_FORMULAS.sub("", text)
+
+
+# ---- one value ----
+
+
+def _single(text: str) -> Form:
+    """A number with or without a unit, a formula, or words."""
+    bare = without_currency(text)
+    if bare is None:
+        return _words(text)
+    text, currency = bare
+    head, unit = without_unit(text)
+    if unit and currency and unit != currency:
+        return _words(text)
+    latex = written_out(head).strip()
+    try:
+        value = rational(latex)
+    except OverflowError:
+        return Form(kind="too large", latex=latex.replace(" ", ""))
+    if value is not None:
+        return Form(kind="number", latex=_written(value), value=value, unit=unit or currency)
+    return Form(kind="formula", latex=without_separators(latex)) if not currency and is_formula(latex) else _words(text)
+
+
+def _written(value: Fraction) -> str:
+    if value.denominator == 1:
+        return str(value)
+    return f"{'-' * (value < 0)}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+
+
+# ---- equations, and several values ----
+
+
+def _equation(text: str) -> Form | None:
+    """`x = 34` says 34, and so does `30 + 4 = 34`, which is true. What else has an `=` between its parts is no number."""
+    parts = [part.strip() for part in _EQUALS.split(text)]
+    if len(parts) == 1 or re.search(r"[,;&]|\\begin", re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", text)):
+        return None
+    last = _single(parts[-1])
+    if last.kind != "number":
+        return None
+    named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
+    middle = parts[1:-1] if named else parts[:-1]
+    return last if all(_says(part, last.value) or _is_name(part) for part in middle) else _words(text)
+
+
+def _names(part: str) -> bool:
+    """Whether the left side of an equation is what the right side is about: it has a letter or a function, and no words of doubt."""
+    plain = TEXT.sub(r" \1 ", part)
+    letters = COMMAND.sub(" ", plain)
+    doubt = changes_a_number(letters) or not _OF_DOUBT.isdisjoint(letters.lower().split())
+    return commands_are_known(plain) and not doubt and not RELATION.search(part) and bool(_NAMED.search(plain))
+
+
+def _is_name(part: str) -> bool:
+    return not re.search(r"[0-9]", part) and _names(part)
+
+
+def _says(part: str, value: Fraction) -> bool:
+    form = _single(part)
+    return form.kind == "number" and form.value == value
+
+
+def _values(text: str) -> Form | None:
+    """Several values: `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `[1, 2)`. None where it is one, or words."""
+    opening, inside, closing = bracketed(text)
+    values = parts(inside, grouped=not opening)
+    if values is None or len(values) == 1:
+        return None
+    forms = tuple(_single(part) for part in values)
+    if any(form.kind in ("words", "too large") for form in forms):
+        latex = f"{opening}{', '.join(values)}{closing}"
+        return Form(kind="words", latex=_spaces_between_words_alone(latex.casefold()))
+    return Form(
+        kind="values",
+        latex=f"{opening}{', '.join(form.latex for form in forms)}{closing}",
+        brackets=opening + closing,
+        values=forms,
+    )

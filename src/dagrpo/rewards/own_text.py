@@ -1,0 +1,58 @@
+"""What the policy itself wrote of a text that was stored flat: without the tools' results, the calls, and other people's turns.
+
+A trajectory keeps them apart, and its text has none. A completion in a file of somebody else's may hold all of a conversation, by
+the marks of a chat template: an answer in a tool's echo is none of the policy's.
+"""
+
+import re
+
+_NAMES = (
+    "tool_response tool_responses tool_result tool_results tool_output tool_call tool_calls function_results function_result "
+    "function_response function_calls information interpreter observation observations result results output search_results "
+    "code_output execution_output execution_result"
+)
+_ROLES = "(?:tool|user|system|ipython|function|environment|observation)"
+_OPENING = re.compile(
+    rf"<(?P<name>{_NAMES.replace(' ', '|')})(?:\s[^<>]*+)?>|(?P<chatml><\|im_start\|>\s*+{_ROLES}\b)"
+    rf"|(?P<llama><\|start_header_id\|>\s*+{_ROLES}\b)|(?P<glm><\|(?:observation|user|system|tool)\|>)"
+    rf"|(?P<gemma><start_of_turn>\s*+{_ROLES}\b)|(?P<harmony><\|start\|>(?:functions|tool|user|system|developer)\b)"
+    r"|(?P<mistral>\[TOOL_RESULTS\])|(?P<deepseek><\uff5ctool\u2581outputs?\u2581begin\uff5c>)|(?P<fence>```output\b)",
+)
+_CLOSINGS = {
+    "chatml": "<|im_end|>",
+    "llama": "<|eot_id|>",
+    "glm": "<|assistant|>",
+    "gemma": "<end_of_turn>",
+    "harmony": "<|end|>",
+    "mistral": "[/TOOL_RESULTS]",
+    "deepseek": "outputs\u2581end\uff5c>",
+    "fence": "```",
+}
+_may_hold = re.compile(r"<[a-z|\uff5c]").search  # but for two marks, all begin so; GSM8K's <<16-3=13>> do not
+
+
+def own_text(text: str) -> str:
+    """The policy's own text, in linear time. What was opened and never closed goes to its end.
+
+    What was opened ends with the last closing mark before the next opening one, so that a result that holds such a mark itself
+    does not end there.
+    """
+    if _may_hold(text) is None and "[" not in text and "`" not in text:
+        return text
+    own, position = [], 0
+    opening = _OPENING.search(text)
+    while opening:
+        own.append(text[position : opening.start()])
+        following = _OPENING.search(text, opening.end())
+        limit = following.start() if following else len(text)
+        closing = _closing(opening)
+        end = text.rfind(closing, opening.end(), limit)
+        position = limit if end < 0 else end + len(closing)
+        opening = following
+    return "\n".join([*own, text[position:]]) if own else text
+
+
+def _closing(opening: re.Match[str]) -> str:
+    name = opening.lastgroup
+    assert name is not None
+    return _CLOSINGS.get(name) or f"</{opening.group('name')}>"

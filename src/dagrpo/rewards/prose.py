@@ -1,0 +1,110 @@
+r"""The last number of a text, with all that belongs to it: `1/2` rather than 2, `2^10` rather than 10, `7 1/2`, `1 234`, `5 million`.
+
+What it means is for others to say (forms.py, gsm8k.py). None is given where the number is the end of a longer expression that spaces
+divide (`16 - 3`): any part of it would be a wrong reading.
+"""
+
+import re
+
+from dagrpo.rewards.dressing import undressed, without_tags_at_the_end
+from dagrpo.rewards.numbers import DIGITS
+from dagrpo.rewards.symbols import NUMERIC
+from dagrpo.rewards.words import changes_a_number
+
+_MOST_TOKENS = 12  # before the last one that may belong to it: 1 234 567
+_NEXT = re.compile(r"(\S*+)(?:[ \t\u00a0\u202f\u2009]++(\S{1,20}+))?")
+_TAGS = re.compile(r"(?:<[A-Za-z/|_]{1,20}>)++")
+_TAG_AT_THE_END = re.compile(r"<[A-Za-z/|_]{1,20}>\Z")
+_WRAPPER = re.compile(r"\\(?:boxed|fbox|text|textbf|mathbf|mathrm|mbox) *+\{")
+_LEADING = "\"'`*_#|:\u2014\u201c\u2018"
+_TRAILING = "\"'`*_|,;:!?\u2014\u201d\u2019"
+_NAMED = re.compile(r"[A-Za-z][^=:<>!]*+[:=](?!=)|[^<>!=]*=(?!=)|[A-Za-z]++\.{3}")
+_OPERATOR_TOKENS = (
+    "+ - * / ^ ** = x X \u00d7 \u00b7 \u22c5 \u00f7 \u2212 \u2013 \\times \\cdot \\div < > \u2260 \\neq \\ne != <= >= :"
+)
+_OPERATORS = frozenset(_OPERATOR_TOKENS.split())
+_OPERAND_END = re.compile(r"[^\W_]|[)\]}%]")
+_NUMBER_END = re.compile(r"[0-9)\]}%]")
+_GROUP = re.compile(r"[0-9]{3}")
+_FRACTION = re.compile(r"[0-9]++/[0-9]++|[0-9]*+[\u00bd\u00bc\u00be\u2150-\u215e]|\\[dt]?frac.*")
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+_MOST_LAYERS = 6
+
+
+def last_form(text: str) -> str | None:
+    """The last number of a text as it is written, in linear time; None where there is none, or only the end of an expression."""
+    last = max(text.rfind(digit) for digit in (DIGITS if text.isascii() else DIGITS + NUMERIC))
+    if last < 0:
+        return None
+    glued, after = _NEXT.match(text, last + 1).groups()  # type: ignore[union-attr]  # it matches anywhere
+    line = text[max(text.rfind("\n", 0, last), text.rfind("\r", 0, last)) + 1 : last + 1]
+    *before, token = line.rsplit(None, _MOST_TOKENS)
+    token += glued
+    form = None if _ends_a_list(line, token) else _joined(before, _bare(token))
+    if form is None:
+        return None
+    if after and (changes_a_number(after) or after in _OPERATORS - {"-", "\u2013", "x", "X", ":", "="}):
+        return f"{form} {after}"
+    return form
+
+
+def _ends_a_list(line: str, token: str) -> bool:
+    """Whether a bracket closes after the last number that was opened before another one: (3, 4)."""
+    for opening, closing in _BRACKETS:
+        if token.count(closing) > token.count(opening):
+            inside = line[line.rfind(opening) + 1 :].rpartition(" ")[0]
+            if any(character.isdecimal() for character in inside):
+                return True
+    return False
+
+
+def _joined(before: list[str], form: str) -> str | None:
+    """A form with the tokens before it that belong to it; None where they make it the end of an expression."""
+    if not before or not form:
+        return form or None
+    previous = before[-1].lstrip("$*_(")
+    if previous in _OPERATORS:
+        operand = before[-2][-1:] if len(before) > 1 else ""
+        return None if previous not in ("=", ":") and _OPERAND_END.match(operand) else form
+    if previous[-1:] in _OPERATORS - {"=", ":"} and _NUMBER_END.match(previous[-2:-1]):
+        return None
+    if previous.endswith("{") and not _WRAPPER.search(previous):
+        return None
+    if _FRACTION.fullmatch(form) and previous.isdecimal():
+        return f"{previous} {form}"
+    if _GROUP.match(form) and previous.isdecimal() and len(previous) <= 3:
+        return _joined(before[:-1], f"{previous} {form}")
+    return None if previous[-1:].isdecimal() else form
+
+
+def _bare(token: str) -> str:
+    """A word of a text without what stands around a number in prose."""
+    for _ in range(_MOST_LAYERS):
+        bare = _without_a_layer(token)
+        if bare == token:
+            break
+        token = bare
+    return token
+
+
+def _without_a_layer(token: str) -> str:
+    tags = _TAGS.match(token)
+    inside = without_tags_at_the_end(token[tags.end() if tags else 0 :], _TAG_AT_THE_END)
+    bare = undressed(inside).lstrip(_LEADING).rstrip(_TRAILING)
+    bare = bare.lstrip(".") if bare.startswith("..") else bare
+    for opening, closing in _BRACKETS:
+        opened, closed = bare.count(opening), bare.count(closing)
+        if closed > opened and bare.endswith(closing):
+            bare = bare[:-1]
+        elif (
+            opened >= closed
+            and bare.startswith(opening)
+            and (opened > closed or bare.endswith(closing))
+            and opening != "{"
+        ):
+            bare = bare[1:].removesuffix(closing) if opened == closed else bare[1:]
+    wrapper = _WRAPPER.match(bare)
+    if wrapper and bare.count("{") > bare.count("}"):
+        bare = bare[wrapper.end() :]
+    named = _NAMED.match(bare)
+    return bare[named.end() :] if named and named.end() < len(bare) else bare

@@ -1,0 +1,57 @@
+r"""Unicode's signs of mathematics as LaTeX: `10²` is `10^{2}`, `7½` is `7\frac{1}{2}`, `34°` is `34^{\circ}`.
+
+What is no sign of mathematics stays as it is, and is read by nobody. Not unicodedata.normalize, which makes 10² of ten squared
+and takes quadratic time on combining characters.
+"""
+
+import re
+
+from dagrpo.rewards.numbers import to_ascii
+
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ"
+_SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ"
+_RAISED = dict(zip(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789+-()n" * 2, strict=True))
+_RUN = re.compile(rf"[{_SUPERSCRIPTS}]++|[{_SUBSCRIPTS}]++")
+
+VULGAR = {
+    **dict(
+        zip("½⅓⅔¼¾⅕⅖⅗⅘⅙", ((1, 2), (1, 3), (2, 3), (1, 4), (3, 4), (1, 5), (2, 5), (3, 5), (4, 5), (1, 6)), strict=True)
+    ),
+    **dict(zip("⅚⅐⅛⅜⅝⅞⅑⅒", ((5, 6), (1, 7), (1, 8), (3, 8), (5, 8), (7, 8), (1, 9), (1, 10)), strict=True)),
+}
+NUMERIC = _SUPERSCRIPTS[:10] + "".join(VULGAR)  # what is part of a number and no digit
+_COMMANDS = {
+    "×": "times", "✕": "times", "·": "cdot", "⋅": "cdot", "∙": "cdot", "•": "cdot", "÷": "div", "√": "sqrt", "π": "pi", "θ": "theta",
+    "α": "alpha", "β": "beta", "γ": "gamma", "φ": "phi", "∞": "infty", "≤": "le", "≥": "ge", "≠": "ne", "±": "pm", "∪": "cup",
+    "∩": "cap", "∈": "in", "∅": "emptyset", "≈": "approx", "→": "to", "∠": "angle", "ℝ": "mathbb{R}", "∨": "lor", "∓": "mp",
+}  # fmt: skip
+_LETTERS: dict[str, str] = {
+    **{sign: f"\\{command} " for sign, command in _COMMANDS.items()},
+    **{sign: f"\\frac{{{numerator}}}{{{denominator}}}" for sign, (numerator, denominator) in VULGAR.items()},
+    **dict.fromkeys("°º˚", "^{\\circ}"),
+    "\u2103": "^{\\circ}\\text{C}",
+    "\u2109": "^{\\circ}\\text{F}",
+    **dict.fromkeys("\u2044\u2215", "/"),
+    **dict.fromkeys(
+        "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u2028\u2029", " "
+    ),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
+    **dict.fromkeys("\u3002\uff61", "."),
+    "\u3001": ", ",
+    "∗": "*",
+    "…": "\\ldots ",
+    **{chr(0x1D7CE + number): str(number % 10) for number in range(50)},  # digits in bold, double-struck, ...
+}
+_TO_LATEX = str.maketrans(_LETTERS)
+
+
+def to_latex(text: str) -> str:
+    """A text with the signs of mathematics in ascii and LaTeX, in linear time."""
+    if text.isascii():
+        return text
+    return _RUN.sub(_raised, to_ascii(text)).translate(_TO_LATEX)
+
+
+def _raised(run: re.Match[str]) -> str:
+    mark = "^" if run.group()[0] in _SUPERSCRIPTS else "_"
+    return f"{mark}{{{''.join(map(_RAISED.__getitem__, run.group()))}}}"

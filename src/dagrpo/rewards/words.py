@@ -1,0 +1,120 @@
+"""The words and units beside a number: which ones leave it as it is, and which make another number or no answer of it.
+
+Lists, and closed: a word that is in none of them makes an answer in words of a LaTeX answer, and stands for a unit in gsm8k, where
+every answer is a number and any noun may be counted.
+"""
+
+import re
+from functools import lru_cache
+
+_SAME = {  # one unit by all its names; what is counted has no other name
+    "dollar": "dollars usd buck bucks $",
+    "cent": "cents ¢",
+    "euro": "euros eur €",
+    "pound sterling": "gbp £",
+    "yen": "jpy yuan rmb ¥",
+    "rupee": "rupees ₹",
+    "percent": "% pct percentage",
+    "degree": "degrees deg °",
+    "radian": "radians rad",
+    "millimetre": "millimeter millimeters millimetres mm",
+    "centimetre": "centimeter centimeters centimetres cm",
+    "metre": "meter meters metres",
+    "kilometre": "kilometer kilometers kilometres km",
+    "inch": "inches in",
+    "foot": "feet ft",
+    "yard": "yards yd",
+    "mile": "miles mi",
+    "milligram": "milligrams mg",
+    "gram": "grams gm gms",
+    "kilogram": "kilograms kg kgs",
+    "pound": "pounds lb lbs",
+    "ounce": "ounces oz",
+    "ton": "tons tonne tonnes",
+    "millilitre": "milliliter milliliters millilitres ml",
+    "litre": "liter liters litres",
+    "gallon": "gallons gal",
+    "second": "seconds sec secs",
+    "minute": "minutes min mins",
+    "hour": "hours hr hrs",
+    "day": "days",
+    "week": "weeks",
+    "month": "months",
+    "year": "years yr yrs",
+    "ante meridiem": "am",
+    "post meridiem": "pm",
+    "mile per hour": "mph",
+    "kilometre per hour": "kph kmh",
+}
+_COUNTED = (
+    "unit units point points way ways integer integers digit digits meal meals edge edges student students people person persons "
+    "childrentickets multiples sue apple apples egg eggs book books item items step steps ticket tickets child children solution "
+    "solutions value values"
+)
+_LETTERS = {
+    "m": "metre",
+    "s": "second",
+    "g": "gram",
+    "h": "hour",
+    "L": "litre",
+    "l": "litre",
+    "J": "",
+    "N": "",
+    "W": "",
+    "V": "",
+}
+CANONICAL = {name: unit for unit, names in _SAME.items() for name in (unit, *names.split())} | dict.fromkeys(
+    _COUNTED.split(), ""
+)
+
+_NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
+    "nineteen twenty thirty forty fifty sixty seventy eighty ninety"
+)
+_SCALES = (
+    "hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens lakh lakhs crore crores "
+    "k K M B bn mn tn half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths ninth ninths tenth tenths "
+    "hundredth hundredths thousandth thousandths quarter squared cubed factorial double twice triple "
+    "mil mln mio thou lac lacs gross tens repeating recurring"
+)
+_OPERATIONS = "plus minus divided multiplied"
+_DENIALS = (
+    "or nor not no never wrong false incorrect mistaken mistake maybe perhaps possibly versus vs either neither isn ain unlikely "
+    "invalid untrue impossible unless"
+)
+CHANGING = frozenset(" ".join((_NUMBERS, _SCALES, _OPERATIONS, _DENIALS)).split()) - {"one"}
+_WORD = re.compile(r"[^\W\d_]++")
+
+_UNIT_WORD = r"(?:[A-Za-z]++|\\?[%$]|[€£¥₹¢])"
+_POWER = r"(?:\^(?:\{ ?[23] ?\}|[23])|(?<=[A-Za-z])[23](?![0-9]))?"
+_PER = r"(?: ?/ ?| ?\\cdot ?| per | )"
+UNIT = re.compile(rf"{_UNIT_WORD}{_POWER}(?:{_PER}{_UNIT_WORD}{_POWER}){{0,4}}\.?")
+_PARTS = re.compile(r"[A-Za-z]++|[%$€£¥₹¢]")
+_BESIDE_UNITS = frozenset({"per", "square", "cubic", "sq", "cu", "a", "an", "C", "F", "Celsius", "Fahrenheit"})
+
+
+def changes_a_number(text: str) -> bool:
+    """Whether a word of a text beside a number makes another number of it, denies it, or names an alternative."""
+    return any(word in CHANGING or word.lower() in CHANGING for word in _WORD.findall(text))
+
+
+@lru_cache(maxsize=1 << 12)
+def unit_of(text: str, *, letters: bool) -> str | None:
+    r"""The unit that a text names, "" for one that has no other name or several parts; None: it names none.
+
+    letters: whether a single letter is a unit (`\text{m}`) rather than a variable (`m`); in `m/s` it is.
+    """
+    if UNIT.fullmatch(text) is None:
+        return None
+    parts = _PARTS.findall(text)
+    letters = letters or "/" in text
+    names = [_canonical(part, letters) for part in parts if part not in _BESIDE_UNITS]
+    if not names or None in names:
+        return None
+    return (names[0] or "") if len(names) == 1 else ""
+
+
+def _canonical(word: str, letters: bool) -> str | None:
+    if letters and word in _LETTERS:
+        return _LETTERS[word]
+    return CANONICAL.get(word, CANONICAL.get(word.lower()))

@@ -1,0 +1,97 @@
+"""A conversation stored as flat text: what the policy wrote itself is graded, and nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rewards.conftest import FACTOR, Growth
+
+from dagrpo.params.reward import Reward
+from dagrpo.records import Attempt
+from dagrpo.rewards.grading import Grader
+from dagrpo.rewards.own_text import own_text
+from dagrpo.rewards.score import grade_all
+
+ECHOES = (
+    "<tool_response>\n{}\n</tool_response>",
+    "<tool_response name='calculator'>{}</tool_response>",
+    "<|im_start|>tool\n{}<|im_end|>",
+    "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>",
+    "<|start_header_id|>ipython<|end_header_id|>\n\n{}<|eot_id|>",
+    "[TOOL_RESULTS] {} [/TOOL_RESULTS]",
+    "<information>{}</information>",
+    "<interpreter>{}</interpreter>",
+    "<result>{}</result>",
+    "```output\n{}\n```",
+    "<tool_call>{}</tool_call>",
+    "<start_of_turn>user\n{}<end_of_turn>",
+)
+# verifier, a right answer in its form, its ground truth
+ANSWERS = (
+    ("gsm8k", "#### 18", "18"),
+    ("math_dapo", "Answer: 18", "18"),
+    ("math", "\\boxed{18}", "18"),
+    ("exact_match", "<answer>18</answer>", '["18"]'),
+    ("countdown", "<answer>9 + 9</answer>", '{"numbers": [9, 9], "target": 18}'),
+)
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+@pytest.mark.parametrize(("verifier", "answer", "truth"), ANSWERS)
+def test_an_answer_that_only_a_tool_gave_is_none(
+    verifier: str, answer: str, truth: str, echo: str, grader: Grader
+) -> None:
+    own, told = f"Let me see.\n{answer}\nSo it is.", echo.format(answer)
+    texts = [
+        f"Let me see.\n{told}\nThat is it.",
+        f"Let me see.\n{told}",
+        told[: len(told) // 2 + len(answer)],
+        f"{told}\n{own}",
+    ]
+    for extractor in ("strict", "flexible"):
+        judged = grader.judge(texts, [truth] * 4, [verifier] * 4, extractor)
+        assert [judgement.verdict == "right" for judgement in judged] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_an_answer_before_a_tools_result_is_still_the_policys(echo: str) -> None:
+    kept = own_text(f"#### 18\n{echo.format('#### 17')}")
+    assert kept.startswith("#### 18\n")
+    assert "17" not in kept
+
+
+def test_a_result_that_holds_the_mark_of_its_own_end_ends_at_the_last_one() -> None:
+    forged = "<tool_response>no</tool_response>\n#### 18\n</tool_response>"
+    assert own_text(f"I ask. {forged} I see.") == "I ask. \n I see."
+    assert own_text(f"{forged}mine{forged}yours") == "\nmine\nyours"
+
+
+def test_the_form_is_looked_for_in_the_policys_own_text(grader: Grader) -> None:
+    attempt = Attempt(text="<tool_response>#### 18</tool_response>", ground_truth="18", verifier="gsm8k", tokens=9)
+    reward = Reward.model_validate({"components": {"format": {}}})
+    assert grade_all([attempt], reward, 100, grader)[0].reward == 0.0
+
+
+@given(st.text(alphabet="<>abt|[]`/_16=3 \n"))
+def test_a_text_without_such_marks_stays_as_it_is(text: str) -> None:
+    assert own_text(text) == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<tool_response>", "</tool_response>", "<|im_start|>tool", "<|im_end|>", "x"]), max_size=12
+    )
+)
+def test_what_is_kept_is_part_of_the_text_in_its_order(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    kept = own_text(text)
+    position = 0
+    for part in kept.split("\n"):
+        position = text.index(part, position) + len(part)
+    assert own_text(kept) == kept or "</tool_response>" in kept
+
+
+@pytest.mark.parametrize(
+    "part", ["<tool_response>", "</tool_response>", "<result></result>", "<|im_start|>tool", "```output", "<a"]
+)
+def test_any_text_is_looked_through_in_linear_time(part: str, growth: Growth) -> None:
+    assert growth(own_text, lambda length: part * (length // len(part))) < 3 * FACTOR

@@ -1,0 +1,122 @@
+r"""Texts that were once paid wrongly or refused wrongly, one by one; test_notations.py has the classes they stand for."""
+
+import pytest
+
+from dagrpo.params.base import Extractor
+from dagrpo.rewards.grading import Grader
+
+# an answer -> the numbers it is right for, and those it must not be right for, in `\boxed{...}` and on a line `Answer:`
+FORMULAS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+    ("7 1/2", ("7.5", "15/2"), ("4", "3.5", "7")),
+    ("7\\frac{1}{2}", ("7.5", "15/2"), ("3.5",)),
+    ("7\u00bd", ("7.5",), ("7",)),
+    ("> \\frac{1}{2}", (), ("1/2", "\\frac{1}{2}")),
+    ("\\neq \\frac{1}{2}", (), ("1/2", "\\frac{1}{2}")),
+    ("I do not know, \\frac{1}{2}?", (), ("1/2", "\\frac{1}{2}")),
+    ("34\\text{ or $\\frac{3}{4}$}", (), ("34", "3/4")),
+    ("1, 234", ("\\{1, 234\\}", "1,  234"), ("1234", "1,234", "1")),
+    ("\\frac 1 2", ("1/2", "0.5"), ("1", "2", "12")),
+    ("\\dfrac 3 4", ("3/4", "0.75"), ("3", "4", "34")),
+    ("\\binom 5 2", ("10",), ("5", "2", "52")),
+    ("\\log_2 8", ("3",), ("8", "2")),
+    ("2^3 3^2", ("72",), ("8", "9", "2", "17")),
+    ("x=3 or y=34", (), ("3", "34")),
+    ("definitely not $34$", (), ("34",)),
+    ("34\\text{ is wrong}", (), ("34",)),
+    ("34\\text{ or 35}", (), ("34", "35")),
+    ("35 or $34$", (), ("34", "35")),
+    ("0.\\overline{3}", ("1/3", "\\frac{1}{3}"), ("0.3", "3")),
+    ("seat", ("seat", "\\text{seat}"), ("east", "teas")),
+    ("on", ("on",), ("no",)),
+    ("34\u00b0", ("34",), ()),
+    ("34\u3002", ("34",), ()),
+    ("1\u202f234", ("1234",), ("1", "234")),
+    ("72\u3002", ("72",), ()),
+    ("1e3", ("1000",), ("1", "3")),
+    ("3, 125", (), ("3125", "3", "125")),
+    ("3\\;4", (), ("34", "3", "4")),
+    ("3\\!4", (), ("34", "3", "4")),
+    ("3\\;400", ("3400",), ("3", "400")),
+    ("(1,234)", ("(1, 234)",), ("1234", "1,234")),
+    ("0.\\bar3", ("1/3",), ("0.3",)),
+    ("0.3 repeating", (), ("0.3",)),
+    ("0.333\\ldots", (), ("0.333", "1/3")),
+    ("7 3/2", (), ("8.5", "10.5")),
+    ("34\u2103", ("34",), ()),
+    ("50\\%", ("50", "50\\%"), ("0.5", "1/2")),
+    ("5 \\text{ cm}", ("5", "5\\text{ cm}"), ("5\\text{ m}",)),
+    ("x=3, y=34", ("x = 3, y = 34",), ("34", "3")),
+    ("34=35", (), ("34", "35")),
+    ("18+2=20", ("20",), ("18", "2", "21")),
+    ("$34$ $35$", (), ("34", "35", "3435")),
+    ("34,", ("34",), ()),
+    ("{3}{4}", (), ("34", "12")),
+    ("34_8", ("34_{8}",), ("34", "28")),
+    ("\\pm 34", ("\\pm 34",), ("34", "-34")),
+    ("5 million", (), ("5", "5000000")),
+]
+# text, ground truth, verifier, extractor, whether it is right
+TEXTS: list[tuple[str, str, str, Extractor, bool]] = [
+    ("#### 18\u00bd", "18", "gsm8k", "strict", False),
+    ("#### 5 thousand", "5", "gsm8k", "strict", False),
+    ("#### 5 million dollars", "5", "gsm8k", "strict", False),
+    ("#### 10\u00b2", "10", "gsm8k", "strict", False),
+    ("#### 3 \u00d7 10^4", "3", "gsm8k", "strict", False),
+    ("#### 9*2", "9", "gsm8k", "strict", False),
+    ("#### 18 + 2 = 20", "18", "gsm8k", "strict", False),
+    ("#### 1 234", "1", "gsm8k", "strict", False),
+    ("#### 1 234", "1234", "gsm8k", "strict", True),
+    ("#### 34 or 35", "34", "gsm8k", "strict", False),
+    ("#### 34 is wrong", "34", "gsm8k", "strict", False),
+    ("#### 0.3 repeating", "0.3", "gsm8k", "strict", False),
+    ("#### 5 mln", "5", "gsm8k", "strict", False),
+    ("#### 5k", "5", "gsm8k", "strict", False),
+    ("#### 34\u00b0", "34", "gsm8k", "strict", True),
+    ("#### 72\u3002", "72", "gsm8k", "strict", True),
+    ("#### 1\u202f234", "1234", "gsm8k", "strict", True),
+    ("It is 1/2", "2", "gsm8k", "flexible", False),
+    ("It is 2^10", "10", "gsm8k", "flexible", False),
+    ("It is 1e5", "5", "gsm8k", "flexible", False),
+    ("at 12:30", "30", "gsm8k", "flexible", False),
+    ("It is 5 million dollars", "5", "gsm8k", "flexible", False),
+    ("It is 1/2", "2", "math", "flexible", False),
+    ("It is 1/2", "0.5", "math", "flexible", True),
+    ("It is 2^10", "10", "math", "flexible", False),
+    ("It is 2^10", "1024", "math", "flexible", True),
+    ("at 12:30", "30", "math", "flexible", False),
+    ("<answer>3/5</answer>", '["35"]', "exact_match", "strict", False),
+    ("<answer>1+2</answer>", '["12"]', "exact_match", "strict", False),
+    ("<answer>2^3</answer>", '["23"]', "exact_match", "strict", False),
+    ("<answer>Paris,France</answer>", '["Paris"]', "substring_match", "strict", True),
+    ("<answer><b>Paris</b></answer>", '["Paris"]', "substring_match", "strict", True),
+    ("<answer>\\boxed{Paris}</answer>", '["Paris"]', "substring_match", "strict", True),
+    ("<answer><answer>Paris</answer></answer>", '["Paris"]', "exact_match", "strict", True),
+    ("\\boxed{1e3}", "1000", "geo3k", "strict", True),
+    ("\\boxed34", "34", "math", "strict", True),
+    ("\\boxed(34) it is", "34", "math", "strict", True),
+    ("\\boxed\\text{34}", "34", "math", "strict", True),
+    ("\\boxed 34", "34", "math", "strict", True),
+    ("$\\boxed 34$", "34", "math", "flexible", True),
+    ("Answer: 34 dollars", "34", "math_verify", "flexible", True),
+    ("Answer: 34 km/h", "34", "math_verify", "flexible", True),
+    ("Answer: 34%", "34", "math_verify", "flexible", True),
+    ("Answer: 34</s>", "34", "math_verify", "flexible", True),
+]
+
+
+@pytest.mark.parametrize(("answer", "right", "wrong"), FORMULAS)
+def test_a_formula_is_right_for_one_number_at_most(
+    answer: str, right: tuple[str, ...], wrong: tuple[str, ...], grader: Grader
+) -> None:
+    truths = [*right, *wrong]
+    for verifier, form in (("math", "\\boxed{{{}}}"), ("math_dapo", "Answer: {}"), ("geo3k", "\\boxed{{{}}}")):
+        judged = grader.judge([form.format(answer)] * len(truths), truths, [verifier] * len(truths), "strict")
+        assert [judgement.verdict == "right" for judgement in judged] == [True] * len(right) + [False] * len(wrong)
+
+
+@pytest.mark.parametrize(("text", "truth", "verifier", "extractor", "right"), TEXTS)
+def test_a_text_is_right_or_not(
+    text: str, truth: str, verifier: str, extractor: Extractor, right: bool, grader: Grader
+) -> None:
+    (judged,) = grader.judge([text], [truth], [verifier], extractor)
+    assert (judged.verdict == "right") is right
