@@ -26,13 +26,13 @@ from dagrpo.trainer.off_policy import effective_sample_size, off_policy_metrics
 
 COLUMNS = ["rollout_logprobs", "trainer_logprobs"]
 OF_THE_ENGINE = (
-    "off_policy_k3_kl",
-    "off_policy_chi2_token",
-    "off_policy_chi2_sequence",
-    "off_policy_weight_min",
-    "off_policy_weight_max",
-    "off_policy_outside_fraction",
-    "off_policy_probability_correlation",
+    "policy/off_policy_k3_kl",
+    "policy/off_policy_chi2_token",
+    "policy/off_policy_chi2_sequence",
+    "policy/off_policy_weight_min",
+    "policy/off_policy_weight_max",
+    "policy/off_policy_outside_fraction",
+    "policy/off_policy_probability_correlation",
 )
 
 
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--join", type=int, default=1, help="trajectories that are taken for one")
     options = parser.parse_args()
     recorded = {str(folder): Recorded.of(folder).joined(options.join) for folder in options.folders}
-    shown = [name.removeprefix("off_policy_") for name in OF_THE_ENGINE]
+    shown = [name.removeprefix("policy/off_policy_") for name in OF_THE_ENGINE]
     header = ["rollouts", "tokens", "tokens per sequence", "gap, mean", "gap, most", *shown]
     print(table(header, [engine_row(name, each) for name, each in recorded.items()]))
     for name, each in recorded.items():

@@ -25,7 +25,7 @@ def main() -> None:
 
 def _row(experiment: str, run: Path, task: Path) -> str:
     base, trained = (read_json(task / policy / "scores.json") for policy in ("base", "trained"))
-    rewards = read_parquet(run / "metrics.parquet")["reward_mean"].to_pylist()
+    rewards = read_parquet(run / "metrics.parquet")["reward/mean"].to_pylist()
     first, last = sum(rewards[:LAST]) / len(rewards[:LAST]), sum(rewards[-LAST:]) / len(rewards[-LAST:])
     scores = [_percent(scores[kind]) for kind in ("greedy", "mean_at_k") for scores in (base, trained)]
     seed = run.name.removeprefix("seed_")

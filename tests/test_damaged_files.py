@@ -126,7 +126,7 @@ def _make_notes(folder: Path) -> None:
 def _make_state(state: Path) -> None:
     computed = Computed(processes=1, threads=2, micro_batch_size=256, device="cpu")
     digests = StepDigests(computed=computed, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
-    Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward_mean": 1.0}, {}, digests)
+    Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward/mean": 1.0}, {}, digests)
     write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})
 
 

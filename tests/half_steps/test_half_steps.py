@@ -98,8 +98,8 @@ def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
     _updates(run, None, place.tables(whole.rollouts.parent, None))
     assert read_digests(run.metrics.with_name(FILE)) == read_digests(whole.rollouts.with_name(FILE))
     ours, theirs = read_parquet(run.metrics), read_parquet(whole.metrics)
-    assert ours["grad_norm"] == theirs["grad_norm"]
-    assert ours["logprob_difference_max"] == theirs["logprob_difference_max"]
+    assert ours["policy/grad_norm"] == theirs["policy/grad_norm"]
+    assert ours["policy/logprob_difference_max"] == theirs["policy/logprob_difference_max"]
 
 
 def test_another_learning_rate_leads_elsewhere_from_the_same_rollouts(
@@ -172,9 +172,9 @@ def test_the_figures_of_rollouts_are_those_computed_by_hand() -> None:
         }
     )
     assert of_rollouts(table) == {
-        "reward_mean": 0.5,
+        "reward/mean": 0.5,
         "right": 0.5,
         "tokens_mean": 1.5,
-        "logprob_difference_mean": 0.5,  # (0.5 + 0 + 1) / 3
-        "logprob_difference_max": 1.0,
+        "policy/logprob_difference_mean": 0.5,  # (0.5 + 0 + 1) / 3
+        "policy/logprob_difference_max": 1.0,
     }

@@ -96,7 +96,7 @@ def test_steps_that_leave_groups_out_and_tokens_that_are_drawn_from_a_few_are_fo
     runs.execute(run)
     tables = [read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")) for step in (1, 2, 3, 4)]
     assert any(any(table["discarded"].to_pylist()) for table in tables)
-    assert max(read_parquet(run.metrics)["zero_std_fraction"].to_pylist()) > 0
+    assert max(read_parquet(run.metrics)["rollout/groups_without_spread"].to_pylist()) > 0
     recorded = replace(_read(run, run.state), state=tmp_path / "none")
     checks = _replayed(recorded, 4)
     assert [check.difference for check in checks] == [None] * 4

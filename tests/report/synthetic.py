@@ -170,13 +170,13 @@ def _metrics(course: Floats, random: np.random.Generator, *, talks: bool = False
     steps = len(course)
     difference = 10 ** random.normal(-6.3, 0.1, steps)
     columns = {
-        "reward_mean": course,
-        "accuracy": course,
-        "entropy": 0.45 - 0.35 * (course - 0.6) / 0.3,
-        "zero_std_fraction": np.clip(2 * course - 1, 0, 1) ** 2,
-        "completion_length_mean": 9 + random.normal(0, 0.1, steps),
-        "logprob_difference_mean": difference,
-        "logprob_difference_max": 8 * difference,
+        "reward/mean": course,
+        "reward/accuracy": course,
+        "policy/entropy": 0.45 - 0.35 * (course - 0.6) / 0.3,
+        "rollout/groups_without_spread": np.clip(2 * course - 1, 0, 1) ** 2,
+        "rollout/length_mean": 9 + random.normal(0, 0.1, steps),
+        "policy/logprob_difference_mean": difference,
+        "policy/logprob_difference_max": 8 * difference,
     }
     if talks:
         columns |= {

@@ -87,9 +87,9 @@ def test_a_manifest_without_steps_is_refused(experiment: Files) -> None:
 
 def test_a_metric_that_was_not_recorded_is_named(experiment: Files) -> None:
     table = read_parquet(experiment.metrics[0])
-    write_parquet(experiment.metrics[0], table.drop_columns(["entropy"]))
-    with pytest.raises(ValueError, match=r"metrics\.parquet has no column `entropy`: run the stage train again"):
-        _ = curves(experiment.read())["entropy"]
+    write_parquet(experiment.metrics[0], table.drop_columns(["policy/entropy"]))
+    with pytest.raises(ValueError, match=r"metrics\.parquet has no column `policy/entropy`: run the stage train again"):
+        _ = curves(experiment.read())["policy/entropy"]
 
 
 def test_seeds_of_different_length_are_refused(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> No
     helped = replace(comparison(BETTER), oracle=True)
     assert wording.headline(helped).startswith("GRPO raised greedy accuracy on gsm8k (oracle) from 60.0%")
     assert "| gsm8k (oracle) | Greedy accuracy | 60.0%" in summary_markdown("tools", [helped])
-    assert metrics_to_log([helped]) == {"gsm8k_oracle_greedy_difference": 0.2}
+    assert metrics_to_log([helped]) == {"eval/gsm8k_oracle/greedy_difference": 0.2}
 
 
 def test_metrics_that_disagree_are_named() -> None:
@@ -109,7 +109,7 @@ def test_curves_csv_has_one_row_per_seed_and_step(tmp_path: Path) -> None:
     found = curves(make_experiment(tmp_path, seeds=(0, 1), steps=4).read())
     rows = list(csv.DictReader(to_csv(found).splitlines()))
     assert [(row["seed"], row["step"]) for row in rows] == [(s, t) for s in "01" for t in "1234"]
-    assert float(rows[5]["reward_mean"]) == found["reward_mean"][1, 1]
+    assert float(rows[5]["reward/mean"]) == found["reward/mean"][1, 1]
 
 
 def test_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:

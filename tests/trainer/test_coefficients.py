@@ -12,7 +12,7 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.trainer.run import TrainingRun
 
 START, DELTA = 0.01, 0.02
-NAME = "adaptive_entropy_coefficient"
+NAME = "policy/adaptive_entropy_coefficient"
 
 
 def _run(inputs: tuple[Path, Path], out: Path, *, target: float) -> TrainingRun:

@@ -82,7 +82,7 @@ def test_every_batch_has_its_groups_and_what_was_thrown_away_stays_in_the_rollou
             (0.0,)
         }
         assert all(len(each["trainer_logprobs"]) == len(each["completion_ids"]) for each in kept)
-        assert row["reward_mean"] == pytest.approx(sum(each["reward"] for each in kept) / len(kept))
+        assert row["reward/mean"] == pytest.approx(sum(each["reward"] for each in kept) / len(kept))
         with_spread = {one["problem_index"] for one in kept for other in kept if _differ(one, other)}
         if row["rollout/rounds"] < ROUNDS:
             assert len(with_spread) == PROMPTS
@@ -158,7 +158,7 @@ def test_two_processes_draw_what_one_draws_and_learn_the_same(inputs: tuple[Path
     alone, together = (_with_everything(inputs, tmp_path / name) for name in ("alone", "together"))
     runs.execute(alone)
     runs.launch(2, __file__, *inputs, tmp_path / "together")
-    assert max(read_parquet(alone.metrics)["zero_std_fraction"].to_pylist()) > 0, "something was filtered"
+    assert max(read_parquet(alone.metrics)["rollout/groups_without_spread"].to_pylist()) > 0, "something was filtered"
     assert _consumed(together) == _consumed(alone)
     assert all((d.largest or 0.0) < 2e-4 for d in compare(together.policy, alone.policy).differences)
 

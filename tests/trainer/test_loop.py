@@ -46,8 +46,8 @@ def test_every_step_samples_from_the_weights_of_the_step_before_and_nobody_gets_
 def test_the_policy_learns_and_the_engine_agrees_with_it(whole: TrainingRun) -> None:
     metrics = read_parquet(whole.metrics)
     assert metrics["step"].to_pylist() == [1, 2, 3, 4]
-    assert min(metrics["grad_norm"].to_pylist()) > 0.01
-    assert max(metrics["logprob_difference_max"].to_pylist()) < 1e-4
+    assert min(metrics["policy/grad_norm"].to_pylist()) > 0.01
+    assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 1e-4
     versions = [read_parquet(whole.rollouts.with_name(f"step_{n:05d}.parquet"))["weight_version"] for n in (1, 4)]
     assert [set(column.to_pylist()) for column in versions] == [{"step_0"}, {"step_3"}]
 
@@ -105,8 +105,8 @@ def test_the_steps_before_an_interruption_are_reported_again_with_their_own_figu
     _, before = runs.execute(run, stop=lambda step: step == 3)
     _, after = runs.execute(run)
     for (step, first), (_, again) in zip(before[:2], after[:2], strict=True):
-        assert again == {name: value for name, value in first.items() if name != "seconds_record"}, step
-    assert "seconds_rollout" in after[0][1]
+        assert again == {name: value for name, value in first.items() if name != "timing/record_seconds"}, step
+    assert "timing/rollout_seconds" in after[0][1]
 
 
 def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
@@ -199,7 +199,7 @@ def test_greedy_completions_are_a_baseline_and_no_rollouts(inputs: Inputs, whole
     assert [row["completion_ids"] for row in own] == [row["completion_ids"] for row in plain]
     assert [row["advantage"] for row in own] == pytest.approx([row["reward"] - row["greedy_reward"] for row in own])
     mean = sum(row["greedy_reward"] for row in own) / len(own)
-    assert reported[0][1]["reward_greedy_mean"] == pytest.approx(mean)
+    assert reported[0][1]["reward/greedy_mean"] == pytest.approx(mean)
     assert {row["sample_index"] for row in own} == {0, 1, 2, 3}
 
 
@@ -210,7 +210,7 @@ def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_int
     runs.execute(run, stop=lambda step: step == 3)
     assert "nothing can be learned" not in capsys.readouterr().err
     _, reported = runs.execute(run)
-    assert [metrics["steps_with_equal_rewards"] for _, metrics in reported] == [1, 2, 3, 4, 5, 6, 7]
+    assert [metrics["gate/steps_with_equal_rewards"] for _, metrics in reported] == [1, 2, 3, 4, 5, 6, 7]
     told = [line for line in capsys.readouterr().err.splitlines() if "nothing can be learned" in line]
     assert len(told) == 1
     assert told[0].startswith(

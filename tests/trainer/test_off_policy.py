@@ -19,20 +19,20 @@ LOGPROBS = st.lists(st.floats(-15, 0), min_size=3, max_size=3)
 def test_the_metrics_are_those_computed_by_hand() -> None:
     assert off_policy_metrics(np.log(ROLLOUT), np.log(TRAINER), LENGTHS) == pytest.approx(
         {
-            "off_policy_kl": -(log(1) + log(3 / 2) + log(1 / 4)) / 3,
-            "off_policy_k3_kl": (0 + (3 / 2 - 1 - log(3 / 2)) + (1 / 4 - 1 - log(1 / 4))) / 3,
-            "off_policy_trainer_perplexity": (1 / sqrt(0.5 * 0.75) + 16) / 2,
-            "off_policy_rollout_perplexity": (2 + 4) / 2,
-            "off_policy_perplexity_ratio": (1 / sqrt(3 / 2) + 4) / 2,
-            "off_policy_chi2_token": (1 + 9 / 4 + 1 / 16) / 3 - 1,
-            "off_policy_chi2_sequence": (9 / 4 + 1 / 16) / 2 - 1,
-            "off_policy_weight_mean": (1 + 3 / 2 + 1 / 4) / 3,
-            "off_policy_weight_min": 1 / 4,
-            "off_policy_weight_max": 3 / 2,
-            "off_policy_weight_std": statistics.pstdev([1, 3 / 2, 1 / 4]),
-            "off_policy_effective_sample_size": 2.75**2 / (3 * (1 + 9 / 4 + 1 / 16)),
-            "off_policy_outside_fraction": 1 / 3,
-            "off_policy_probability_correlation": statistics.correlation(ROLLOUT, TRAINER),
+            "policy/off_policy_kl": -(log(1) + log(3 / 2) + log(1 / 4)) / 3,
+            "policy/off_policy_k3_kl": (0 + (3 / 2 - 1 - log(3 / 2)) + (1 / 4 - 1 - log(1 / 4))) / 3,
+            "policy/off_policy_trainer_perplexity": (1 / sqrt(0.5 * 0.75) + 16) / 2,
+            "policy/off_policy_rollout_perplexity": (2 + 4) / 2,
+            "policy/off_policy_perplexity_ratio": (1 / sqrt(3 / 2) + 4) / 2,
+            "policy/off_policy_chi2_token": (1 + 9 / 4 + 1 / 16) / 3 - 1,
+            "policy/off_policy_chi2_sequence": (9 / 4 + 1 / 16) / 2 - 1,
+            "policy/off_policy_weight_mean": (1 + 3 / 2 + 1 / 4) / 3,
+            "policy/off_policy_weight_min": 1 / 4,
+            "policy/off_policy_weight_max": 3 / 2,
+            "policy/off_policy_weight_std": statistics.pstdev([1, 3 / 2, 1 / 4]),
+            "policy/off_policy_effective_sample_size": 2.75**2 / (3 * (1 + 9 / 4 + 1 / 16)),
+            "policy/off_policy_outside_fraction": 1 / 3,
+            "policy/off_policy_probability_correlation": statistics.correlation(ROLLOUT, TRAINER),
         },
         abs=1e-12,
     )
@@ -43,17 +43,17 @@ def test_an_engine_that_agrees_with_the_trainer_is_not_off_policy(logprobs: list
     metrics = off_policy_metrics(logprobs, logprobs, LENGTHS)
     zero = ("kl", "k3_kl", "chi2_token", "chi2_sequence", "weight_std", "outside_fraction")
     one = ("perplexity_ratio", "weight_mean", "weight_min", "weight_max", "effective_sample_size")
-    assert {metrics[f"off_policy_{name}"] for name in zero} == {0.0}
-    assert [metrics[f"off_policy_{name}"] for name in one] == pytest.approx([1.0] * len(one))
+    assert {metrics[f"policy/off_policy_{name}"] for name in zero} == {0.0}
+    assert [metrics[f"policy/off_policy_{name}"] for name in one] == pytest.approx([1.0] * len(one))
 
 
 @given(LOGPROBS, LOGPROBS)
 def test_every_metric_is_finite_and_within_its_range(rollout: list[float], trainer: list[float]) -> None:
     metrics = off_policy_metrics(rollout, trainer, LENGTHS)
     assert np.isfinite(list(metrics.values())).all()
-    assert metrics["off_policy_k3_kl"] >= -1e-12
-    assert 0 < metrics["off_policy_effective_sample_size"] <= 1 + 1e-12
-    assert -1 - 1e-9 <= metrics["off_policy_probability_correlation"] <= 1 + 1e-9
+    assert metrics["policy/off_policy_k3_kl"] >= -1e-12
+    assert 0 < metrics["policy/off_policy_effective_sample_size"] <= 1 + 1e-12
+    assert -1 - 1e-9 <= metrics["policy/off_policy_probability_correlation"] <= 1 + 1e-9
 
 
 def test_logprobs_that_no_model_has_do_not_overflow() -> None:
@@ -63,8 +63,8 @@ def test_logprobs_that_no_model_has_do_not_overflow() -> None:
 
 def test_a_logprob_that_is_not_a_number_is_outside_and_leaves_no_mean_that_looks_right() -> None:
     metrics = off_policy_metrics([-1.0, -2.0, -1.0, -1.0], [float("nan"), -2.0, -1.0, -1.0], [2, 2])
-    assert metrics["off_policy_outside_fraction"] == 0.25
-    assert np.isnan(metrics["off_policy_k3_kl"])
+    assert metrics["policy/off_policy_outside_fraction"] == 0.25
+    assert np.isnan(metrics["policy/off_policy_k3_kl"])
 
 
 def test_half_of_the_tokens_without_a_weight_are_half_of_the_samples() -> None:
@@ -74,7 +74,7 @@ def test_half_of_the_tokens_without_a_weight_are_half_of_the_samples() -> None:
 
 def test_every_metric_has_a_row_that_says_how_to_read_it() -> None:
     document = (Path(__file__).resolve().parents[2] / "docs/algorithms.md").read_text()
-    first_cells = [line.split("|")[1] for line in document.splitlines() if line.startswith("| off_policy_")]
+    first_cells = [line.split("|")[1] for line in document.splitlines() if line.startswith("| policy/off_policy_")]
     named = {name for cell in first_cells for name in cell.replace(" ", "").split(",")}
     metrics = off_policy_metrics(np.log(ROLLOUT), np.log(TRAINER), LENGTHS)
-    assert named == {*metrics, "off_policy_masked_fraction"}
+    assert named == {*metrics, "policy/off_policy_masked_fraction"}

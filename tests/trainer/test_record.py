@@ -78,28 +78,28 @@ STATS = UpdateStats(
 
 def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
     metrics = step_metrics(ROLLOUTS, STATS)
-    assert metrics["off_policy_kl"] == 0.125
-    assert {name: value for name, value in metrics.items() if not name.startswith("off_policy_")} == {
-        "reward_mean": 0.25,
-        "reward_std": pytest.approx(3**0.5 / 4),
-        "accuracy": 0.25,
-        "missing_answer_fraction": 0.75,
-        "unverifiable_fraction": 0.0,
-        "reward_accuracy_mean": 0.25,
-        "zero_std_fraction": 0.5,
-        "advantage_mean": 0.0,
-        "advantage_std": pytest.approx((2 / 3) ** 0.5),
-        "completion_length_mean": 2.0,
-        "completion_length_max": 3.0,
-        "truncated_fraction": 0.25,
-        "loss": 0.5,
-        "kl": 0.0,
-        "entropy": 2.0,
-        "clip_fraction": 0.25,
-        "grad_norm": 3.0,
-        "learning_rate": 0.1,
-        "logprob_difference_mean": 0.125,
-        "logprob_difference_max": 0.5,
+    assert metrics["policy/off_policy_kl"] == 0.125
+    assert {name: value for name, value in metrics.items() if not name.startswith("policy/off_policy_")} == {
+        "reward/mean": 0.25,
+        "reward/std": pytest.approx(3**0.5 / 4),
+        "reward/accuracy": 0.25,
+        "reward/missing_answer_fraction": 0.75,
+        "reward/unverifiable_fraction": 0.0,
+        "reward/component/accuracy": 0.25,
+        "rollout/groups_without_spread": 0.5,
+        "policy/advantage_mean": 0.0,
+        "policy/advantage_std": pytest.approx((2 / 3) ** 0.5),
+        "rollout/length_mean": 2.0,
+        "rollout/length_max": 3.0,
+        "rollout/truncated_fraction": 0.25,
+        "policy/loss": 0.5,
+        "policy/kl": 0.0,
+        "policy/entropy": 2.0,
+        "policy/clip_fraction": 0.25,
+        "policy/grad_norm": 3.0,
+        "policy/learning_rate": 0.1,
+        "policy/logprob_difference_mean": 0.125,
+        "policy/logprob_difference_max": 0.5,
     }
 
 
@@ -113,15 +113,17 @@ def test_the_trainers_logprobs_are_cut_at_the_ends_of_completions() -> None:
 def _recorded(folder: Path, steps: int) -> Record:
     record = Record(folder)
     for step in range(1, steps + 1):
-        record.add(step, pa.table({"step": [step]}), {"loss": float(step)}, {"seconds_update": 9.0}, DIGESTS)
+        record.add(
+            step, pa.table({"step": [step]}), {"policy/loss": float(step)}, {"timing/update_seconds": 9.0}, DIGESTS
+        )
     return record
 
 
 def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> None:
     record = _recorded(tmp_path / "state", 2)
     record.write_metrics(2, tmp_path / "metrics.parquet")
-    assert read_parquet(tmp_path / "metrics.parquet").to_pydict() == {"step": [1, 2], "loss": [1.0, 2.0]}
-    assert record.reported(2) == {"loss": 2.0, "seconds_update": 9.0}
+    assert read_parquet(tmp_path / "metrics.parquet").to_pydict() == {"step": [1, 2], "policy/loss": [1.0, 2.0]}
+    assert record.reported(2) == {"policy/loss": 2.0, "timing/update_seconds": 9.0}
 
 
 def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path:
 
 def test_greedy_completions_have_a_mean_of_their_own_and_stand_beside_each_attempt() -> None:
     plain, rollouts = step_metrics(ROLLOUTS, STATS), replace(ROLLOUTS, greedy_rewards=torch.tensor([0.5, math.nan]))
-    assert step_metrics(rollouts, STATS) == plain | {"reward_greedy_mean": 0.5}
+    assert step_metrics(rollouts, STATS) == plain | {"reward/greedy_mean": 0.5}
     assert rollout_rows(rollouts, STATS.logprobs)["greedy_reward"].to_pylist() == [0.5, 0.5, None, None]
     assert rollout_rows(ROLLOUTS, STATS.logprobs)["greedy_reward"].to_pylist() == [None] * 4
 
@@ -203,14 +205,16 @@ def _changed(graded: GradedTrajectory, **changes: Any) -> GradedTrajectory:
 def test_what_is_left_out_is_in_no_mean_and_in_no_update() -> None:
     rollouts, stats = _left_out(), replace(STATS, logprobs=torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.5]))
     metrics = step_metrics(rollouts, stats)
-    assert metrics["reward_mean"] == 0.5
-    assert metrics["reward_std"] == pytest.approx((1 / 6) ** 0.5)
-    assert metrics["accuracy"] == pytest.approx(1 / 3)
-    assert metrics["completion_length_mean"] == pytest.approx(5 / 3)
-    assert metrics["truncated_fraction"] == 0.0
-    assert metrics["advantage_std"] == 1.0
-    assert metrics["zero_std_fraction"] == pytest.approx(2 / 3)  # a group with less than two left teaches nothing
-    assert metrics["logprob_difference_max"] == 0.5
+    assert metrics["reward/mean"] == 0.5
+    assert metrics["reward/std"] == pytest.approx((1 / 6) ** 0.5)
+    assert metrics["reward/accuracy"] == pytest.approx(1 / 3)
+    assert metrics["rollout/length_mean"] == pytest.approx(5 / 3)
+    assert metrics["rollout/truncated_fraction"] == 0.0
+    assert metrics["policy/advantage_std"] == 1.0
+    assert metrics["rollout/groups_without_spread"] == pytest.approx(
+        2 / 3
+    )  # a group with less than two left teaches nothing
+    assert metrics["policy/logprob_difference_max"] == 0.5
     batch = rollouts.batch()
     assert batch.trajectories.tolist() == [0, 2, 3]
     assert batch.positive.tolist() == [True, False, False]

@@ -94,14 +94,14 @@ def test_the_first_loss_and_gradient_are_those_of_the_mean_over_target_tokens(
     loss = torch.stack(losses).mean()
     loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
-    assert first["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    assert first["sft/loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert first["sft/grad_norm"] == pytest.approx(float(norm), rel=1e-4)
 
 
 def test_the_loss_falls(whole: tuple[SftRun, Reported]) -> None:
     _, reported = whole
     assert [step for step, _ in reported] == [1, 2, 3, 4]
-    assert reported[-1][1]["loss"] < reported[0][1]["loss"] - 0.01
+    assert reported[-1][1]["sft/loss"] < reported[0][1]["sft/loss"] - 0.01
 
 
 def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not_and_reports_every_step(
@@ -195,7 +195,7 @@ def test_the_learning_rate_falls_to_its_share_and_stays_there(inputs: tuple[Path
     falling = {"learning_rate": 1.0, "learning_rate_final": 0.2, "learning_rate_decay_steps": 4}
     reported = _execute(replace(run, sft=run.sft.model_copy(update=falling)))
     # warmed up: 0.5, 1, 1, ...; less 0.2 with each of four steps
-    assert [metrics["learning_rate"] for _, metrics in reported] == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2])
+    assert [metrics["sft/learning_rate"] for _, metrics in reported] == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2])
 
 
 def _in_each_process(model: Path, split: Path, out: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_trainers_softmax_is_over_what_was_recorded_of_each_token(tmp_path: 
     inputs = runs.make_inputs(tmp_path)
     whole, killed = (_run(inputs, tmp_path / name) for name in ("whole", "killed"))
     runs.execute(whole)
-    assert max(read_parquet(whole.metrics)["logprob_difference_max"].to_pylist()) < 1e-4
+    assert max(read_parquet(whole.metrics)["policy/logprob_difference_max"].to_pylist()) < 1e-4
     table = read_parquet(whole.rollouts.with_name("step_00002.parquet"))
     for row in table.to_pylist():
         assert len(row["sampling_support"]) == len(row["completion_ids"])

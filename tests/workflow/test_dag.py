@@ -241,13 +241,13 @@ def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finishe
     import pyarrow.parquet as pq
 
     metrics = pq.read_table(finished[0] / RUN / "metrics.parquet").to_pylist()
-    assert any(0 < row["accuracy"] < 1 for row in metrics), "rewards that are all equal teach nothing"
+    assert any(0 < row["reward/accuracy"] < 1 for row in metrics), "rewards that are all equal teach nothing"
     weights = [
         read_json(finished[0] / RUN / name / "manifest.json")["tensors"]["digest"] for name in ("initial", "policy")
     ]
     assert weights[0] != weights[1]
     assert [row["step"] for row in metrics] == list(range(1, STEPS + 1))
-    assert max(row["logprob_difference_max"] for row in metrics) < 1e-4
+    assert max(row["policy/logprob_difference_max"] for row in metrics) < 1e-4
     rollouts = read_json(finished[0] / RUN / "rollouts/manifest.json")["files"]
     assert sorted(rollouts) == ["digests.parquet", *(f"step_{step:05d}.parquet" for step in range(1, STEPS + 1))]
 

@@ -84,3 +84,8 @@ def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
 def label_of(task: str, *, oracle: bool) -> str:
     """What stands beside a score. With an oracle it says nothing about the policy alone, and the label says so."""
     return f"{task} (oracle)" if oracle else task
+
+
+def group_of(task: str, *, oracle: bool) -> str:
+    """The group that a task's figures are recorded in, such as `eval/gsm8k`."""
+    return f"eval/{task}_oracle" if oracle else f"eval/{task}"

@@ -82,16 +82,16 @@ def of_rollouts(table: "pa.Table") -> dict[str, float]:
     table = without_discarded(table)
     engine, trainer = (pc.list_flatten(table[name]) for name in ("rollout_logprobs", "trainer_logprobs"))
     figures = {
-        "reward_mean": pc.mean(table["reward"]).as_py(),
-        "right": pc.mean(pc.equal(table["verdict"], "right").cast("float64")).as_py(),
-        "tokens_mean": pc.mean(pc.list_value_length(table["completion_ids"])).as_py(),
+        "reward/mean": pc.mean(table["reward"]).as_py(),
+        "reward/accuracy": pc.mean(pc.equal(table["verdict"], "right").cast("float64")).as_py(),
+        "rollout/length_mean": pc.mean(pc.list_value_length(table["completion_ids"])).as_py(),
     }
     if len(engine) != len(trainer):  # some attempts were left out of the trainer's
         return figures
     difference = pc.abs(pc.subtract(engine, trainer))
     return figures | {
-        "logprob_difference_mean": pc.mean(difference).as_py(),
-        "logprob_difference_max": pc.max(difference).as_py(),
+        "policy/logprob_difference_mean": pc.mean(difference).as_py(),
+        "policy/logprob_difference_max": pc.max(difference).as_py(),
     }
 
 

@@ -11,9 +11,8 @@ from dagrpo.replay.batch import read_step
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
-from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.record import update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.update import UpdateStats
 
 
 def update_from(
@@ -32,14 +31,9 @@ def update_from(
         given = read_step(table, run.training)
         stats = policy.update(step, given.batch, run.runtime.training.micro_batch_size)
         digests[step] = stats.digests
-        rows.append(_figures(stats, given.batch.rollout_logprobs.tolist()))
+        rows.append(with_plugins(update_metrics(stats, given.batch.rollout_logprobs.tolist()), stats))
         yield step, rows[-1]
     policy.save(run.state, max(tables))
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     write_parquet(run.metrics, pa.table({"step": list(tables), **columns}))
     write_parquet(run.metrics.with_name(FILE), digest_table(digests))
-
-
-def _figures(stats: UpdateStats, rollout_logprobs: list[float]) -> dict[str, float]:
-    own = {name: getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
-    return own | dict(stats.metrics) | logprob_differences(rollout_logprobs, stats.logprobs)

@@ -94,7 +94,7 @@ def unfinished(folder: Path, state: Path) -> RecordedRun:
         rollouts=record.rollouts(1).parent,
         steps=record.steps,
         digests={step: record.digests(step) for step in steps},
-        grad_norms={step: record.metrics(step)["grad_norm"] for step in steps},
+        grad_norms={step: record.metrics(step)["policy/grad_norm"] for step in steps},
         environment=None,
     )
 
@@ -121,7 +121,7 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
         rollouts=rollouts,
         steps=len(digests),
         digests=digests,
-        grad_norms=dict(zip(metrics["step"].to_pylist(), metrics["grad_norm"].to_pylist(), strict=True)),
+        grad_norms=dict(zip(metrics["step"].to_pylist(), metrics["policy/grad_norm"].to_pylist(), strict=True)),
         environment=record["environment"],
     )
 

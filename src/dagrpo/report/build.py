@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dagrpo.evaluation.outcomes import group_of
 from dagrpo.files import atomic_file, write_json, write_text
 from dagrpo.params.report import Report
 from dagrpo.provenance.records import lineage_rows
@@ -67,9 +68,9 @@ def _write_figure(drawn: Drawn, folder: Path) -> None:
 
 
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
-    """The headline numbers under flat names, for the run's record."""
+    """The headline numbers for the run's record, by task."""
     return {
-        f"{comparison.label.replace(' (oracle)', '_oracle')}_{metric.metric}_difference": metric.difference.value
+        f"{group_of(comparison.task, oracle=comparison.oracle)}/{metric.metric}_difference": metric.difference.value
         for comparison in comparisons
         for metric in comparison.metrics
     }

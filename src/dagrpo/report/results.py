@@ -42,15 +42,15 @@ def _task_numbers(comparison: TaskComparison) -> dict[str, float]:
 
 def training_numbers(curves: Curves, window: int) -> dict[str, float]:
     """Means over seeds and over the first and the last `window` steps; the last step's where the name says nothing."""
-    reward = moving_average(curves["reward_mean"], window)
+    reward = moving_average(curves["reward/mean"], window)
     first = min(window, reward.shape[1]) - 1
     return {
         "steps": float(len(curves.steps)),
-        "reward_mean_first": float(reward[:, first].mean()),
-        "reward_mean_last": float(reward[:, -1].mean()),
-        "entropy_last": float(moving_average(curves["entropy"], window)[:, -1].mean()),
-        "completion_length_mean_last": float(moving_average(curves["completion_length_mean"], window)[:, -1].mean()),
-        "logprob_difference_max": float(curves["logprob_difference_max"].max()),
+        "reward/mean_first": float(reward[:, first].mean()),
+        "reward/mean_last": float(reward[:, -1].mean()),
+        "policy/entropy_last": float(moving_average(curves["policy/entropy"], window)[:, -1].mean()),
+        "rollout/length_mean_last": float(moving_average(curves["rollout/length_mean"], window)[:, -1].mean()),
+        "policy/logprob_difference_max": float(curves["policy/logprob_difference_max"].max()),
     }
 
 

@@ -6,7 +6,7 @@ from dagrpo.execution.declaration import Job, Stage
 def work(job: Job) -> None:
     """Needs completions alone: another extractor rescores, and samples nothing again."""
     from dagrpo.console import summary
-    from dagrpo.evaluation.outcomes import label_of
+    from dagrpo.evaluation.outcomes import group_of, label_of
     from dagrpo.evaluation.scoring import metrics_to_log, rows_to_show, score
     from dagrpo.files import write_json, write_parquet
     from dagrpo.params.evaluation import Scoring
@@ -17,7 +17,8 @@ def work(job: Job) -> None:
     result = {**result, "oracle": oracle}
     write_parquet(job.output("scores"), scores)
     write_json(job.output("summary"), result)
-    job.run.log_metrics(metrics_to_log(result))
+    group = group_of(result["task"], oracle=oracle)
+    job.run.log_metrics({f"{group}/{name}": value for name, value in metrics_to_log(result).items()})
     job.run.log_table("completions", scores)
     job.run.log_attempts(scores, job.runtime.traces)
     summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))

@@ -36,7 +36,7 @@ def work(job: Job) -> None:
         fine_tune(run, report, world)
     if not world.is_rank_zero:
         return
-    loss = f"{last['loss']:.4f}" if last else "none: sft.steps is 0, the model passes through"
+    loss = f"{last['sft/loss']:.4f}" if last else "none: sft.steps is 0, the model passes through"
     summary(f"sft, seed {job.seed}", [("steps", str(run.sft.steps)), ("last loss", loss)])
 
 

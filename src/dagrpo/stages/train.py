@@ -76,11 +76,11 @@ def _run(job: Job) -> "TrainingRun":
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     """A finished run in lines for a person."""
     last = curve[-min(10, len(curve)) :]
-    seconds = sum(value for metrics in curve for name, value in metrics.items() if name.startswith("seconds_"))
-    largest = max(metrics["logprob_difference_max"] for metrics in curve)
+    seconds = sum(value for metrics in curve for name, value in metrics.items() if name.startswith("timing/"))
+    largest = max(metrics["policy/logprob_difference_max"] for metrics in curve)
     return [
         ("steps", str(len(curve))),
-        ("reward, last 10 steps", f"{sum(m['reward_mean'] for m in last) / len(last):.3f}"),
+        ("reward, last 10 steps", f"{sum(m['reward/mean'] for m in last) / len(last):.3f}"),
         *_about_turns(last),
         *_about_programs(curve, last),
         ("largest logprob difference, engine against trainer", f"{largest:.1e}"),

@@ -139,9 +139,9 @@ class Trainer:
             for step in range(first, steps):
                 clock, drawn_before = Clock(), _drawn(rank_zero)
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
-                clock.lap("seconds_gates")
+                clock.lap("timing/gates_seconds")
                 rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
-                clock.lap("seconds_rollout")
+                clock.lap("timing/rollout_seconds")
                 if stop.told():
                     if step > saved:
                         self._save(step, update, drawn_before)
@@ -150,11 +150,11 @@ class Trainer:
                 before = update.before(batch)
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
                 stats = update.run(step, batch, before)
-                clock.lap("seconds_update")
+                clock.lap("timing/update_seconds")
                 figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
                 if step + 1 < steps:  # nobody samples from the last weights
                     self._load_into_engine(rank_zero, weights, step + 1)
-                clock.lap("seconds_weight_sync")
+                clock.lap("timing/hand_over_seconds")
                 if rank_zero and rollouts:
                     self._keep(rollouts, stats, figures, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
@@ -199,7 +199,7 @@ class Trainer:
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
         rows, timings = rollout_rows(rollouts, stats.logprobs), turn_timings(rollouts) | self._watch.figures
         self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
-        clock.lap("seconds_record")
+        clock.lap("timing/record_seconds")
         self._report(step, self._watch.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
@@ -208,7 +208,7 @@ class Trainer:
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         attempts = [each.trajectory for each in (*rollouts.graded, *discarded)]
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
-        bar.advance(1, f"reward {metrics['reward_mean']:.3f}")
+        bar.advance(1, f"reward {metrics['reward/mean']:.3f}")
 
     @contextmanager
     def _rank_zero(self, weights: GatheredWeights, finished: int) -> Iterator[RankZero | None]:

@@ -31,18 +31,18 @@ def off_policy_metrics(
     weights = _ratios(log_ratios)
     is_inside = (weights >= BAND[0]) & (weights <= BAND[1])  # which what is not a number is not
     return {
-        "off_policy_kl": float(-log_ratios.mean()),
-        "off_policy_k3_kl": float((weights - log_ratios - 1).mean()),
+        "policy/off_policy_kl": float(-log_ratios.mean()),
+        "policy/off_policy_k3_kl": float((weights - log_ratios - 1).mean()),
         **_perplexities(rollout, trainer, counts),
-        "off_policy_chi2_token": float((weights**2).mean() - 1),
-        "off_policy_chi2_sequence": float((_ratios(_sums(log_ratios, counts)) ** 2).mean() - 1),
-        "off_policy_weight_mean": float(weights.mean()),
-        "off_policy_weight_min": float(weights.min()),
-        "off_policy_weight_max": float(weights.max()),
-        "off_policy_weight_std": float(weights.std()),
-        "off_policy_effective_sample_size": effective_sample_size(weights),
-        "off_policy_outside_fraction": float((~is_inside).mean()),
-        "off_policy_probability_correlation": _correlation(np.exp(rollout), np.exp(trainer)),
+        "policy/off_policy_chi2_token": float((weights**2).mean() - 1),
+        "policy/off_policy_chi2_sequence": float((_ratios(_sums(log_ratios, counts)) ** 2).mean() - 1),
+        "policy/off_policy_weight_mean": float(weights.mean()),
+        "policy/off_policy_weight_min": float(weights.min()),
+        "policy/off_policy_weight_max": float(weights.max()),
+        "policy/off_policy_weight_std": float(weights.std()),
+        "policy/off_policy_effective_sample_size": effective_sample_size(weights),
+        "policy/off_policy_outside_fraction": float((~is_inside).mean()),
+        "policy/off_policy_probability_correlation": _correlation(np.exp(rollout), np.exp(trainer)),
     }
 
 
@@ -56,9 +56,9 @@ def _perplexities(rollout: Values, trainer: Values, counts: NDArray[np.int64]) -
     """Of each side and their ratio, the mean over trajectories of what each has by itself."""
     of_rollout, of_trainer = (-_sums(values, counts) / counts for values in (rollout, trainer))
     return {
-        "off_policy_trainer_perplexity": float(_ratios(of_trainer).mean()),
-        "off_policy_rollout_perplexity": float(_ratios(of_rollout).mean()),
-        "off_policy_perplexity_ratio": float(_ratios(of_trainer - of_rollout).mean()),
+        "policy/off_policy_trainer_perplexity": float(_ratios(of_trainer).mean()),
+        "policy/off_policy_rollout_perplexity": float(_ratios(of_rollout).mean()),
+        "policy/off_policy_perplexity_ratio": float(_ratios(of_trainer - of_rollout).mean()),
     }
 
 

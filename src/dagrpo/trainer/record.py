@@ -159,32 +159,39 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
     rollout_logprobs = rollouts.logprobs
     own = {
-        "reward_mean": float(rewards.mean()),
-        "reward_std": float(rewards.std()),
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
         **_greedy_reward_mean(rollouts),
-        "accuracy": float(np.mean([score.correct is True for score in scores])),
-        "missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
-        "unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
+        "reward/accuracy": float(np.mean([score.correct is True for score in scores])),
+        "reward/missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
+        "reward/unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
         **_reward_components(scores),
-        "zero_std_fraction": float(np.mean(~rollouts.spread)),
-        "advantage_mean": float(advantages.mean()),
-        "advantage_std": float(advantages.std(ddof=1)) if len(kept) > 1 else 0.0,
-        "completion_length_mean": float(lengths.mean()),
-        "completion_length_max": float(lengths.max()),
-        "truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),
-        "loss": stats.loss,
-        "kl": stats.kl,
-        "entropy": stats.entropy,
-        "grad_norm": stats.grad_norm,
-        "learning_rate": stats.learning_rate,
-        **logprob_differences(rollout_logprobs, stats.logprobs),
+        "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
+        "policy/advantage_mean": float(advantages.mean()),
+        "policy/advantage_std": float(advantages.std(ddof=1)) if len(kept) > 1 else 0.0,
+        "rollout/length_mean": float(lengths.mean()),
+        "rollout/length_max": float(lengths.max()),
+        "rollout/truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),
+        **update_metrics(stats, rollout_logprobs),
         **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
         **turn_metrics(rollouts),
         **(rollouts.drawn.figures if rollouts.drawn else {}),
     }
-    clash = sorted(own.keys() & stats.metrics.keys())
-    assert not clash, f"the loss calls a metric {clash}, as the trainer does"
-    return own | dict(stats.metrics)
+    return with_plugins(own, stats)
+
+
+def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dict[str, float]:
+    """What an update saw and did, and how far the engine's logprobs are from its own. rollout_logprobs: [tokens]"""
+    own = {f"policy/{name}": getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
+    return own | logprob_differences(rollout_logprobs, stats.logprobs)
+
+
+def with_plugins(own: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
+    """The trainer's own metrics with those of the loss and what is beside it, in the group `policy/`."""
+    of_plugins = {f"policy/{name}": value for name, value in stats.metrics.items()}
+    clash = sorted(own.keys() & of_plugins.keys())
+    assert not clash, f"a loss, correction or term measures {clash}, as the trainer does"
+    return {**own, **of_plugins}
 
 
 def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:
@@ -199,10 +206,10 @@ def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
     """The mean over the greedy completions, where there are any."""
     if rollouts.greedy_rewards is None:
         return {}
-    return {"reward_greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
+    return {"reward/greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _reward_components(scores: Sequence[Score]) -> dict[str, float]:
     """The mean of each component of the reward by itself, unweighted."""
     names = scores[0].components
-    return {f"reward_{name}_mean": float(np.mean([s.components[name] for s in scores])) for name in names}
+    return {f"reward/component/{name}": float(np.mean([s.components[name] for s in scores])) for name in names}

@@ -90,7 +90,7 @@ class FineTuning:
             learning_rate = warmed_up(sft.learning_rate, step, sft.learning_rate_warmup_steps)
             learning_rate *= decayed(sft.learning_rate_final, step, sft.learning_rate_decay_steps)
             norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
-        return {"loss": loss, "grad_norm": norm, "learning_rate": learning_rate}
+        return {"sft/loss": loss, "sft/grad_norm": norm, "sft/learning_rate": learning_rate}
 
     def _accumulate(self, sequences: TokenSequences) -> float:
         """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
@@ -114,7 +114,7 @@ class FineTuning:
 
             def tell(step: int, metrics: Mapping[str, float]) -> None:
                 self._report(step, metrics)
-                bar.advance(1, f"loss {metrics['loss']:.3f}")
+                bar.advance(1, f"loss {metrics['sft/loss']:.3f}")
 
             yield tell
 

@@ -55,7 +55,7 @@ PLOTS = [
         f"results/{NAME}/report/curves.csv": {
             "title": "Mean reward per step",
             "x": "step",
-            "y": "reward_mean",
+            "y": "reward/mean",
         }
     }
 ]

@@ -136,9 +136,9 @@ def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_pa
     run = _run(inputs, tmp_path, **strict)
     runs.execute(run, stop=lambda step: step == 3)
     _, reported = runs.execute(run)
-    assert [metrics["gate_probe_outside_fraction"] for _, metrics in reported] == [0.0] * 4
-    assert all(metrics["gate_digest_tensors"] > 20 for _, metrics in reported)
-    assert read_parquet(run.metrics)["gate_rollout_outside_fraction"].to_pylist() == [0.0] * 4
+    assert [metrics["gate/probe_outside_fraction"] for _, metrics in reported] == [0.0] * 4
+    assert all(metrics["gate/digest_tensors"] > 20 for _, metrics in reported)
+    assert read_parquet(run.metrics)["gate/rollout_outside_fraction"].to_pylist() == [0.0] * 4
     assert read_parquet(run.metrics)[SKIPPED].to_pylist() == [0.0] * 4
     assert not (run.state / "refused").exists()
 
@@ -199,7 +199,7 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_in
     runs.execute(whole)
     metrics = read_parquet(whole.metrics)
     assert metrics[SKIPPED].to_pylist() == [0.0, 1.0, 0.0, 0.0]
-    assert metrics["grad_norm"].to_pylist()[1] == 0.0
+    assert metrics["policy/grad_norm"].to_pylist()[1] == 0.0
     runs.execute(halved, stop=lambda step: step == 3)  # the state is that of the skipped step
     _break(monkeypatch, set())
     runs.execute(halved)

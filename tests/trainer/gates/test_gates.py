@@ -27,7 +27,7 @@ def test_a_gradient_that_is_not_finite_is_refused(norm: float) -> None:
 
 def test_logprob_differences_are_the_mean_and_the_largest() -> None:
     differences = logprob_differences([-1.0, -2.0, -3.0], torch.tensor([-1.0, -2.5, -2.75]))
-    assert differences == {"logprob_difference_mean": 0.25, "logprob_difference_max": 0.5}
+    assert differences == {"policy/logprob_difference_mean": 0.25, "policy/logprob_difference_max": 0.5}
 
 
 @pytest.mark.parametrize(("dtype", "refused"), [("float32", True), ("bfloat16", False)])

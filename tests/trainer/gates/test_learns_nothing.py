@@ -10,11 +10,11 @@ STEPS = Gates().steps_in_a_row
 
 def _metrics(**own: float) -> dict[str, float]:
     same = {
-        "zero_std_fraction": 1.0,
-        "accuracy": 0.0,
-        "truncated_fraction": 0.0,
-        "missing_answer_fraction": 0.0,
-        "unverifiable_fraction": 0.0,
+        "rollout/groups_without_spread": 1.0,
+        "reward/accuracy": 0.0,
+        "rollout/truncated_fraction": 0.0,
+        "reward/missing_answer_fraction": 0.0,
+        "reward/unverifiable_fraction": 0.0,
     }
     return same | own
 
@@ -30,11 +30,14 @@ def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[
 @pytest.mark.parametrize(
     ("own", "cause"),
     [
-        ({"accuracy": 1.0}, "all answers are right, so take harder problems"),
+        ({"reward/accuracy": 1.0}, "all answers are right, so take harder problems"),
         ({}, "all answers are wrong, so take easier problems"),
-        ({"truncated_fraction": 0.9}, "90% of the completions are cut off at rollout.max_new_tokens (20), so raise it"),
-        ({"missing_answer_fraction": 0.8}, "in 80% of the completions no answer is found"),
-        ({"accuracy": 0.5}, "they are all right or all wrong, so raise training.samples_per_prompt"),
+        (
+            {"rollout/truncated_fraction": 0.9},
+            "90% of the completions are cut off at rollout.max_new_tokens (20), so raise it",
+        ),
+        ({"reward/missing_answer_fraction": 0.8}, "in 80% of the completions no answer is found"),
+        ({"reward/accuracy": 0.5}, "they are all right or all wrong, so raise training.samples_per_prompt"),
     ],
 )
 def test_the_sentence_names_the_likeliest_cause(
@@ -54,7 +57,9 @@ def test_it_is_said_again_only_after_as_many_steps_more(capsys: pytest.CaptureFi
 
 def test_one_problem_whose_samples_differ_begins_the_count_anew() -> None:
     watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
-    counts = [watched.counted(_metrics(zero_std_fraction=share))[METRIC] for share in (1.0, 1.0, 0.97, 1.0)]
+    counts = [
+        watched.counted(_metrics(**{"rollout/groups_without_spread": share}))[METRIC] for share in (1.0, 1.0, 0.97, 1.0)
+    ]
     assert counts == [1, 2, 0, 1]
 
 
@@ -67,6 +72,6 @@ def test_equal_rewards_are_counted_and_no_cause_for_alarm_where_advantages_are_n
     assert counts[-1] == STEPS
     assert capsys.readouterr().err == ""
     for _ in range(STEPS):
-        watched.counted(_metrics(truncated_fraction=1.0))
+        watched.counted(_metrics(**{"rollout/truncated_fraction": 1.0}))
     watched.check(2 * STEPS)
     assert "are cut off at rollout.max_new_tokens" in capsys.readouterr().err

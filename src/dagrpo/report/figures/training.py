@@ -26,13 +26,13 @@ def learning_curve(curves: Curves, window: int) -> Drawn:
     """Reward over steps, and what explains it: entropy, and how many prompts still teach something."""
     figure = style.new_figure(4.6)
     axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
-    reward = curves["reward_mean"]
+    reward = curves["reward/mean"]
     curve(axes["reward"], curves, reward, window)
-    same = np.allclose(reward, curves["accuracy"])
+    same = np.allclose(reward, curves["reward/accuracy"])
     axes["reward"].set_title("Mean reward (here the share of right answers)" if same else "Mean reward")
-    curve(axes["entropy"], curves, curves["entropy"], window)
+    curve(axes["entropy"], curves, curves["policy/entropy"], window)
     axes["entropy"].set_title("Entropy, nats per token")
-    curve(axes["signal"], curves, 1 - curves["zero_std_fraction"], window)
+    curve(axes["signal"], curves, 1 - curves["rollout/groups_without_spread"], window)
     axes["signal"].set_title("Prompts whose samples differ in reward")
     axes["signal"].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     seed_legend(figure, curves)
@@ -47,7 +47,7 @@ def learning_curve(curves: Curves, window: int) -> Drawn:
 
 
 def _course(curves: Curves, window: int) -> str:
-    smooth = moving_average(curves["reward_mean"], window)
+    smooth = moving_average(curves["reward/mean"], window)
     first = smooth[:, min(window, smooth.shape[1]) - 1].mean()
     return (
         f"Mean reward of the first {min(window, smooth.shape[1])} of {len(curves.steps)} steps {first:.3f}, "
@@ -59,9 +59,9 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     """Length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
     left, right = figure.subplots(1, 2)
-    curve(left, curves, curves["completion_length_mean"], window)
+    curve(left, curves, curves["rollout/length_mean"], window)
     left.set_title("Mean length, tokens")
-    left.set_ylim(0, 1.15 * curves["completion_length_mean"].max())
+    left.set_ylim(0, 1.15 * curves["rollout/length_mean"].max())
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
     paired_steps(right, [phase.lengths.astype(np.float64) for phase in phases], np.arange(0.5, longest + width, width))
@@ -85,7 +85,7 @@ def logprob_difference(curves: Curves) -> Drawn:
     """How well trainer and engine agree on what they computed from the same weights and tokens."""
     figure = style.new_figure(2.5)
     axes = figure.subplots()
-    mean, most = curves["logprob_difference_mean"], curves["logprob_difference_max"]
+    mean, most = curves["policy/logprob_difference_mean"], curves["policy/logprob_difference_max"]
     logarithmic = bool(mean.any())
     for values, colour in ((most, style.TRAINED), (mean, style.BASE)):
         for row in values:

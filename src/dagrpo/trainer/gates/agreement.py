@@ -17,13 +17,16 @@ LARGEST_MEAN_DIFFERENCE = {"float32": 0.02, "bfloat16": 0.25}
 # Nats that rounding explains for nearly every token. In float32 on a CPU 6.8e-5 is the most that any run has shown; in
 # bfloat16, 8% of tokens were outside when only the shape of a batch had changed.
 BAND = {"float32": 0.01, "bfloat16": 0.1}
-OUTSIDE = "gate_rollout_outside_fraction"
+OUTSIDE = "gate/rollout_outside_fraction"
 
 
 def logprob_differences(rollout_logprobs: Sequence[float], trainer_logprobs: Tensor) -> dict[str, float]:
     """How far the engine's logprobs are from the trainer's, both [trained tokens]: mean and largest, in nats."""
     difference = np.abs(np.asarray(rollout_logprobs) - trainer_logprobs.double().cpu().numpy())
-    return {"logprob_difference_mean": float(difference.mean()), "logprob_difference_max": float(difference.max())}
+    return {
+        "policy/logprob_difference_mean": float(difference.mean()),
+        "policy/logprob_difference_max": float(difference.max()),
+    }
 
 
 def require_the_policys_rollouts(
@@ -35,7 +38,7 @@ def require_the_policys_rollouts(
     that the engine computes in; the step counts from 1.
     """
     limit = LARGEST_MEAN_DIFFERENCE[dtype]
-    difference = logprob_differences(rollout_logprobs, trainer_logprobs)["logprob_difference_mean"]
+    difference = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
     if not difference <= limit:  # so that what is not a number is refused
         raise UserError(
             f"step {step}: the engine's logprobs are {difference:.3g} nats per token away from the trainer's, where "

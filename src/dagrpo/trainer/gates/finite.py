@@ -17,7 +17,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
 from dagrpo.trainer.gates.refused import keep
 
-SKIPPED = "gate_skipped_updates"
+SKIPPED = "gate/skipped_updates"
 
 
 def require_finite_gradient(norm: float) -> None:

@@ -16,7 +16,7 @@ from dagrpo.params.gates import Gates
 from dagrpo.rollout.engine.digests import counterparts, is_held
 from dagrpo.rollout.engine.interface import RolloutEngine
 
-COMPARED = "gate_digest_tensors"
+COMPARED = "gate/digest_tensors"
 _MEBIBYTE = 1 << 20
 
 

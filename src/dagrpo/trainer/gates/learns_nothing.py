@@ -13,7 +13,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
 
-METRIC = "steps_with_equal_rewards"
+METRIC = "gate/steps_with_equal_rewards"
 MOST = 0.5  # from this share of completions on, a cause is likely
 ALL = 0.99
 logger = logging.getLogger(__name__)
@@ -28,12 +28,12 @@ class Watched:
     count: str  # the metric that counts the steps in a row
 
 
-EQUAL = Watched(share="zero_std_fraction", limit="equal_rewards", count=METRIC)
+EQUAL = Watched(share="rollout/groups_without_spread", limit="equal_rewards", count=METRIC)
 WATCHED = (
     EQUAL,
-    Watched(share="truncated_fraction", limit="truncated", count="gate_steps_truncated"),
-    Watched(share="missing_answer_fraction", limit="missing_answers", count="gate_steps_without_answers"),
-    Watched(share="unverifiable_fraction", limit="unverifiable", count="gate_steps_unverifiable"),
+    Watched(share="rollout/truncated_fraction", limit="truncated", count="gate/steps_truncated"),
+    Watched(share="reward/missing_answer_fraction", limit="missing_answers", count="gate/steps_without_answers"),
+    Watched(share="reward/unverifiable_fraction", limit="unverifiable", count="gate/steps_unverifiable"),
 )
 
 
@@ -103,8 +103,11 @@ class LearnsNothing:
 
     def _cause(self, row: Sequence[Mapping[str, float]]) -> str:
         """The likeliest one of equal rewards, of the last steps."""
-        truncated, missing = self._mean(row, "truncated_fraction"), self._mean(row, "missing_answer_fraction")
-        accuracy = self._mean(row, "accuracy")
+        truncated, missing = (
+            self._mean(row, "rollout/truncated_fraction"),
+            self._mean(row, "reward/missing_answer_fraction"),
+        )
+        accuracy = self._mean(row, "reward/accuracy")
         if truncated >= MOST and accuracy <= 1 - ALL:
             return f"{truncated:.0%} of the completions are cut off at rollout.max_new_tokens ({self._max_new_tokens}), so raise it"
         if missing >= MOST:

@@ -27,7 +27,7 @@ from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.support import TokenSupport
 
-OUTSIDE, LARGEST = "gate_probe_outside_fraction", "gate_probe_largest_difference"
+OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"
 GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
 
 
