@@ -91,6 +91,17 @@ def test_rollouts_from_a_state_go_on_with_the_prompts_behind_all_that_the_run_dr
     assert ours.read_bytes() == theirs.read_bytes()
 
 
+def test_a_state_that_does_not_say_what_was_drawn_is_refused_where_that_is_not_a_number_of_steps(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    half = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    state = _updates(half, None, {1: whole.rollouts.parent / "step_00001.parquet"})
+    for switch in ({"dynamic_sampling": DynamicSampling(max_rounds=2)}, {"retire_at": 0.9}):
+        run = replace(half, training=half.training.model_copy(update=switch))
+        with pytest.raises(UserError, match=r"state/step_00001 does not say which prompts its steps have drawn"):
+            RolloutHalf(run, single_process(), state)
+
+
 def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
     inputs: Inputs, whole: TrainingRun, tmp_path: Path
 ) -> None:

@@ -196,13 +196,41 @@ def test_a_damaged_state_is_passed_over_and_left_where_it_is(finished: TrainingR
     assert (copied / "step_00003" / "state.json").read_text() == "{}"
 
 
-def test_steps_that_more_processes_computed_are_not_mixed_with_those_of_fewer(finished: TrainingRun) -> None:
-    run = _read(finished, finished.state)
-    digests = dict(run.digests)
-    digests[4] = replace(digests[4], computed=replace(digests[4].computed, processes=2))
-    with pytest.raises(UserError, match=r"step 1 was computed by 1 processes .* and step 4 by 2 processes"):
-        replace(run, digests=digests).computed(4)
-    assert replace(run, digests=digests).computed(3).micro_batch_size == 3
+def _as_if_two_processes_had_computed(run: RecordedRun, step: int) -> RecordedRun:
+    computed = replace(run.digests[step].computed, processes=2)
+    return replace(run, digests={**run.digests, step: replace(run.digests[step], computed=computed)})
+
+
+def test_steps_that_more_processes_computed_are_not_mixed_with_those_of_fewer(
+    finished: TrainingRun, tmp_path: Path
+) -> None:
+    run = _as_if_two_processes_had_computed(_read(finished, tmp_path / "no states"), 4)
+    sentence = (
+        r"step 3 was computed by 1 processes .* step 4 by 2 processes .* from step 1 to step 4\. Ask for steps up to 3,"
+    )
+    with pytest.raises(UserError, match=sentence):
+        run.computed([4])
+    assert run.computed([2, 3]).micro_batch_size == 3
+
+
+def test_a_step_behind_a_saved_state_is_computed_as_it_was_whatever_computed_those_before(
+    finished: TrainingRun,
+) -> None:
+    run = _as_if_two_processes_had_computed(_read(finished, finished.state), 4)
+    assert run.computed([4]).processes == 2  # from the state after step 3
+    with pytest.raises(UserError, match="from step 1 to step 4"):
+        run.computed([1, 4])
+
+
+@pytest.mark.parametrize("other", [{"prompts_per_step": 2}, {"samples_per_prompt": 2}, {"samples_per_prompt": 8}])
+def test_rollouts_of_other_groups_than_the_parameters_say_are_refused(
+    other: dict[str, int], finished: TrainingRun
+) -> None:
+    training = finished.training.model_copy(update=other)
+    with pytest.raises(
+        UserError, match=r"step_00001\.parquet has 16 attempts at 4 prompts, and a step has .* set both to"
+    ):
+        read_step(finished.rollouts.parent / "step_00001.parquet", training)
 
 
 def _publish(run: TrainingRun, folder: Path) -> Path:
@@ -262,7 +290,7 @@ def test_what_two_processes_trained_is_computed_again_by_two(
     runs.launch(2, runs.__file__, *inputs, tmp_path, 1)
     monkeypatch.chdir(tmp_path)
     folder = _publish(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1), tmp_path / "seed_7")
-    assert read_run(folder).computed(1).processes == 2
+    assert read_run(folder).computed([1]).processes == 2
     assert CliRunner().invoke(application.app, ["replay", str(folder)]).exit_code == 0
     provenance = read_json(folder / "policy" / "provenance.json")
     provenance["params"]["training"]["learning_rate"] = 1.0

@@ -47,6 +47,18 @@ def test_a_first_step_within_chance_of_the_base_policy_raises_no_doubt(right: in
     assert doubts(_first_step(experiment, right).read(), _parameters()) == []
 
 
+def test_groups_that_dynamic_sampling_has_thrown_away_are_counted(experiment: Files) -> None:
+    # 26 of 32 are right, which is within chance of 60%; without the others, which were thrown away, all would be.
+    manifest = _first_step(experiment, 26).rollouts[0]
+    path = manifest.parent / "step_00001.parquet"
+    table = read_parquet(path).drop_columns(["discarded"])
+    discarded = pa.array([problem >= 26 for problem in table["problem_index"].to_pylist()])
+    write_parquet(path, table.append_column("discarded", discarded))
+    listed = read_object(manifest)["files"]
+    write_json(manifest, {"files": listed | {path.name: asdict(entry_of(path))}})
+    assert doubts(experiment.read(), _parameters()) == []
+
+
 @pytest.mark.parametrize(("right", "told"), [(0, "0.0%"), (4, "12.5%"), (32, "100.0%")])
 def test_a_first_step_that_is_not_the_base_policys_is_told_of(right: int, told: str, experiment: Files) -> None:
     (sentence,) = doubts(_first_step(experiment, right).read(), _parameters())

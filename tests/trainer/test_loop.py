@@ -210,7 +210,7 @@ def test_a_run_whose_rewards_are_all_equal_goes_on_and_says_so_once_after_an_int
     runs.execute(run, stop=lambda step: step == 3)
     assert "nothing can be learned" not in capsys.readouterr().err
     _, reported = runs.execute(run)
-    assert [metrics["gate/steps_with_equal_rewards"] for _, metrics in reported] == [1, 2, 3, 4, 5, 6, 7]
+    assert [metrics["gate/steps_without_advantage"] for _, metrics in reported] == [1, 2, 3, 4, 5, 6, 7]
     told = [line for line in capsys.readouterr().err.splitlines() if "nothing can be learned" in line]
     assert len(told) == 1
     assert told[0].startswith(

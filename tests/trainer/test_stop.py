@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
+import torch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.distributed import single_process
+from dagrpo.distributed import World, single_process
 from dagrpo.errors import Terminated
 from dagrpo.params.training import DynamicSampling
 from dagrpo.records import Completion, SamplingRequest
@@ -159,6 +161,13 @@ def test_a_second_signal_of_another_kind_is_no_impatience() -> None:
     assert reached == ["the update goes on"]
 
 
+class NoSignalOnRankZero(World):
+    """As another rank sees it."""
+
+    def broadcast(self, value: Any = None) -> Any:
+        return 0
+
+
 def _fails() -> None:
     raise OSError("no server")
 
@@ -191,6 +200,13 @@ def test_nothing_is_begun_after_the_signal() -> None:
     with pytest.raises(KeyboardInterrupt), Stop(1000, single_process()).listening() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.interrupts(_fails) is None
+
+
+def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:
+    with Stop(0.2, NoSignalOnRankZero(rank=1, size=2, device=torch.device("cpu"))).listening() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not stop.told()
+        time.sleep(0.4)
 
 
 def test_two_processes_that_are_told_to_stop_save_together_and_go_on_together(inputs: Inputs, tmp_path: Path) -> None:

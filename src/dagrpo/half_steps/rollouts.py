@@ -9,10 +9,11 @@ import pyarrow as pa
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.trainer import state
-from dagrpo.trainer.loop import EngineOpener, RankZero, Trainer
+from dagrpo.trainer.loop import DRAWN, EngineOpener, RankZero, Trainer
 from dagrpo.trainer.record import rollout_rows
 from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.update import PolicyUpdate
@@ -24,7 +25,12 @@ class RolloutHalf(Trainer):
     def __init__(
         self, run: TrainingRun, world: World, start: state.SavedState | None, opener: EngineOpener = open_engine
     ) -> None:
-        """`start`: the state whose weights sample; None: the initial checkpoint."""
+        """`start`: the state whose weights sample; None: the initial checkpoint.
+
+        UserError: the state does not say which prompts come next.
+        """
+        if start is not None:
+            _require_drawn(run, start)
         super().__init__(run, lambda step, metrics: None, world, opener)
         self._start = 0 if start is None else start.step
         self._notes_at_start: Mapping[str, Any] = {} if start is None else start.notes
@@ -60,3 +66,14 @@ class RolloutHalf(Trainer):
         with_advantages, _ = self._with_advantages(rollouts, batch, before, update.objective)
         assert with_advantages is not None
         return rollout_rows(with_advantages, before.logprobs)
+
+
+def _require_drawn(run: TrainingRun, start: state.SavedState) -> None:
+    """Where prompts are retired, or a step may draw more than its batch, how many steps were taken does not say it."""
+    training = run.training
+    if DRAWN not in start.notes and (training.dynamic_sampling.is_on or training.retire_at is not None):
+        raise UserError(
+            f"{start.folder} does not say which prompts its steps have drawn, as no state of --from-rollouts does, and with "
+            "training.dynamic_sampling or training.retire_at that does not follow from their number: start from a state of the "
+            "run (.state/<run>/step_N)."
+        )

@@ -55,11 +55,7 @@ def read_step(path: Path, training: Training) -> RecordedStep:
     """
     table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
     rows = table.drop_columns(SUPPORT).to_pylist()
-    if len(rows) % training.samples_per_prompt:
-        raise UserError(
-            f"{path} has {len(rows)} attempts, which are no groups of training.samples_per_prompt "
-            f"({training.samples_per_prompt}): set that to what they were sampled with."
-        )
+    _require_groups(path, rows, training)
     learned = [_learned(path, place, row) for place, row in enumerate(rows) if _is_learned(row)]
     if not learned:
         raise UserError(f"{path} has no trajectory to learn from: name the rollouts of another step.")
@@ -78,6 +74,18 @@ def read_step(path: Path, training: Training) -> RecordedStep:
         ),
         trainer_logprobs=_floats([each.row["trainer_logprobs"] for each in learned]),
     )
+
+
+def _require_groups(path: Path, rows: Sequence[Mapping[str, Any]], training: Training) -> None:
+    """UserError: they are not as many attempts at as many prompts as the parameters say."""
+    size, prompts = training.samples_per_prompt, training.prompts_per_step
+    groups = [{row["problem_index"] for row in rows[start : start + size]} for start in range(0, len(rows), size)]
+    if len(rows) != size * prompts or any(len(group) > 1 for group in groups):
+        raise UserError(
+            f"{path} has {len(rows)} attempts at {len({row['problem_index'] for row in rows})} prompts, and a step has "
+            f"training.samples_per_prompt ({size}) attempts, side by side, at each of training.prompts_per_step ({prompts}): set both to "
+            "what the rollouts were sampled with."
+        )
 
 
 def _is_learned(row: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ def replay(
 
     recorded = read_run(_folder(run, seed))
     asked = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
-    computed = recorded.computed(asked[-1])
+    computed = recorded.computed(asked)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
         raise typer.Exit(_in_processes(computed, recorded.folder, asked))
     _replay(recorded, asked, computed)

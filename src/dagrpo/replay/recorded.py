@@ -1,6 +1,6 @@
 """A run as its files describe it: a finished one by its outputs, an unfinished one by its state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from dagrpo.params.base import Section
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.stages.train import STAGE
+from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import DESCRIPTION, step_file
@@ -42,20 +43,26 @@ class RecordedRun:
         """The file with the rollouts of a step."""
         return self.rollouts / step_file(step)
 
-    def computed(self, last: int) -> Computed:
-        """How the steps up to the last of those asked for were computed, with that step's own micro-batches.
+    def computed(self, steps: Sequence[int]) -> Computed:
+        """How the steps that a replay of these takes were computed, with the last one's own micro-batches.
 
         UserError: some were computed by more processes or threads than others, or on another device.
         """
-        wanted = self.digests[last].computed
-        for step in range(1, last + 1):
-            other = self.digests[step].computed
-            if (other.processes, other.threads, other.device) != (wanted.processes, wanted.threads, wanted.device):
+        first = self._first_to_compute(steps[0])
+        for step in range(first + 1, steps[-1] + 1):
+            before, this = self.digests[step - 1].computed, self.digests[step].computed
+            if (before.processes, before.threads, before.device) != (this.processes, this.threads, this.device):
                 raise UserError(
-                    f"{self.folder}: step {step} was computed by {_described(other)}, and step {last} by {_described(wanted)}: "
-                    f"a replay cannot change that between two steps, so ask for steps before {step} alone."
+                    f"{self.folder}: step {step - 1} was computed by {_described(before)}, and step {step} by {_described(this)}: a "
+                    f"replay cannot change that on its way from step {first} to step {steps[-1]}. Ask for steps up to {step - 1}, or "
+                    f"for later ones where the state after step {step - 1} was kept (runtime.training.keep_states)."
                 )
-        return wanted
+        return self.digests[steps[-1]].computed
+
+    def _first_to_compute(self, step: int) -> int:
+        """The step behind the newest state before this one; 1 where there is none."""
+        saved = state.nearest(self.state, step - 1)
+        return 1 if saved is None else saved.step + 1
 
 
 def _described(computed: Computed) -> str:
@@ -79,9 +86,9 @@ def _is_of(description: Path, folder: Path) -> bool:
     return Path(read_object(description)["rollouts"]).resolve().parent.parent == folder.resolve()
 
 
-def unfinished(folder: Path, state: Path) -> RecordedRun:
-    """The run that keeps its state there, up to the last step that is on record."""
-    described, record = read_object(state / DESCRIPTION), Record(state)
+def unfinished(folder: Path, states: Path) -> RecordedRun:
+    """The run that keeps its states there, up to the last step that is on record."""
+    described, record = read_object(states / DESCRIPTION), Record(states)
     _require_the_same(Path(described["initial"]) / MANIFEST, described["initial_manifest"])
     record.require_whole(record.steps)
     steps = range(1, record.steps + 1)
@@ -90,7 +97,7 @@ def unfinished(folder: Path, state: Path) -> RecordedRun:
         seed=described["seed"],
         **_sections(described),
         initial=Path(described["initial"]),
-        state=state,
+        state=states,
         rollouts=record.rollouts(1).parent,
         steps=record.steps,
         digests={step: record.digests(step) for step in steps},

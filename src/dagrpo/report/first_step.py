@@ -1,9 +1,9 @@
 """Whether the first step of training was sampled from the base policy, by what the evaluation of that policy says.
 
-The rollouts of step 1 and the base evaluation are of the same weights. Where task, prompt form, sampling and extractor agree,
-their shares of right answers differ by chance alone: one on problems to train on, the other on held-out ones. Here and not in
-the stage train, which must not wait for an evaluation; a sentence and not a refusal, since the problems are not the same and
-supervised fine-tuning may have seen the former.
+The rollouts of step 1, with those that dynamic sampling throws away, and the base evaluation are of the same weights. Where
+task, prompt form, sampling and extractor agree, their shares of right answers differ by chance alone: one on problems to train
+on, the other on held-out ones. Here and not in the stage train, which must not wait for an evaluation; a sentence and not a
+refusal, since the problems are not the same and supervised fine-tuning may have seen the former.
 """
 
 import math
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.parameters import Parameter, value_of
-from dagrpo.report.rollouts import step_rollouts
+from dagrpo.report.rollouts import drawn_rollouts
 from dagrpo.report.wording import percent
 
 DEVIATIONS = 3.89  # of a difference of means that is normal: beyond them once in 10,000 times
@@ -41,7 +41,7 @@ def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> lis
     if not _comparable(parameters):
         return []
     found = [
-        _doubt(inputs, seed, task, step_rollouts(inputs, seed, 1)) for seed in inputs.seeds for task in inputs.tasks
+        _doubt(inputs, seed, task, drawn_rollouts(inputs, seed, 1)) for seed in inputs.seeds for task in inputs.tasks
     ]
     return [sentence for sentence in found if sentence is not None]
 

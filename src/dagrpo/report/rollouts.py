@@ -1,4 +1,4 @@
-"""The first and the last steps of training, completion by completion. Not here: what a step has thrown away."""
+"""The first and the last steps of training, completion by completion: what was learned from."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,10 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
     )
 
 
-def step_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
-    """The rollouts of the step numbered from 1, all columns."""
+def drawn_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
+    """All that the step numbered from 1 has sampled, what it has thrown away too; all columns."""
     manifest = inputs.rollouts[seed]
-    return _read_all(manifest, _step_files(manifest)[step - 1])
+    return _read_whole(manifest, _step_files(manifest)[step - 1])
 
 
 def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
@@ -83,7 +83,12 @@ def _read(manifest: Path, name: str) -> pa.Table:
 
 
 def _read_all(manifest: Path, name: str) -> pa.Table:
-    """One step's rollouts, but for the discarded ones; UserError when the file is not the one the manifest lists."""
+    """One step's rollouts, but for the discarded ones."""
+    return without_discarded(_read_whole(manifest, name))
+
+
+def _read_whole(manifest: Path, name: str) -> pa.Table:
+    """One step's file. UserError: it is not the one that the manifest lists."""
     path = manifest.parent / name
     if fault := fault_of(path, listed_files(manifest)[name]):
         raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage train again.")
@@ -91,4 +96,4 @@ def _read_all(manifest: Path, name: str) -> pa.Table:
     missing = [column for column in COLUMNS if column not in table.column_names]
     if missing or table.num_rows == 0:
         raise UserError(f"{path} has no {'rows' if not missing else f'column `{missing[0]}`'}: train again.")
-    return without_discarded(table)
+    return table

@@ -86,6 +86,7 @@ class Record:
     def write_metrics(self, steps: int, path: Path) -> None:
         """metrics.parquet: one row per step, no step missing. Without seconds, which would make the bytes differ."""
         rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
+        assert all(row.keys() == rows[0].keys() for row in rows), "steps of one run have other figures"
         fields = [("step", pa.int32()), *((name, pa.float64()) for name in rows[0] if name != "step")]
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
@@ -167,6 +168,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "reward/unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
         **_reward_components(scores),
         "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
+        "rollout/groups_without_advantage": _without_advantage(rollouts),
         "policy/advantage_mean": float(advantages.mean()),
         "policy/advantage_std": float(advantages.std(ddof=1)) if len(kept) > 1 else 0.0,
         "rollout/length_mean": float(lengths.mean()),
@@ -207,6 +209,14 @@ def _greedy_reward_mean(rollouts: StepRollouts) -> dict[str, float]:
     if rollouts.greedy_rewards is None:
         return {}
     return {"reward/greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
+
+
+def _without_advantage(rollouts: StepRollouts) -> float:
+    """The share of groups in which the advantage of every token is 0."""
+    assert rollouts.advantages is not None
+    parts = torch.split(rollouts.advantages, rollouts.lengths)
+    has_one = np.array([bool(part.any()) for part in parts]).reshape(-1, rollouts.group_size).any(axis=1)
+    return float(np.mean(~has_one))
 
 
 def _reward_components(scores: Sequence[Score]) -> dict[str, float]:

@@ -43,8 +43,13 @@ class Stop:
             self._interrupts = False
 
     def told(self) -> bool:
-        """Whether rank 0 was told to stop, in every rank. Every rank calls this."""
+        """Whether rank 0 was told to stop, in every rank. Every rank calls this.
+
+        A signal that reached another rank alone is none: what follows it is called off.
+        """
         self._signal = self._world.broadcast(self._signal)
+        if not self._signal:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         return self._signal != 0
 
     @contextmanager

@@ -122,8 +122,9 @@ def test_an_engine_that_is_wrong_in_silence_ends_the_run_with_its_sentence(
 def test_without_a_probe_the_rollouts_themselves_show_it(
     engine: type[runs.ScriptedEngine], inputs: Inputs, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"step 1: (the engine's logprobs are|\d+% of the tokens have logprobs)"):
+    with pytest.raises(UserError, match=r"step 1: the engine's logprobs are .* Every token is in "):
         runs.execute(_run(inputs, tmp_path, probe_prompts=0), engine)
+    assert read_parquet(tmp_path / "state/refused/rollouts_step_00001.parquet").num_rows
 
 
 def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ STEPS = Gates().steps_in_a_row
 
 def _metrics(**own: float) -> dict[str, float]:
     same = {
-        "rollout/groups_without_spread": 1.0,
+        "rollout/groups_without_advantage": 1.0,
         "reward/accuracy": 0.0,
         "rollout/truncated_fraction": 0.0,
         "reward/missing_answer_fraction": 0.0,
@@ -37,7 +37,10 @@ def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[
             "90% of the completions are cut off at rollout.max_new_tokens (20), so raise it",
         ),
         ({"reward/missing_answer_fraction": 0.8}, "in 80% of the completions no answer is found"),
-        ({"reward/accuracy": 0.5}, "they are all right or all wrong, so raise training.samples_per_prompt"),
+        (
+            {"reward/accuracy": 0.5},
+            "the answers to a problem are all right or all wrong, so raise training.samples_per_prompt",
+        ),
     ],
 )
 def test_the_sentence_names_the_likeliest_cause(
@@ -58,18 +61,17 @@ def test_it_is_said_again_only_after_as_many_steps_more(capsys: pytest.CaptureFi
 def test_one_problem_whose_samples_differ_begins_the_count_anew() -> None:
     watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20)
     counts = [
-        watched.counted(_metrics(**{"rollout/groups_without_spread": share}))[METRIC] for share in (1.0, 1.0, 0.97, 1.0)
+        watched.counted(_metrics(**{"rollout/groups_without_advantage": share}))[METRIC]
+        for share in (1.0, 1.0, 0.97, 1.0)
     ]
     assert counts == [1, 2, 0, 1]
 
 
-def test_equal_rewards_are_counted_and_no_cause_for_alarm_where_advantages_are_not_within_a_group(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    watched = LearnsNothing(Gates(), seed=3, max_new_tokens=20, compares=False)
+def test_a_share_that_is_left_open_is_not_watched(capsys: pytest.CaptureFixture[str]) -> None:
+    watched = LearnsNothing(Gates(without_advantage=None), seed=3, max_new_tokens=20)
     counts = [watched.counted(_metrics())[METRIC] for _ in range(STEPS)]
     watched.check(STEPS)
-    assert counts[-1] == STEPS
+    assert counts == [0] * STEPS
     assert capsys.readouterr().err == ""
     for _ in range(STEPS):
         watched.counted(_metrics(**{"rollout/truncated_fraction": 1.0}))

@@ -5,11 +5,16 @@ By the mean, and by the share of tokens that differ by more than rounding: a mea
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from torch import Tensor
 
 from dagrpo.errors import UserError
+from dagrpo.params.gates import Gates
+from dagrpo.trainer.gates.refused import keep
+from dagrpo.trainer.packing import RolloutBatch
 
 # Mean distance in nats per token that is not taken for rounding. With equal weights, SGLang on a CPU in float32 is 4e-8
 # away. The limit for bfloat16 is an estimate, wide on purpose: it is to catch another model, not to judge an engine.
@@ -29,43 +34,49 @@ def logprob_differences(rollout_logprobs: Sequence[float], trainer_logprobs: Ten
     }
 
 
-def require_the_policys_rollouts(
-    rollout_logprobs: Sequence[float], trainer_logprobs: Tensor, dtype: str, step: int
-) -> None:
-    """UserError when the engine's logprobs are not those of the policy: it sampled with other weights.
-
-    Both [trained tokens], of the policy that sampled: not a limit on how far an update may move it. `dtype` is the type
-    that the engine computes in; the step counts from 1.
-    """
-    limit = LARGEST_MEAN_DIFFERENCE[dtype]
-    difference = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
-    if not difference <= limit:  # so that what is not a number is refused
-        raise UserError(
-            f"step {step}: the engine's logprobs are {difference:.3g} nats per token away from the trainer's, where "
-            f"{dtype} explains at most {limit:g}: the engine samples from other weights, or computes this model "
-            "otherwise. Give the run a server of its own (runtime.engine.servers), or set rollout.dtype to float32."
-        )
-
-
 def outside_share(differences: Sequence[float], dtype: str) -> float:
     """The share of differences between logprobs, in nats, that are outside the band of an engine's type."""
     return float(np.mean([not abs(difference) <= BAND[dtype] for difference in differences]))
 
 
-def require_few_outside(
-    rollout_logprobs: Sequence[float], trainer_logprobs: Tensor, largest: float, dtype: str, step: int
+def require_the_policys_rollouts(
+    batch: RolloutBatch, trainer_logprobs: Tensor, gates: Gates, *, dtype: str, state: Path, step: int
 ) -> dict[str, float]:
-    """The share of a step's tokens that are outside the band; both [trained tokens], and the step counts from 1.
+    """The share of a step's tokens that are outside the band.
 
-    UserError: it is above `largest`.
+    `trainer_logprobs`: [trained tokens], of the policy that sampled: not a limit on how far an update may move it. `dtype` is
+    the type that the engine computes in; the step counts from 1. UserError, which names a table of all tokens in the folder
+    `state`: the engine's logprobs are not those of the policy, so that it sampled with other weights.
     """
-    differences = np.asarray(rollout_logprobs) - trainer_logprobs.double().cpu().numpy()
-    share = outside_share(differences.tolist(), dtype)
-    if share > largest:
-        raise UserError(
-            f"step {step}: {share:.0%} of the tokens have logprobs of engine and trainer that differ by more than "
-            f"{BAND[dtype]:g} nats, and training.gates.outside_share allows {largest:.0%}: the engine samples from other "
-            "weights, at another temperature or in another precision. Give the run a server of its own "
-            "(runtime.engine.servers), or set rollout.dtype to float32."
+    rollout_logprobs = batch.rollout_logprobs.tolist()
+    mean = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
+    share = outside_share((batch.rollout_logprobs - trainer_logprobs.cpu()).tolist(), dtype)
+    limit, largest = LARGEST_MEAN_DIFFERENCE[dtype], gates.largest_share(dtype)
+    if mean <= limit and share <= largest:  # what is not a number is neither
+        return {OUTSIDE: share}
+    path = keep(state, "rollouts", step, _table(batch, trainer_logprobs))
+    if not mean <= limit:
+        found = f"the engine's logprobs are {mean:.3g} nats per token away from the trainer's, where {dtype} explains at most {limit:g}"
+    else:
+        found = (
+            f"{share:.0%} of the tokens have logprobs of engine and trainer more than {BAND[dtype]:g} nats apart "
+            f"(training.gates.outside_share: {largest:.0%})"
         )
-    return {OUTSIDE: share}
+    raise UserError(
+        f"step {step}: {found}: the engine samples from other weights, at another temperature, or computes this model "
+        "otherwise. Give the run a server of its own (runtime.engine.servers), or set rollout.dtype to float32. Every token "
+        f"is in {path}."
+    )
+
+
+def _table(batch: RolloutBatch, trainer_logprobs: Tensor) -> pa.Table:
+    """One row for each trained token, with both logprobs."""
+    sequences, trained = batch.sequences, trainer_logprobs.new_tensor(batch.sequences.trained).long()
+    return pa.table(
+        {
+            "attempt": batch.trajectories.repeat_interleave(trained).tolist(),
+            "token_id": sequences.token_ids[sequences.loss_mask].tolist(),
+            "engine_logprob": batch.rollout_logprobs.tolist(),
+            "trainer_logprob": trainer_logprobs.tolist(),
+        }
+    )

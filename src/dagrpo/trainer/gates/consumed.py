@@ -18,7 +18,8 @@ from dagrpo.params.training import Training
 from dagrpo.records import EXCLUDED
 from dagrpo.trainer.drawing import Drawing
 
-COLUMNS = ["problem_index", "correct", "stop_reason", "completion_ids"]
+PROMPT = "problem_index"
+OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which may retire its prompt
 
 
 def require_prompts(rollouts: Callable[[int], Path], steps: int, drawing: Drawing, training: Training) -> None:
@@ -29,10 +30,11 @@ def require_prompts(rollouts: Callable[[int], Path], steps: int, drawing: Drawin
     for step in range(1, steps + 1):
         path = rollouts(step)
         with naming_parquet(path, "delete the run's state and train again"):
-            table = pq.read_table(path, columns=COLUMNS)
-        recorded = table["problem_index"].to_pylist()
+            table = pq.read_table(path, columns=[PROMPT, *(OUTCOME if training.retire_at is not None else [])])
+        recorded = table[PROMPT].to_pylist()
         planned = _planned(len(recorded), drawing, training, step)
-        drawing.retire_rows(recorded, _right(table))
+        if training.retire_at is not None:
+            drawing.retire_rows(recorded, _right(table))
         if recorded != planned:
             raise UserError(
                 f"{path} is of {len(recorded)} attempts at rows {_some(recorded)} of the train split, where the seed and the "

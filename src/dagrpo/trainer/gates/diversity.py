@@ -17,7 +17,8 @@ def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, 
     size, gates = training.samples_per_prompt, training.gates
     if gates.distinct_seeds:
         require_distinct_seeds(trajectories, size, step)
-    require_no_impossible_group(trajectories, size, sampling, gates.coincidence, step)
+    groups = training.steps * training.prompts_per_step
+    require_no_impossible_group(trajectories, size, sampling, gates.coincidence / groups, step)
 
 
 def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, step: int) -> None:
@@ -43,7 +44,8 @@ def require_no_impossible_group(
     """UserError when a group's completions are identical although chance makes that less often than `coincidence`.
 
     Given one completion of probability p, the other n - 1 are the same with p ** (n - 1), where the engine draws each from
-    its whole distribution. Not told of one that is cut off, unless the logprobs are of what is left.
+    its whole distribution. Where rollout.top_p or top_k cut that off and the logprobs are not of what is left, nothing is
+    checked: p is not known.
     """
     if coincidence == 0 or ((sampling.top_p < 1 or sampling.top_k != -1) and not sampling.support):
         return
@@ -56,7 +58,7 @@ def require_no_impossible_group(
             raise UserError(
                 f"step {step}: all {len(learned)} samples at row {learned[0].problem.index} of the train split are the same "
                 f"{learned[0].tokens} tokens, which chance makes once in 10^{-logprob / math.log(10):.0f} times "
-                f"(training.gates.coincidence: {coincidence:g}): the engine does not sample each by itself. Look at its "
+                f"(training.gates.coincidence): the engine does not sample each by itself. Look at its "
                 "seeds (sampling_seed needs --enable-deterministic-inference) and at what caches completions."
             )
 

@@ -57,13 +57,15 @@ class HandOver:
         return len(chosen)
 
     def _drawn(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:
-        """Tensors in an order that seed and step decide, up to the number of bytes; the first in any case."""
-        names, left = sorted(known), self._params.digest_mebibytes * _MEBIBYTE
-        chosen: list[str] = []
-        for place in np.random.default_rng([self._seed, finished, 2]).permutation(len(names)):
-            size = sum(weights.specs[part].bytes for part in known[names[place]])
-            if size <= left or not chosen:
-                chosen.append(names[place])
+        """Tensors in an order that seed and step decide: the first, however large, and others up to the number of bytes."""
+        names = [
+            sorted(known)[place] for place in np.random.default_rng([self._seed, finished, 2]).permutation(len(known))
+        ]
+        chosen, left = names[:1], self._params.digest_mebibytes * _MEBIBYTE
+        for name in names[1:]:
+            size = sum(weights.specs[part].bytes for part in known[name])
+            if size <= left:
+                chosen.append(name)
                 left -= size
         return chosen
 

@@ -1,6 +1,6 @@
 """Steps from which little or nothing can be learned, for several in a row.
 
-The samples of every problem earn the same reward, so that all advantages are zero; or most completions are cut off, have no
+All advantages are zero, as where the samples of every problem earn the same reward; or most completions are cut off, have no
 answer, or cannot be verified. The problems that come may differ: a run goes on through such steps and says so, with the likely
 cause, unless training.gates.learns_nothing ends it.
 """
@@ -13,7 +13,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
 
-METRIC = "gate/steps_with_equal_rewards"
+METRIC = "gate/steps_without_advantage"
 MOST = 0.5  # from this share of completions on, a cause is likely
 ALL = 0.99
 logger = logging.getLogger(__name__)
@@ -28,9 +28,9 @@ class Watched:
     count: str  # the metric that counts the steps in a row
 
 
-EQUAL = Watched(share="rollout/groups_without_spread", limit="equal_rewards", count=METRIC)
+NO_ADVANTAGE = Watched(share="rollout/groups_without_advantage", limit="without_advantage", count=METRIC)
 WATCHED = (
-    EQUAL,
+    NO_ADVANTAGE,
     Watched(share="rollout/truncated_fraction", limit="truncated", count="gate/steps_truncated"),
     Watched(share="reward/missing_answer_fraction", limit="missing_answers", count="gate/steps_without_answers"),
     Watched(share="reward/unverifiable_fraction", limit="unverifiable", count="gate/steps_unverifiable"),
@@ -40,10 +40,8 @@ WATCHED = (
 class LearnsNothing:
     """Counts them over a run; told of every step in order, also of those before an interruption."""
 
-    def __init__(self, params: Gates, *, seed: int, max_new_tokens: int, compares: bool = True) -> None:
-        """`compares`: advantages are within a group; if not, groups of equal rewards teach something, and nothing is said."""
+    def __init__(self, params: Gates, *, seed: int, max_new_tokens: int) -> None:
         self._params = params
-        self._told = tuple(each for each in WATCHED if compares or each is not EQUAL)
         self._seed = seed
         self._max_new_tokens = max_new_tokens
         self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
@@ -51,8 +49,8 @@ class LearnsNothing:
     def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The metrics of the next step with the numbers of such steps in a row, up to this one."""
         for each in WATCHED:
-            row = self._rows[each.count]
-            self._rows[each.count] = [*row, metrics] if metrics[each.share] >= self._limit(each) else []
+            row, limit = self._rows[each.count], self._limit(each)
+            self._rows[each.count] = [*row, metrics] if limit is not None and metrics[each.share] >= limit else []
         return {**metrics, **{name: float(len(row)) for name, row in self._rows.items()}}
 
     def check(self, step: int) -> None:
@@ -61,7 +59,7 @@ class LearnsNothing:
         UserError in its place, where the run is to end.
         """
         many, ends = self._params.steps_in_a_row, self._params.learns_nothing == "refuse"
-        for each in self._told:
+        for each in WATCHED:
             count = len(self._rows[each.count])
             if count >= many and (ends or count % many == 0):
                 self._tell(self._sentence(each, step), ends=ends)
@@ -73,10 +71,10 @@ class LearnsNothing:
         logger.warning(sentence)
         say(sentence)
 
-    def _limit(self, watched: Watched) -> float:
+    def _limit(self, watched: Watched) -> float | None:
         params = self._params
         limits = {
-            "equal_rewards": params.equal_rewards,
+            "without_advantage": params.without_advantage,
             "truncated": params.truncated,
             "missing_answers": params.missing_answers,
             "unverifiable": params.unverifiable,
@@ -84,25 +82,22 @@ class LearnsNothing:
         return limits[watched.limit]
 
     def _sentence(self, watched: Watched, step: int) -> str:
-        row = self._rows[watched.count]
+        row, limit = self._rows[watched.count], self._limit(watched)
         start = f"train (seed {self._seed}), step {step}: for {len(row)} steps"
-        if watched is EQUAL and self._limit(EQUAL) == 1:
-            return (
-                f"{start} all samples of a problem have earned the same reward, from which nothing can be learned: "
-                f"{self._cause(row)}."
-            )
+        if watched is NO_ADVANTAGE and limit == 1:
+            return f"{start} no completion is better than another of its problem, so that nothing can be learned: {self._cause(row)}."
         what = {
-            EQUAL: "of the problems have samples that all earned the same reward",
+            NO_ADVANTAGE: "of the problems have no completion that is better than another",
             WATCHED[1]: f"of the completions are cut off at rollout.max_new_tokens ({self._max_new_tokens})",
             WATCHED[2]: "of the completions have no answer to read",
             WATCHED[3]: "of the answers could not be verified in time (reward.verify_seconds)",
         }[watched]
         share = self._mean(row, watched.share)
         remedy = "so raise it" if watched is WATCHED[1] else "so look at some of them in the run's rollouts"
-        return f"{start} {share:.0%} {what}, {remedy} (training.gates.{watched.limit}: {self._limit(watched):g})."
+        return f"{start} {share:.0%} {what}, {remedy} (training.gates.{watched.limit}: {limit:g})."
 
     def _cause(self, row: Sequence[Mapping[str, float]]) -> str:
-        """The likeliest one of equal rewards, of the last steps."""
+        """The likeliest one of advantages that are all zero, of the last steps."""
         truncated, missing = (
             self._mean(row, "rollout/truncated_fraction"),
             self._mean(row, "reward/missing_answer_fraction"),
@@ -119,7 +114,7 @@ class LearnsNothing:
             return "all answers are right, so take harder problems (training.max_pass_rate, another task)"
         if accuracy <= 1 - ALL:
             return "all answers are wrong, so take easier problems (training.min_pass_rate), more sft.steps or a larger model"
-        return "they are all right or all wrong, so raise training.samples_per_prompt or rollout.temperature"
+        return "the answers to a problem are all right or all wrong, so raise training.samples_per_prompt or rollout.temperature"
 
     def _mean(self, row: Sequence[Mapping[str, float]], name: str) -> float:
         last = row[-self._params.steps_in_a_row :]

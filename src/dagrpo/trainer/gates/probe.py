@@ -101,7 +101,7 @@ class Probe:
     def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
         """Each prompt once: a repeated one would be computed by a request of its own first."""
         rollout, half = self._rollout, self._params.probe_prompts
-        most = min(self._params.probe_tokens, rollout.max_new_tokens)
+        most = min(self._params.longest_probe(rollout.dtype), rollout.max_new_tokens)
         return [
             SamplingRequest(
                 input_ids=problem.token_ids,
@@ -168,12 +168,14 @@ class Probe:
         table = asked.table(trainer_logprobs, dtype)
         differences = table["difference"].to_pylist()
         share, largest = outside_share(differences, dtype), max(map(abs, differences))
-        if share > params.outside_share or not all(abs(each) <= params.largest_difference for each in differences):
+        if share > params.largest_share(dtype) or not all(
+            abs(each) <= params.largest_difference for each in differences
+        ):
             path = keep(self._state, "probe", step, table)
             raise UserError(
                 f"before step {step}: of {len(differences)} probed tokens {share:.0%} have logprobs of engine and trainer "
                 f"more than {BAND[dtype]:g} nats apart, at most {largest:.3g} (training.gates.outside_share: "
-                f"{params.outside_share:.0%}, largest_difference: {params.largest_difference:g}): the engine has other "
+                f"{params.largest_share(dtype):.0%}, largest_difference: {params.largest_difference:g}): the engine has other "
                 f"weights, another temperature or another precision. Look at {path}."
             )
         return {OUTSIDE: share, LARGEST: largest}

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.gates.agreement import require_few_outside, require_the_policys_rollouts
+from dagrpo.trainer.gates.agreement import OUTSIDE, require_the_policys_rollouts
 from dagrpo.trainer.gates.consumed import require_prompts
 from dagrpo.trainer.gates.finite import SKIPPED, SkippedSteps, finite_or_zero
 from dagrpo.trainer.gates.hand_over import HandOver
@@ -55,12 +54,7 @@ class Watch:
             seed=run.seed,
             world=world,
         )
-        self._learns_nothing = LearnsNothing(
-            gates,
-            seed=run.seed,
-            max_new_tokens=run.rollout.max_new_tokens,
-            compares=ADVANTAGES.get(run.algorithm.advantage.name).compares,
-        )
+        self._learns_nothing = LearnsNothing(gates, seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
         self._skipped = SkippedSteps(gates, run.state)
         self._every = gates.every
         self._is_first = True  # of this execution's hand-overs
@@ -88,16 +82,15 @@ class Watch:
     def updated(self, batch: RolloutBatch, stats: UpdateStats, step: int) -> dict[str, float]:
         """Rank 0, after the update of the step numbered from 1: its figures, which are part of the result.
 
-        A step that was skipped is not compared, as it has logprobs that are no numbers.
+        A step that was skipped is not compared, as it has logprobs that are no numbers: its share is 0.
         """
         self._updated = self._updated or stats.grad_norm > 0
-        own = {SKIPPED: float(stats.skipped)}
+        run, skipped = self._run, {SKIPPED: float(stats.skipped)}
         if stats.skipped:
-            return own
-        rollout_logprobs, dtype = batch.rollout_logprobs.tolist(), self._run.rollout.dtype
-        require_the_policys_rollouts(rollout_logprobs, stats.logprobs, dtype, step)
-        largest = self._run.training.gates.outside_share
-        return own | require_few_outside(rollout_logprobs, stats.logprobs, largest, dtype, step)
+            return skipped | {OUTSIDE: 0.0}
+        return skipped | require_the_policys_rollouts(
+            batch, stats.logprobs, run.training.gates, dtype=run.rollout.dtype, state=run.state, step=step
+        )
 
     def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The metrics of the next step, finished in this execution or before it, with what is counted over steps."""
