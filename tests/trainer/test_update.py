@@ -172,6 +172,9 @@ def test_what_does_not_count_changes_neither_the_policys_loss_nor_what_is_added_
         stats.append(_update(each, micro_batch_size, algorithm, {"mini_batches": 2}).run(0, batch))
     assert stats[0].loss == pytest.approx(stats[1].loss, rel=1e-5)
     assert stats[0].grad_norm == pytest.approx(stats[1].grad_norm, rel=1e-4)
+    assert stats[0].entropy == pytest.approx(stats[1].entropy, rel=1e-5)
+    assert stats[0].kl == pytest.approx(stats[1].kl, rel=1e-3, abs=1e-7)
+    assert stats[0].metrics == pytest.approx(stats[1].metrics, rel=1e-3, abs=1e-6)
     assert len(stats[0].logprobs) == sum(map(len, COMPLETIONS)), "its tokens are looked at all the same"
     for a, b in zip(policy.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
@@ -205,10 +208,28 @@ SELECTS = Loss(config=Choice, function=_selected_loss, select=_select_highest)
 
 
 def test_a_loss_selects_among_the_tokens_that_count() -> None:
-    """One sequence of one token has an advantage of 2; 18 tokens are trained on."""
+    """One sequence of one token has an advantage of 2."""
     algorithm = {"loss": {"name": "tests.trainer.test_update:SELECTS"}}
     stats = _update(_policy(), 3, algorithm, {}).run(0, FILTERED)
-    assert stats.metrics["marked"] * 18 == pytest.approx(1.0)
+    count = sum(len(COMPLETIONS[place]) for place in OTHERS)
+    assert stats.metrics["marked"] * count == pytest.approx(1.0)
+
+
+def test_a_mini_batch_in_which_nothing_counts_is_no_part_of_a_mean() -> None:
+    """Of two prompts with four samples each the second does not count."""
+    half = replace(BATCH, counted=torch.tensor([place < 4 for place in range(8)]))
+    alone = batch_of(PROMPTS[:4], COMPLETIONS[:4], ADVANTAGES[:4])
+    stats = [_update(_policy(), 8, {}, {"mini_batches": 2}).run(0, half), _update(_policy(), 8, {}, {}).run(0, alone)]
+    assert stats[0].grad_norm == pytest.approx(stats[1].grad_norm, rel=1e-4)
+    assert stats[0].loss == pytest.approx(stats[1].loss, rel=1e-5)
+
+
+def test_a_number_that_is_none_in_what_does_not_count_skips_no_update() -> None:
+    batch = replace(FILTERED, rollout_logprobs=FILTERED.rollout_logprobs.clone())
+    left_out = ~batch.counted_tokens()
+    batch.rollout_logprobs[left_out] = -torch.inf
+    algorithm = {"correction": {"name": "token_truncated"}}
+    assert _update(_policy(), 8, algorithm, {}).run(0, batch).skipped == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

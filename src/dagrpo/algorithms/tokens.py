@@ -6,7 +6,7 @@ Nothing here or in a loss imports torch when it is imported: params.yaml is chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ class TokenBatch:
         """exp(logprob - anchor), as far as exp() says something. [tokens] -> [tokens]"""
         return (self.logprobs - anchor).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
+    def only(self, kept: torch.Tensor) -> TokenBatch:
+        """Some of its tokens, by a mask; sequences keep their numbers, also those that have none left."""
+        tensors = {name: getattr(self, name) for name in _PER_TOKEN}
+        return replace(self, **{name: None if value is None else value[kept] for name, value in tensors.items()})
+
     @property
     def lengths(self) -> torch.Tensor:
         """On each token how many tokens its sequence has. [tokens] int64"""
@@ -50,6 +55,9 @@ class TokenBatch:
     def mean_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
         """On each token the mean of the values of its sequence. [tokens] -> [tokens]"""
         return self.sum_of_sequence(values) / self.lengths
+
+
+_PER_TOKEN = [each.name for each in fields(TokenBatch) if each.name != "sequences"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

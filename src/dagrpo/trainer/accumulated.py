@@ -21,10 +21,10 @@ class Sums:
             lambda: torch.zeros((), dtype=torch.float64, device=device)
         )
 
-    def add(self, values: Mapping[str, Tensor], part: slice) -> None:
-        """Add what was measured on a micro-batch; of one without sequences only the names count."""
+    def add(self, values: Mapping[str, Tensor], *, counts: bool) -> None:
+        """Add what was measured on a micro-batch; of one that does not count, the names alone."""
         for name, value in values.items():
-            self._values[name] += 0.0 if part == NOTHING else value.detach()
+            self._values[name] += value.detach() if counts else 0.0
 
     def over_ranks(self, world: World) -> dict[str, float]:
         """The sums over all ranks, which have the same names."""

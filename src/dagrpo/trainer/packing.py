@@ -137,6 +137,16 @@ class RolloutBatch:
         """Whether the loss counts a sequence."""
         return self.counted is None or bool(self.counted[sequence])
 
+    def counts_any(self, span: slice) -> bool:
+        """Whether the loss counts one of these sequences; of none, it does not."""
+        return span != NOTHING if self.counted is None else bool(self.counted[span].any())
+
+    def counted_tokens(self) -> Tensor:
+        """Whether the loss counts each trained token. [trained tokens] bool"""
+        if self.counted is None:
+            return torch.ones(len(self.rollout_logprobs), dtype=torch.bool)
+        return self.counted.repeat_interleave(torch.tensor(self.sequences.trained))
+
     def spans(self, first: int, stop: int) -> list[slice]:
         """The sequences of each trajectory whose place is `first` or later, and before `stop`."""
         start, end = torch.searchsorted(self.trajectories, torch.tensor([first, stop])).tolist()

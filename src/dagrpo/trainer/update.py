@@ -29,6 +29,7 @@ class UpdateStats:
     """What one step's update saw and did."""
 
     logprobs: Tensor  # [tokens], of the policy that sampled, as the trainer computes them; on the CPU
+    # From here on of the tokens that count, and of the mini-batches that have some.
     entropy: float  # nats per token, of that policy
     loss: float
     kl: float  # to the reference, 0 without one
@@ -115,7 +116,7 @@ class PolicyUpdate:
         seen = StepTokens(batch.sequences.trained, self._world.device)
         if before is not None:
             seen.fill(before)
-        sums, learning_rate = Sums(self._world.device), 0.0
+        sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
         grad_norms: list[float | None] = []
         gradients: list[TensorDigests] = []
         for number in range(self._training.mini_batches):
@@ -127,20 +128,22 @@ class PolicyUpdate:
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
                 gradients.append(gradient_digests(self._policy.model, self._world))
                 grad_norms.append(self._apply(mini_batch, losses, learning_rate))
+                idle += not any(mini_batch.lengths.tokens)
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
         total = sums.over_ranks(self._world)
         old = seen.of_all_ranks(self._world) if before is None else before
-        entropy, tokens = float(old.entropy.mean()), sum(batch.sequences.trained)
-        coefficients = self.objective.adapted(entropy)
+        counted = batch.counted_tokens()
+        entropy, tokens = float(old.entropy[counted].mean()) if counted.any() else 0.0, max(int(counted.sum()), 1)
+        coefficients, updates = self.objective.adapted(entropy), max(len(grad_norms) - idle, 1)
         if None in grad_norms:
             total, entropy = finite_or_zero(total), finite_or_zero({"entropy": entropy})["entropy"]
         return UpdateStats(
             logprobs=old.logprobs,
             entropy=entropy,
-            loss=total.pop("loss") / len(grad_norms),
+            loss=total.pop("loss") / updates,
             kl=total.pop("kl", 0.0) / tokens,
             metrics={name: value / tokens for name, value in total.items()} | coefficients,
-            grad_norm=sum(norm or 0.0 for norm in grad_norms) / len(grad_norms),
+            grad_norm=sum(norm or 0.0 for norm in grad_norms) / updates,
             learning_rate=learning_rate,
             digests=self._digests(gradients),
             skipped=grad_norms.count(None),
@@ -234,13 +237,14 @@ class PolicyUpdate:
             outputs = token_logprobs(self._policy, padded, self._temperature, self.objective.extras)
             if is_first:
                 seen.keep(part, outputs)
+            counts = batch.counts_any(part)
             tokens = self._token_batch(batch, mini_batch, part, padded, outputs, seen)
             loss, measured = self.objective.loss(
-                tokens, mini_batch.lengths, mini_batch.positive, starts.get(part.start, 0), counts=part != NOTHING
+                tokens, mini_batch.lengths, mini_batch.positive, starts.get(part.start, 0), counts=counts
             )
             loss.backward()  # type: ignore[no-untyped-call]
             losses += loss.detach()
-            sums.add({**measured, "loss": loss}, part)
+            sums.add({**measured, "loss": loss}, counts=counts)
         return losses
 
     def _reference_logprobs(self, padded: PaddedBatch) -> Tensor | None:
@@ -262,7 +266,7 @@ class PolicyUpdate:
         # A penalty in the reward has asked for the reference before: it is not run again.
         known = self.objective.penalises
         reference = seen.reference_logprobs(part) if known else self._reference_logprobs(padded)
-        if part == NOTHING:
+        if not batch.counts_any(part):
             return _filler(outputs, reference)
         assert batch.advantages is not None
         # A sequence, to losses and weights, is all that the policy wrote in a trajectory, over all of its samples.
@@ -271,7 +275,7 @@ class PolicyUpdate:
         first = batch.tokens(mini_batch.spans[0]).start
         own = slice(tokens.start - first, tokens.stop - first)
         selected = None if mini_batch.selected is None else mini_batch.selected[own].to(device, non_blocking=True)
-        return TokenBatch(
+        seen_by_losses = TokenBatch(
             logprobs=outputs.logprobs,
             old_logprobs=seen.old_logprobs(part),
             rollout_logprobs=batch.rollout_logprobs[tokens].to(device, non_blocking=True),
@@ -282,6 +286,11 @@ class PolicyUpdate:
             sequence=trajectory.to(device, non_blocking=True)[padded.rows],
             sequences=int(trajectory[-1]) + 1,
             selected=selected,
+        )
+        return (
+            seen_by_losses
+            if batch.counted is None
+            else seen_by_losses.only(batch.counted[part].to(device)[padded.rows])
         )
 
     def _padded(self, batch: RolloutBatch, part: slice) -> PaddedBatch:
