@@ -92,7 +92,7 @@ def _of_tuning(inputs: tuple[Path, Path], folder: Path) -> set[str]:
 
 
 def _of_evaluation(folder: Path) -> set[str]:
-    inputs = make_experiment(folder, tasks=("sums_tool",), problems=4, steps=2).read()
+    inputs = make_experiment(folder, tasks=("sums_tool",), problems=12, steps=2).read()
     scores = {f"eval/sums_tool/{name}" for name in metrics_to_log(inputs.summary("sums_tool", "base", 0))}
     return scores | set(build.metrics_to_log([compare(inputs, "sums_tool")]))
 
