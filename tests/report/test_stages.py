@@ -8,6 +8,7 @@ from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.files import read_json, sha256_of
 from dagrpo.report.build import FIGURE_FILES
+from dagrpo.times import write_times
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,9 @@ def test_report_writes_everything_it_declares(files: Files) -> None:
     written = ("html=report.html", "summary=summary.md", "metrics=metrics.json", "curves=curves.csv")
     figures = [f"{file.replace('.', '_')}=r/figures/{file}" for file in FIGURE_FILES]
     outputs = [pair.replace("=", "=r/") for pair in (*written, "provenance=provenance.json")] + figures
+    write_times(Path("logs/seed_0"), files.metrics[0], [{"timing/update_seconds": 2.0}])
     run_stage("report", {"report": {"completions": 2, "smoothing": 3}}, inputs, outputs, experiment="tiny")
     assert len(read_json(Path("r/provenance.json"))["outputs"]) == 4 + len(FIGURE_FILES)
     assert "GRPO report" in Path("r/report.html").read_text()
+    assert "2.000" in Path("logs/times.html").read_text()
+    assert [path.name for path in Path("r").iterdir() if "times" in path.name] == []

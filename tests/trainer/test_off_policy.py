@@ -2,7 +2,6 @@
 
 import statistics
 from math import log, sqrt
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,11 +69,3 @@ def test_a_logprob_that_is_not_a_number_is_outside_and_leaves_no_mean_that_looks
 def test_half_of_the_tokens_without_a_weight_are_half_of_the_samples() -> None:
     assert effective_sample_size(np.array([1.0, 1.0, 0.0, 0.0])) == 0.5
     assert effective_sample_size(np.zeros(3)) == 0.0
-
-
-def test_every_metric_has_a_row_that_says_how_to_read_it() -> None:
-    document = (Path(__file__).resolve().parents[2] / "docs/algorithms.md").read_text()
-    first_cells = [line.split("|")[1] for line in document.splitlines() if line.startswith("| policy/off_policy_")]
-    named = {name for cell in first_cells for name in cell.replace(" ", "").split(",")}
-    metrics = off_policy_metrics(np.log(ROLLOUT), np.log(TRAINER), LENGTHS)
-    assert named == {*metrics, "policy/off_policy_masked_fraction"}

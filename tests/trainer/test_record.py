@@ -21,7 +21,7 @@ from dagrpo.trainer import state
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.groups import Drawn
-from dagrpo.trainer.record import Record, rollout_rows, step_metrics
+from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
 
 
@@ -124,6 +124,28 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
     record.write_metrics(2, tmp_path / "metrics.parquet")
     assert read_parquet(tmp_path / "metrics.parquet").to_pydict() == {"step": [1, 2], "policy/loss": [1.0, 2.0]}
     assert record.reported(2) == {"policy/loss": 2.0, "timing/update_seconds": 9.0}
+
+
+def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 11.0, 16.0])
+    monkeypatch.setattr("dagrpo.trainer.record.time.perf_counter", lambda: next(now))
+    clock = Clock()
+    clock.lap("gates")
+    clock.lap("rollout")
+    clock.split("rollout", "rewards", 2.0)
+    assert clock.laps == {"timing/gates_seconds": 1.0, "timing/rollout_seconds": 3.0, "timing/rewards_seconds": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("has_reference", "words"),
+    [
+        (False, "reward 0.250, 120 tokens, 1,235 tokens/s"),
+        (True, "reward 0.250, 120 tokens, KL 0.0012, 1,235 tokens/s"),
+    ],
+)
+def test_a_step_in_brief_has_no_divergence_where_there_is_no_reference(*, has_reference: bool, words: str) -> None:
+    figures = {"reward/mean": 0.25, "rollout/length_mean": 119.7, "policy/kl": 0.00123}
+    assert in_brief(figures | {"timing/tokens_per_second": 1234.6}, has_reference=has_reference) == words
 
 
 def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:

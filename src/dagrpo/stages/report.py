@@ -12,6 +12,7 @@ def work(job: Job) -> None:
     from dagrpo.params.report import Report
     from dagrpo.report.build import FIGURE_FILES, build, metrics_to_log, write
     from dagrpo.report.inputs import read_inputs
+    from dagrpo.report.times import times_of_seeds, write_times_page
     from dagrpo.report.wording import headline
 
     report = job.section(Report, "report")
@@ -41,7 +42,11 @@ def work(job: Job) -> None:
     job.run.log_artifact(html)
     for name in FIGURE_FILES:
         job.run.log_artifact(figures / name, "figures")
-    summary(f"report of {job.experiment}", [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))])
+    times = write_times_page(job.experiment, times_of_seeds(job.inputs["metrics"], job.log.parent), job.log.parent)
+    if times is not None:
+        job.run.log_artifact(times)
+    rows = [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))]
+    summary(f"report of {job.experiment}", [*rows, *([("times", str(times))] if times else [])])
 
 
 def reusable(params: Mapping[str, Any]) -> bool:

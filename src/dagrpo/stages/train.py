@@ -25,6 +25,7 @@ def work(job: Job) -> None:
     from dagrpo.distributed import process_group
     from dagrpo.files import read_parquet, sha256_of
     from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
+    from dagrpo.times import times_of, write_times
     from dagrpo.trainer.loop import train
 
     run = _run(job)
@@ -41,6 +42,7 @@ def work(job: Job) -> None:
     if not world.is_rank_zero:
         return
     job.run.log_artifact(run.metrics)
+    write_times(job.log.parent, run.metrics, times_of(curve))
     last_step = without_discarded(read_parquet(run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")))
     shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
     job.run.log_table("completions_last_step", last_step.select(shown))
@@ -75,8 +77,10 @@ def _run(job: Job) -> "TrainingRun":
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     """A finished run in lines for a person."""
+    from dagrpo.times import step_seconds, times_of
+
     last = curve[-min(10, len(curve)) :]
-    seconds = sum(value for metrics in curve for name, value in metrics.items() if name.startswith("timing/"))
+    seconds = sum(map(step_seconds, times_of(curve)))
     largest = max(metrics["policy/logprob_difference_max"] for metrics in curve)
     return [
         ("steps", str(len(curve))),
@@ -85,6 +89,7 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
         *_about_programs(curve, last),
         ("largest logprob difference, engine against trainer", f"{largest:.1e}"),
         ("seconds per step", f"{seconds / len(curve):.2f}"),
+        ("tokens per second", f"{sum(m['timing/tokens_per_second'] for m in curve) / len(curve):,.0f}"),
     ]
 
 

@@ -4,6 +4,7 @@ Synchronous: the rollouts of a step are of the very policy that the step updates
 """
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -53,6 +54,7 @@ class StepRollouts:
     functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
     drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
     zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
+    grading_seconds: float = 0.0  # of the time in which they were made; no part of a result
 
     @property
     def kept(self) -> list[int]:
@@ -151,12 +153,14 @@ class Buffer:
         self._reward = reward
         self._training = training
         self._seed = seed
+        self._grading_seconds = 0.0  # of the current step
 
     def next(self, step: int) -> StepRollouts:
         """The rollouts of the step numbered from 0.
 
         ServerError when the engine fails. UserError: no ground truth, no prompt left, or nothing can be learned.
         """
+        self._grading_seconds = 0.0
         attempted, greedy, rounds = self._rounds(step)
         used = used_groups(attempted, self._training, step)
         self.drawing.retire(attempted)
@@ -183,6 +187,7 @@ class Buffer:
             functions=self._functions,
             drawn=drawn,
             zero_variance_filter=self._training.zero_variance_filter,
+            grading_seconds=self._grading_seconds,
         )
 
     def _rounds(self, step: int) -> tuple[list[GradedTrajectory], list[Trajectory], int]:
@@ -217,7 +222,10 @@ class Buffer:
         diversity.require_independent(so_far, self._sampling, self._training, step + 1)
 
     def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
-        return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
+        started = time.perf_counter()
+        graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
+        self._grading_seconds += time.perf_counter() - started
+        return graded
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]

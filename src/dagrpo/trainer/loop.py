@@ -37,10 +37,11 @@ from dagrpo.trainer.gates.watch import Watch, storable
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.record import Clock, Record, rollout_rows, step_metrics
+from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.stop import Stop
+from dagrpo.trainer.throughput import Throughput
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
@@ -101,6 +102,7 @@ class Trainer:
         self._problems = self._read_problems() if world.is_rank_zero else []
         self._policy = load_policy(run.initial, world)
         self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+        self._throughput = Throughput.of(self._policy.model, world, run.runtime.engine)
         self._watch = Watch(
             run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
         )
@@ -139,9 +141,9 @@ class Trainer:
             for step in range(first, steps):
                 clock, drawn_before = Clock(), _drawn(rank_zero)
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
-                clock.lap("timing/gates_seconds")
+                clock.lap("gates")
                 rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
-                clock.lap("timing/rollout_seconds")
+                clock.lap("rollout")
                 if stop.told():
                     if step > saved:
                         self._save(step, update, drawn_before)
@@ -150,12 +152,13 @@ class Trainer:
                 before = update.before(batch)
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
                 stats = update.run(step, batch, before)
-                clock.lap("timing/update_seconds")
+                clock.lap("update")
                 figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
                 if step + 1 < steps:  # nobody samples from the last weights
                     self._load_into_engine(rank_zero, weights, step + 1)
-                clock.lap("timing/hand_over_seconds")
+                clock.lap("hand_over")
                 if rank_zero and rollouts:
+                    clock.split("rollout", "rewards", rollouts.grading_seconds)
                     self._keep(rollouts, stats, figures, clock, rank_zero.bar)
                 if (step + 1) % save_every == 0 or step + 1 == steps:
                     self._save(step + 1, update, _drawn(rank_zero))
@@ -197,9 +200,10 @@ class Trainer:
     ) -> None:
         """Record and report a finished step, with the figures of its gates."""
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
-        rows, timings = rollout_rows(rollouts, stats.logprobs), turn_timings(rollouts) | self._watch.figures
+        timings = turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | self._watch.figures
+        rows = rollout_rows(rollouts, stats.logprobs)
         self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
-        clock.lap("timing/record_seconds")
+        clock.lap("record")
         self._report(step, self._watch.counted(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
@@ -208,7 +212,8 @@ class Trainer:
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         attempts = [each.trajectory for each in (*rollouts.graded, *discarded)]
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", attempts)
-        bar.advance(1, f"reward {metrics['reward/mean']:.3f}")
+        has_reference = self._run.algorithm.kl.coefficient > 0
+        bar.advance(1, in_brief(metrics | timings, has_reference=has_reference))
 
     @contextmanager
     def _rank_zero(self, weights: GatheredWeights, finished: int) -> Iterator[RankZero | None]:

@@ -111,17 +111,22 @@ class Record:
 
 
 class Clock:
-    """Seconds between laps, by name. Not part of any result."""
+    """Seconds of the parts of a step, as metrics of the group `timing/`. Not part of any result."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def lap(self, name: str) -> None:
-        """Note the time since the last lap."""
+    def lap(self, part: str) -> None:
+        """Note the time since the last lap as that of a part."""
         now = time.perf_counter()
-        self.laps[name] = now - self._last
+        self.laps[f"timing/{part}_seconds"] = now - self._last
         self._last = now
+
+    def split(self, part: str, inner: str, seconds: float) -> None:
+        """Call so much of what was noted for a part another part's."""
+        self.laps[f"timing/{part}_seconds"] -= seconds
+        self.laps[f"timing/{inner}_seconds"] = seconds
 
 
 def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
@@ -194,6 +199,13 @@ def with_plugins(own: Mapping[str, float], stats: UpdateStats) -> dict[str, floa
     clash = sorted(own.keys() & of_plugins.keys())
     assert not clash, f"a loss, correction or term measures {clash}, as the trainer does"
     return {**own, **of_plugins}
+
+
+def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
+    """A finished step in a few words, for who looks on; of all of its figures, timings too."""
+    words = [f"reward {metrics['reward/mean']:.3f}", f"{metrics['rollout/length_mean']:.0f} tokens"]
+    words += [f"KL {metrics['policy/kl']:.2g}"] if has_reference else []
+    return ", ".join([*words, f"{metrics['timing/tokens_per_second']:,.0f} tokens/s"])
 
 
 def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:

@@ -78,4 +78,7 @@ def show_results(experiment: str) -> None:
     with suppress(RecursionError):  # somebody else's text: nested as no table of ours is
         console.print(Markdown(visible(text)))
     console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
+    times = Path("logs") / experiment / "times.html"
+    if times.exists():
+        console.print(f"Times:  {times.resolve()}", soft_wrap=True)
     console.print("Runs:   make ui")

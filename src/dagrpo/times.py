@@ -1,0 +1,48 @@
+"""The times of a training run, in a file beside the log of its stage: no output is made of them.
+
+No result depends on them: outputs of the same bytes may have other times. So they name the metrics of their run by digest,
+and are taken for nobody else's.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_object, sha256_of, write_json
+
+FILE = "train.times.json"
+GROUP = "timing/"
+SECONDS = "_seconds"  # what the names of a step's parts end in
+
+
+def times_of(curve: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """The times among all figures of each step."""
+    return [{name: value for name, value in figures.items() if name.startswith(GROUP)} for figures in curve]
+
+
+def step_seconds(times: Mapping[str, float]) -> float:
+    """How long a step took, the sum of its parts."""
+    return sum(value for name, value in times.items() if name.endswith(SECONDS))
+
+
+def write_times(folder: Path, metrics: Path, times: Sequence[Mapping[str, float]]) -> None:
+    """Keep the times of each step, from the first on, in the folder of the stage's log. `metrics`: the run's metrics.parquet."""
+    write_json(folder / FILE, {"metrics": sha256_of(metrics), "steps": [dict(step) for step in times]})
+
+
+def read_times(folder: Path, metrics: Path) -> list[dict[str, float]] | None:
+    """The same again; None where there are none of this run, or the file is damaged: nothing is made of them."""
+    try:
+        content = read_object(folder / FILE)
+    except UserError:
+        return None
+    steps = content.get("steps")
+    if content.get("metrics") != sha256_of(metrics) or not isinstance(steps, list) or not all(map(_are_times, steps)):
+        return None
+    return steps or None
+
+
+def _are_times(step: object) -> bool:
+    if not isinstance(step, dict):
+        return False
+    return all(name.startswith(GROUP) and isinstance(value, float) and value >= 0 for name, value in step.items())

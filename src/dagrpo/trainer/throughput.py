@@ -1,0 +1,101 @@
+"""How fast a step was: tokens per second, and the share of the devices' peak that the model's arithmetic made up (MFU).
+
+Only the model's own FLOPs count, as in PaLM (arXiv 2204.02311, appendix B): nothing that is computed for padding, for a reference
+or a second time. A device without a known peak, such as a CPU, has no MFU. No part of any result.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from dagrpo.checkpoints.modelling import PreTrainedModel
+from dagrpo.distributed import World
+from dagrpo.params.runtime import Engine
+from dagrpo.trainer.buffer import StepRollouts
+
+# FLOPs per second in bfloat16 by the device's name, without sparsity: half of what NVIDIA's data sheets tell with it.
+PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,  # SXM
+    "H200 NVL": 835e12,
+    "H200": 989e12,  # SXM
+    "B200": 2250e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+}
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what families call their number in config.json
+
+
+def peak_of(device: str) -> float | None:
+    """The peak of a device by the name that it gives itself; None where it is not known, as of a part of one (MIG)."""
+    if "MIG" in device:
+        return None
+    return next((peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """What a token costs a model, in multiplications with a weight or with another token."""
+
+    parameters: float  # N: that each token is multiplied with. Of experts, as many as it is sent to
+    attention: int  # L d: layers, times their heads, times the size of a head
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "Arithmetic":
+        """A layer that looks at a window alone counts as one that looks at all tokens before."""
+        config = model.config.get_text_config()
+        experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), None)
+        used = 1.0 if experts is None else config.num_experts_per_tok / experts
+        parameters = sum(
+            weight.numel() * (used if ".experts." in name else 1.0) for name, weight in model.named_parameters()
+        )
+        if not config.tie_word_embeddings:  # a token is looked up in its embeddings, not multiplied with them
+            parameters -= model.get_input_embeddings().weight.numel()
+        heads = getattr(config, "num_attention_heads", None) or 0
+        size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
+        return cls(parameters=parameters, attention=config.num_hidden_layers * heads * size)
+
+    def sampling(self, tokens: int) -> float:
+        """FLOPs of writing so many tokens: 2 N each."""
+        return 2 * self.parameters * tokens
+
+    def update(self, lengths: list[int]) -> float:
+        """FLOPs of a forward and a backward pass over sequences: 6 N + 6 L d s for each token of one of s tokens."""
+        return sum((6 * self.parameters + 6 * self.attention * length) * length for length in lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """What a run's figures of speed are computed from."""
+
+    arithmetic: Arithmetic
+    update_peak: float | None  # of all devices that update together; None: not known
+    rollout_peak: float | None  # of the engine; None: not known, as of servers that run elsewhere
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, world: World, engine: Engine) -> "Throughput":
+        """That of a model that all ranks train on devices of one kind. The stage's own engine has one device."""
+        peak = peak_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
+        return cls(
+            arithmetic=Arithmetic.of(model),
+            update_peak=None if peak is None else peak * world.size,
+            rollout_peak=None if engine.servers else peak,
+        )
+
+    def figures(self, rollouts: StepRollouts, seconds: Mapping[str, float]) -> dict[str, float]:
+        """Those of a step, by the seconds of its parts so far."""
+        discarded = rollouts.drawn.discarded if rollouts.drawn else ()
+        written = sum(each.trajectory.tokens for each in (*rollouts.graded, *discarded))
+        figures = {"timing/tokens_per_second": written / sum(seconds.values())}
+        if self.rollout_peak is not None:
+            spent = seconds["timing/rollout_seconds"] * self.rollout_peak
+            figures["timing/rollout_mfu"] = self.arithmetic.sampling(written) / spent
+        if self.update_peak is not None:
+            lengths = [len(sample.token_ids) for _, sample in rollouts.samples]
+            spent = seconds["timing/update_seconds"] * self.update_peak
+            figures["timing/update_mfu"] = self.arithmetic.update(lengths) / spent
+        return figures

@@ -1,0 +1,141 @@
+"""The names that runs write are those that have a definition, and docs/metrics.md has a row for each."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.algorithms.batches import ratios
+from tests.report.synthetic import make_experiment
+from tests.trainer import runs
+
+from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
+from dagrpo.algorithms.losses import LOSSES, loss_of
+from dagrpo.distributed import single_process
+from dagrpo.evaluation.scoring import metrics_to_log
+from dagrpo.metrics import METRICS, definition_of, meaning_of
+from dagrpo.metrics.timing import PARTS
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.reward import Reward
+from dagrpo.params.runtime import SftRuntime
+from dagrpo.params.sft import Sft
+from dagrpo.params.training import Training
+from dagrpo.report import build
+from dagrpo.report.comparison import compare
+from dagrpo.rollout.prompts import training_problems
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer import loop
+from dagrpo.trainer.run import SftRun
+from dagrpo.trainer.sft import fine_tune
+from dagrpo.trainer.throughput import Throughput
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text()
+ROW = re.compile(r"^\| `(\w+/.+?)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+EVERYTHING = {
+    "advantage": {"name": "remax"},
+    "loss": {"name": "ppo_clip", "dual_clip": 3.0},
+    "correction": {"name": "token_truncated"},
+    "off_policy_mask": 0.5,
+    "terms": {"adaptive_entropy": {"coefficient": 0.01}, "squared_log_ratio": {"coefficient": 0.1}},
+    "kl": {"coefficient": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture
+def _with_a_tool_and_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems that offer a tool, and figures of speed as on a device whose peak is known."""
+    known = Throughput.of
+
+    def problems(*arguments: Any) -> list[Problem]:
+        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_problems(*arguments)]
+
+    def of(*arguments: Any) -> Throughput:
+        return replace(known(*arguments), update_peak=1e12, rollout_peak=1e12)
+
+    monkeypatch.setattr(loop, "training_problems", problems)
+    monkeypatch.setattr(Throughput, "of", of)
+
+
+def _of_training(inputs: tuple[Path, Path], folder: Path) -> set[str]:
+    """A run with everything that measures something."""
+    run = runs.training_run(inputs, folder / "state", folder, steps=1)
+    drawing = {"dynamic_sampling": {"max_rounds": 2}, "retire_at": 0.9}
+    training = Training.model_validate(run.training.model_dump() | drawing)
+    # The scripted policy is never right; a completion of six tokens, the longest, costs 1, and all others nothing.
+    reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 1}}})
+    algorithm = Algorithm.model_validate(EVERYTHING)
+    _, reported = runs.execute(replace(run, training=training, reward=reward, algorithm=algorithm))
+    return set(reported[-1][1])
+
+
+def _of_tuning(inputs: tuple[Path, Path], folder: Path) -> set[str]:
+    names: set[str] = set()
+    run = SftRun(
+        model=inputs[0].with_name("model"),
+        train_split=inputs[1],
+        seed=3,
+        sft=Sft(steps=1, batch_size=2),
+        runtime=SftRuntime(),
+        state=folder / "sft",
+        tuned=folder / "tuned",
+    )
+    fine_tune(run, lambda step, metrics: names.update(metrics), single_process())
+    return names
+
+
+def _of_evaluation(folder: Path) -> set[str]:
+    inputs = make_experiment(folder, tasks=("sums_tool",), problems=12, steps=2).read()
+    scores = {f"eval/sums_tool/{name}" for name in metrics_to_log(inputs.summary("sums_tool", "base", 0))}
+    return scores | set(build.metrics_to_log([compare(inputs, "sums_tool")]))
+
+
+def _of_plugins() -> Iterator[str]:
+    """What our own losses and corrections measure, one after the other."""
+    chosen = torch.tensor([1.0, 0.0])
+    batch = replace(ratios([[1.0, 2.0]], [1.0]), selected=chosen, teacher_logprobs=chosen - 1)
+    for name in LOSSES.own_names():
+        share = {"share": 0.3} if LOSSES.get(name).select else {}
+        yield from loss_of(batch, LOSSES.get(name).config.model_validate({"name": name, **share})).metrics
+    for name in CORRECTIONS.own_names():
+        yield from weights_of(batch, CORRECTIONS.get(name).config.model_validate({"name": name})).metrics
+
+
+@pytest.mark.usefixtures("_with_a_tool_and_a_known_peak")
+def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_some_name(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    trained = _of_training(inputs, tmp_path)
+    assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained & set(PARTS)
+    written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
+    written |= {f"policy/{name}" for name in _of_plugins()}
+    definitions = {name: definition_of(name) for name in written if not name.endswith(("_low", "_high"))}
+    assert sorted(name for name, found in definitions.items() if found is None) == []
+    assert sorted({metric.name for metric in METRICS} - {found.name for found in definitions.values() if found}) == []
+
+
+def test_every_definition_has_its_row_in_the_document() -> None:
+    rows = {name: (what, read, do) for name, what, read, do in ROW.findall(DOCUMENT)}
+    assert {name: what for name, (what, _, _) in rows.items()} == {
+        metric.name: f"{metric.meaning} ({metric.unit})" for metric in METRICS
+    }
+    assert all(len(read) > 0 and len(do) > 0 for _, read, do in rows.values())
+
+
+def test_a_figure_is_found_by_its_own_name_before_that_of_a_family() -> None:
+    def found(name: str) -> str:
+        definition = definition_of(name)
+        return definition.name if definition else "none"
+
+    assert found("tool/called_fraction") == "tool/called_fraction"
+    assert found("tool/timed_out_fraction") == "tool/<status>_fraction"
+    assert found("reward/component/greedy_mean") == "reward/component/<label>"
+    assert found("policy/scaled_advantage") == "none", "that of a plug-in"
+    assert meaning_of("reward/component/<label>").startswith("Average of one component")
