@@ -87,6 +87,7 @@ def test_the_metrics_of_a_step_are_those_computed_by_hand() -> None:
         "reward/unverifiable_fraction": 0.0,
         "reward/component/accuracy": 0.25,
         "rollout/groups_without_spread": 0.5,
+        "rollout/groups_without_advantage": 0.5,
         "policy/advantage_mean": 0.0,
         "policy/advantage_std": pytest.approx((2 / 3) ** 0.5),
         "rollout/length_mean": 2.0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +40,9 @@ class TokenBatch:
 
     def only(self, kept: torch.Tensor) -> TokenBatch:
         """Some of its tokens, by a mask; sequences keep their numbers, also those that have none left."""
-        tensors = {name: getattr(self, name) for name in _PER_TOKEN}
-        return replace(self, **{name: None if value is None else value[kept] for name, value in tensors.items()})
+        values = ((name, getattr(self, name)) for name in _PER_TOKEN)
+        tensors: dict[str, Any] = {name: None if value is None else value[kept] for name, value in values}
+        return replace(self, **tensors)
 
     @property
     def lengths(self) -> torch.Tensor:

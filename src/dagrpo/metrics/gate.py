@@ -31,9 +31,9 @@ GATE = (
         meaning="The largest gap between both sides among the probed tokens. No part of the result.",
     ),
     Metric(
-        name="gate/steps_with_equal_rewards",
+        name="gate/steps_without_advantage",
         unit="steps in a row",
-        meaning="Steps up to this one with a share of groups without spread of training.gates.equal_rewards or more.",
+        meaning="Steps up to this one with a share of groups without advantage of training.gates.without_advantage or more.",
     ),
     Metric(
         name="gate/steps_truncated",

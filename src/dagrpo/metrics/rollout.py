@@ -17,7 +17,12 @@ _ALWAYS = (
     Metric(
         name="rollout/groups_without_spread",
         unit="share of groups",
-        meaning="Prompts whose samples all earned the same reward: they have advantage 0 and teach nothing.",
+        meaning="Prompts whose samples all earned the same reward: most advantages are 0 then.",
+    ),
+    Metric(
+        name="rollout/groups_without_advantage",
+        unit="share of groups",
+        meaning="Prompts from whose samples nothing is learned, since all of their advantages are 0.",
     ),
 )
 _DRAWING = (
