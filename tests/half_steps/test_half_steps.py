@@ -184,8 +184,8 @@ def test_the_figures_of_rollouts_are_those_computed_by_hand() -> None:
     )
     assert of_rollouts(table) == {
         "reward/mean": 0.5,
-        "right": 0.5,
-        "tokens_mean": 1.5,
+        "reward/accuracy": 0.5,
+        "rollout/length_mean": 1.5,
         "policy/logprob_difference_mean": 0.5,  # (0.5 + 0 + 1) / 3
         "policy/logprob_difference_max": 1.0,
     }
