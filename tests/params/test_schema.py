@@ -64,6 +64,10 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
             {"algorithm": {"advantage": {"name": "maxrl"}, "kl": {"coefficient": 0.1, "place": "reward"}}},
             "set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0",
         ),
+        (
+            {"algorithm": {"advantage": {"name": "remax"}}, "training": {"zero_variance_filter": True}},
+            "remax learns from groups of equal rewards, too, which training.zero_variance_filter leaves out: set it to false",
+        ),
         ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
         ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),
         ({"reward": {"components": ["accuracy"]}}, "write a mapping from names to parameters"),

@@ -99,6 +99,11 @@ class Params(Section):
                 f"algorithm.advantage {name} normalises each component of the reward by itself, but {weighted[0]} is the only one "
                 "with a weight: give reward.components another one, or take algorithm.advantage: {name: grpo}"
             )
+        if self.training.zero_variance_filter and not advantage.compares:
+            raise UserError(
+                f"algorithm.advantage {name} learns from groups of equal rewards, too, which training.zero_variance_filter leaves "
+                "out: set it to false, or take algorithm.advantage: {name: grpo}"
+            )
         return self
 
     @model_validator(mode="after")
