@@ -54,6 +54,27 @@ def test_equal_rewards_teach_exactly_nothing(name: str, reward: float) -> None:
     assert advantages_of(batch, _default(name)).tolist() == [0.0] * 31
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        *((name, {}) for name in ADVANTAGES.own_names() if name != "reinforce_plus_plus_baseline"),  # see its docstring
+        ("optimal_token_baseline", {"learns_lone_tail": True}),
+    ],
+)
+def test_an_estimator_that_learns_from_a_group_of_equal_rewards_says_so(name: str, keys: dict[str, bool]) -> None:
+    """Beside a group with spread. The greedy reward is another one, components cancel each other, and one is longest."""
+    batch = everything([0.5, 0.5, 0.5, 1.0, 0.0, 0.0], 3, lengths=[4, 1, 2, 1, 1, 1])
+    first = torch.tensor([0.5, 0.0, 0.5, 1.0, 0.0, 0.0], dtype=torch.float64)
+    batch = replace(
+        batch,
+        components={"accuracy": first, "format": batch.rewards - first},
+        greedy_rewards=torch.zeros(2, dtype=torch.float64),
+    )
+    config = ADVANTAGES.get(name).config(name=name, **keys)
+    learns = advantages_of(batch, config)[:7].count_nonzero() > 0
+    assert bool(learns) is ADVANTAGES.get(name).learns_from_equal(config)
+
+
 # Why the advantages of a group need not add up to 0, where the published formula does not have that.
 NO_GROUP_SUM = {
     "grpo_passk": "only the best of a group has one",

@@ -68,17 +68,6 @@ def test_what_was_cut_or_masked_is_counted_in_tokens_and_by_side() -> None:
     }
 
 
-def test_published_bounds_are_the_defaults() -> None:
-    defaults = {name: CORRECTIONS.get(name).config(name=name).model_dump(exclude={"name"}) for name in WEIGHING}
-    assert defaults == {
-        "token_truncated": {"maximum": 2.0},
-        "token_masked": {"minimum": 0.5, "maximum": 5.0},
-        "sequence_truncated": {"maximum": 2.0},
-        "sequence_masked": {"minimum": 0.0, "maximum": 3.0},
-        "geometric_masked": {"minimum": 0.999, "maximum": 1.001},
-    }
-
-
 @pytest.mark.parametrize("name", CORRECTIONS.own_names())
 def test_where_engine_and_trainer_agree_every_token_weighs_exactly_one(name: str) -> None:
     result = corrected([[1.0, 1.0], [1.0]], name)

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.params.overlay import merged
 from dagrpo.params.schema import Params, parse
+from dagrpo.plugins import Plugins
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/algorithms.md").read_text()
 
@@ -47,12 +49,27 @@ def test_one_file_is_a_whole_loss_with_parameters_of_its_own() -> None:
     assert loss_of(batch, config).per_token.tolist() == [-18.0]
 
 
-def test_every_plug_in_of_the_objective_has_its_formula() -> None:
-    names = [*LOSSES.own_names(), *ADVANTAGES.own_names(), *CORRECTIONS.own_names(), *TERMS.own_names()]
-    assert [name for name in names if f"\n| {name} |" not in DOCUMENT] == []
+def _table(kind: str) -> list[list[str]]:
+    """The cells of the document's table whose first column is called so, row by row, without its header."""
+    (rows,) = re.findall(rf"^\| {kind} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", DOCUMENT, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows.splitlines()]
 
 
-@pytest.mark.parametrize("values", re.findall(r"^\| [A-Za-z.+ ]+ \| `(\{.*\})` \|$", DOCUMENT, re.MULTILINE))
+@pytest.mark.parametrize(
+    ("kind", "plugins"), [("loss", LOSSES), ("advantage", ADVANTAGES), ("correction", CORRECTIONS), ("term", TERMS)]
+)
+def test_every_plug_in_of_the_objective_has_its_formula(kind: str, plugins: Plugins[Any]) -> None:
+    """In the table of its own kind: there is a loss and an advantage that are called gpg."""
+    assert sorted(row[0] for row in _table(kind)) == plugins.own_names()
+
+
+OBJECTIVES = {name: values.strip("`") for name, values in _table("objective")}
+
+
+def test_the_published_objectives_are_those_of_the_table() -> None:
+    assert {"DAPO", "Dr. GRPO", "GSPO", "ReMax"} <= OBJECTIVES.keys()
+
+
+@pytest.mark.parametrize("values", OBJECTIVES.values(), ids=OBJECTIVES.keys())
 def test_every_published_objective_is_valid(values: str) -> None:
-
     parse(merged(Params().model_dump(), {"algorithm": yaml.safe_load(values)}))

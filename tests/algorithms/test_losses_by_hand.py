@@ -174,6 +174,15 @@ def test_kl_cov_holds_back_the_tokens_with_the_largest_covariance() -> None:
     assert sum(largest(batch, KlCov(name="kl_cov")).tolist()) == 1  # at least one
 
 
+def test_a_share_of_the_tokens_is_rounded_down_but_not_by_the_rounding_of_the_share() -> None:
+    """0.29 * 100 is 28.999999999999996 in double precision."""
+    batch = _mini_batch([-1.0, -3.0] * 50, [1.0, -1.0] * 50)  # a covariance of 1 each
+    band = ClipCov(name="clip_cov", share=0.29, covariance_low=0.5)
+    assert largest(batch, KlCov(name="kl_cov", share=0.29)).sum() == 29
+    assert drawn(batch, band).sum() == 29
+    assert largest(batch, KlCov(name="kl_cov", share=0.299)).sum() == 29
+
+
 def test_the_penalty_of_kl_cov_is_on_selected_tokens_alone() -> None:
     """Ratio 2, advantage 1: -2; selected, with coefficient 0.5: + 0.5 log 2, whose derivative is 0.5."""
     batch = ratios([[2.0, 2.0]], [1.0], selected=torch.tensor([0.0, 1.0], dtype=torch.float64))
@@ -227,7 +236,17 @@ def test_top_entropy_counts_the_other_tokens_in_the_mean_but_not_in_the_loss() -
     ("loss", "words"),
     [
         ({"name": "ppo_clip", "dual_clip": 1.1}, "is not above 1 + clip_high (1.2)"),
-        ({"name": "cispo", "minimum": 6.0}, "use 0 for no bound"),
+        ({"name": "cispo", "minimum": 1.5}, "`algorithm.loss.minimum` is 1.5: input should be less than or equal to 1"),
+        (
+            {"name": "cispo", "maximum": 0.5},
+            "`algorithm.loss.maximum` is 0.5: input should be greater than or equal to 1",
+        ),
+        (
+            {"name": "vespo", "decay_positive_advantage": 0.0},
+            "`algorithm.loss.decay_positive_advantage` is 0.0: input should be greater than 0",
+        ),
+        ({"name": "dppo", "limit_low": 1.5}, "limit_low (1.5) is above 1, which no two probabilities differ by"),
+        ({"name": "dppo", "limit_high": 2.0}, "limit_high (2.0) is above 1, which no two probabilities differ by"),
         ({"name": "clip_cov", "covariance_low": 5.0}, "no token lies between them"),
         (
             {"name": "luspo", "clip_high": 0.2},
@@ -239,6 +258,17 @@ def test_bounds_that_exclude_each_other_are_refused(loss: dict[str, Any], words:
     with pytest.raises(UserError) as refusal:
         parse({"algorithm": {"loss": loss}})
     assert words in str(refusal.value)
+
+
+def test_a_divergence_of_dppo_may_be_above_1() -> None:
+    loss = {"name": "dppo", "divergence": "kl", "limit_low": 1.5}
+    parse({"algorithm": {"loss": loss, "correction": {"name": "none"}}})
+
+
+def test_luspo_with_the_mean_over_tokens_is_refused_for_being_gspo() -> None:
+    with pytest.raises(UserError, match=r"is gspo: .* algorithm\.aggregation to default"):
+        parse({"algorithm": {"loss": {"name": "luspo"}, "aggregation": "seq-mean-token-mean"}})
+    parse({"algorithm": {"loss": {"name": "luspo"}, "aggregation": "constant"}})
 
 
 def test_a_number_that_may_be_null_is_read_with_an_exponent_too() -> None:

@@ -65,8 +65,8 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
             "set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0",
         ),
         (
-            {"algorithm": {"advantage": {"name": "remax"}}, "training": {"zero_variance_filter": True}},
-            "remax learns from groups of equal rewards, too, which training.zero_variance_filter leaves out: set it to false",
+            {"algorithm": {"loss": {"name": "kl_cov"}}},
+            "with training.mini_batches 1 there is none: set training.mini_batches to 2",
         ),
         ({"reward": {"components": {"accuracy": {"weight": 0.0}}}}, "give one of them a weight"),
         ({"reward": {"components": {"overlong": {"buffer": 20}}}}, "lower it below rollout.max_new_tokens (20)"),
@@ -85,6 +85,131 @@ def test_a_combination_that_cannot_work_is_refused_with_the_remedy(values: dict[
     sentence = _refused(values)
     assert words in sentence
     assert "\n" not in sentence
+
+
+IN_REWARD = {"coefficient": 0.1, "place": "reward"}
+
+
+@pytest.mark.parametrize(
+    ("advantage", "words"),
+    [
+        ({"name": "grpo"}, "unless algorithm.advantage.normalize_by_std is false"),
+        ({"name": "grpo_passk"}, "unless algorithm.advantage.normalize_by_std is false"),
+        ({"name": "gpg"}, "takes groups whose rewards differ by the divergence alone for others"),
+        ({"name": "maxrl"}, "which would no longer be above 0"),
+        ({"name": "gdpo"}, "which the divergence is none of"),
+    ],
+    ids=lambda values: values["name"] if isinstance(values, dict) else "",
+)
+def test_a_divergence_in_the_reward_is_refused_where_it_would_not_stay_small(
+    advantage: dict[str, Any], words: str
+) -> None:
+    components = {"accuracy": {}, "format": {"weight": 0.1}}
+    values = {"algorithm": {"advantage": advantage, "kl": IN_REWARD}, "reward": {"components": components}}
+    sentence = _refused(values)
+    assert f"algorithm.advantage {advantage['name']} " in sentence
+    assert words in sentence
+    assert sentence.endswith("set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0.")
+    parse(merged(values, {"algorithm": {"kl": {"coefficient": 0.0}}}))
+
+
+@pytest.mark.parametrize(
+    "advantage",
+    [
+        {"name": "grpo", "normalize_by_std": False},
+        {"name": "grpo_passk", "normalize_by_std": False},
+        {"name": "rloo"},
+        {"name": "reinforce_plus_plus"},
+    ],
+)
+def test_a_divergence_in_the_reward_is_taken_by_estimators_in_which_it_stays_small(advantage: dict[str, Any]) -> None:
+    parse({"algorithm": {"advantage": advantage, "kl": IN_REWARD}})
+
+
+@pytest.mark.parametrize(
+    ("components", "lowest"),
+    [
+        ({"accuracy": {"wrong": -0.5}}, "-0.5"),
+        ({"accuracy": {"unverifiable": -0.25, "weight": 2.0}}, "-0.5"),
+        ({"accuracy": {}, "overlong": {"weight": 0.5}}, "-0.5"),
+        ({"accuracy": {}, "format": {"weight": -0.1}}, "-0.1"),
+    ],
+)
+def test_maxrl_is_refused_where_a_reward_can_be_negative(components: dict[str, Any], lowest: str) -> None:
+    sentence = _refused({"algorithm": {"advantage": {"name": "maxrl"}}, "reward": {"components": components}})
+    assert f"maxrl takes no reward below 0, but reward.components can make one as low as {lowest}: raise" in sentence
+
+
+@pytest.mark.parametrize(
+    "components",
+    [
+        {"accuracy": {}},
+        {"accuracy": {"wrong": 1.0, "missing": 1.0, "unverifiable": 1.0}, "overlong": {}},  # 1 - 1
+        {
+            "accuracy": {"wrong": 0.3, "missing": 0.3, "unverifiable": 0.3},
+            "overlong": {"weight": 0.1},
+            "turn_limit": {"weight": 0.2},
+        },
+        {"accuracy": {}, "overlong": {"weight": 0.0}},
+        {"accuracy": {}, "overlong": {"weight": -1.0}},
+        {"accuracy": {}, "reported": {}},  # what is reported is known in the run alone
+    ],
+)
+def test_maxrl_is_for_rewards_that_are_not_known_to_be_negative(components: dict[str, Any]) -> None:
+    parse({"algorithm": {"advantage": {"name": "maxrl"}}, "reward": {"components": components}})
+
+
+LEARN_FROM_EQUAL: list[dict[str, Any]] = [
+    {"name": "remax"},
+    {"name": "reinforce_plus_plus"},
+    {"name": "gdpo"},
+    {"name": "optimal_token_baseline", "learns_lone_tail": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"zero_variance_filter": True}, "training.zero_variance_filter leaves out: set that to false"),
+        ({"dynamic_sampling": {"max_rounds": 2}}, "training.dynamic_sampling throws away: set its max_rounds and"),
+        ({"dynamic_sampling": {"oversampling": 1.5}}, "training.dynamic_sampling throws away: set its max_rounds and"),
+    ],
+)
+@pytest.mark.parametrize("advantage", LEARN_FROM_EQUAL, ids=lambda advantage: str(advantage["name"]))
+def test_groups_that_an_estimator_learns_from_are_not_thrown_away(
+    advantage: dict[str, Any], training: dict[str, Any], words: str
+) -> None:
+    values = {
+        "algorithm": {"advantage": advantage},
+        "reward": {"components": {"accuracy": {}, "format": {"weight": 0.1}}},
+    }
+    parse(values)
+    sentence = _refused(values | {"training": training})
+    assert f"{advantage['name']} can learn from groups of equal rewards, which {words}" in sentence
+    parse({"algorithm": {"advantage": {"name": "optimal_token_baseline"}}, "training": training})
+
+
+@pytest.mark.parametrize(
+    ("kl", "words"),
+    [
+        ({"estimator": "k1", "coefficient": 0.1}, "has no gradient on average: write k1+ or k3, or set"),
+        *(
+            (
+                {"estimator": estimator, "corrected": True},
+                "set algorithm.kl.estimator to k1 or k3, or corrected to false",
+            )
+            for estimator in ("abs", "k2", "k1+", "abs+", "k3+")
+        ),
+        ({"corrected": True, "place": "reward"}, "set algorithm.kl.place to loss, or it to false"),
+        ({"estimator": "k1+", "place": "reward"}, "write k1, or set algorithm.kl.place to loss"),
+    ],
+)
+def test_a_divergence_whose_gradient_is_not_one_of_a_divergence_is_refused(kl: dict[str, Any], words: str) -> None:
+    assert words in _refused({"algorithm": {"kl": kl}})
+
+
+def test_an_estimator_without_a_coefficient_is_nobodys_mistake() -> None:
+    assert parse({"algorithm": {"kl": {"estimator": "k1"}}}).algorithm.kl.coefficient == 0
 
 
 SECRET = "m4rked-s3cret"

@@ -10,6 +10,7 @@ import torch
 from tests.rollout.problems import problem
 
 from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 from dagrpo.records import Score
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
@@ -74,6 +75,21 @@ def test_rewards_are_compared_with_the_greedy_one_of_their_own_problem() -> None
     lost = replace(graded[0], trajectory=replace(graded[0].trajectory, stop_reason="excluded"))
     without = replace(rollouts, graded=(*graded[:3], lost, lost, lost))
     assert step_advantages(without, _config("remax"), None, None).tolist() == [0.75, -0.25, 0.0]
+
+
+def test_a_reward_below_0_is_refused_by_an_estimator_that_takes_none() -> None:
+    rollouts = _rollouts([_trajectory("p+") for _ in range(4)], [1.0, 0.0, 0.0, -0.5])
+    with pytest.raises(
+        UserError, match=r"step 1: a reward is -0\.5, but algorithm\.advantage maxrl takes none below 0"
+    ):
+        step_advantages(rollouts, _config("maxrl"), None, None)
+    assert step_advantages(rollouts, _config("rloo"), None, None).tolist() == [1.0, -1.0, 0.5, -0.5]
+    assert step_advantages(replace(rollouts, rewards=rollouts.rewards.abs()), _config("maxrl"), None, None)[
+        :2
+    ].tolist() == [
+        1.0,
+        -1.0,
+    ]
 
 
 def test_components_reach_the_estimator_with_their_weights() -> None:

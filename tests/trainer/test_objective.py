@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from math import log
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,11 +11,13 @@ from torch import Tensor
 
 from dagrpo.algorithms.aggregation import Lengths
 from dagrpo.algorithms.corrections import CORRECTIONS
+from dagrpo.algorithms.divergence import Estimator
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.trainer.objective import Objective
 
-NO_CORRECTION: dict[str, Any] = {"correction": {"name": "none"}}
+# An advantage with which the divergence may be in the loss or in the reward.
+NO_CORRECTION: dict[str, Any] = {"advantage": {"name": "rloo"}, "correction": {"name": "none"}}
 
 
 def objective(coefficients: dict[str, Any] | None = None, **algorithm: Any) -> Objective:
@@ -93,6 +95,50 @@ def test_over_all_tokens_that_another_policy_samples_the_corrected_gradient_is_t
     )
     (estimated,) = torch.autograd.grad(mean, logits)
     assert torch.allclose(estimated, exact, atol=1e-12) is is_exact
+
+
+# By the logits of p = (0.7, 0.2, 0.1), of divergences between it and the reference q = (0.5, 0.3, 0.2).
+FORWARD = [0.175945, -0.098118, -0.077827]  # KL(p, q): p (log(p / q) - 0.085123)
+REVERSE = [0.2, -0.1, -0.1]  # KL(q, p): p - q
+VARIATION = [0.42, -0.28, -0.14]  # the sum of |p - q|: p (s - 0.4), s = (1, -1, -1) the signs
+EXPECTED_GRADIENT = {
+    ("k1", True): FORWARD,
+    ("k2", False): FORWARD,
+    ("k3", True): FORWARD,
+    ("k1+", False): FORWARD,
+    ("abs+", False): FORWARD,
+    ("k3+", False): FORWARD,
+    ("k3", False): REVERSE,
+    ("abs", False): VARIATION,
+}
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("estimator", get_args(Estimator))
+def test_on_average_a_divergence_in_the_loss_has_the_gradient_of_a_divergence(
+    estimator: Estimator, *, corrected: bool
+) -> None:
+    """Over all tokens by their probabilities, at the first update; what is not in the table is refused."""
+    kl = {"coefficient": 1.0, "estimator": estimator, "corrected": corrected}
+    if (estimator, corrected) not in EXPECTED_GRADIENT:
+        with pytest.raises(ValueError, match=r"algorithm\.kl\.estimator"):
+            objective(kl=kl)
+        return
+    added = objective(kl=kl)
+    probabilities, reference = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]], dtype=torch.float64)
+    logits = probabilities.log().requires_grad_()
+    policy = torch.log_softmax(logits, dim=0)
+    batch = ratios(
+        [[1.0]] * 3,
+        [0.0] * 3,
+        logprobs=policy,
+        old_logprobs=policy.detach(),
+        rollout_logprobs=policy.detach(),
+        reference_logprobs=reference.log(),
+    )
+    losses = [loss_of(added, _sequences(batch, token, token + 1))[0] for token in range(3)]
+    (gradient,) = torch.autograd.grad((probabilities * torch.stack(losses)).sum(), logits)
+    assert gradient.tolist() == pytest.approx(EXPECTED_GRADIENT[estimator, corrected], abs=1e-6)
 
 
 def test_a_divergence_in_the_reward_is_measured_and_is_no_part_of_the_loss() -> None:

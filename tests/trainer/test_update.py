@@ -248,7 +248,7 @@ TERMS = {name: {"coefficient": 0.1} for name in ("entropy", "positive_nll", "squ
     [
         {},
         {"kl": {"coefficient": 0.1}},
-        {"kl": {"coefficient": 0.1, "place": "reward"}},
+        {"advantage": {"name": "rloo"}, "kl": {"coefficient": 0.1, "place": "reward"}},
         {"loss": {"name": "gspo"}},
         {"correction": {"name": "sequence_masked"}, "off_policy_mask": 0.5, "terms": TERMS},
     ],
@@ -334,7 +334,7 @@ def _moved() -> Policy:
     return policy
 
 
-IN_THE_REWARD = {"kl": {"coefficient": 0.1, "estimator": "k1", "place": "reward"}}
+IN_THE_REWARD = {"advantage": {"name": "rloo"}, "kl": {"coefficient": 0.1, "estimator": "k1", "place": "reward"}}
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 8])

@@ -16,8 +16,10 @@ VALUE_LIMIT = 10.0
 def divergence(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, estimator: Estimator) -> torch.Tensor:
     """Per token, with d = policy - reference logprob: k1 is d, abs |d|, k2 d^2 / 2, k3 exp(-d) - 1 + d. [tokens]
 
-    k1 and k3 are unbiased; k3 is never negative, and cut at 10. The gradient of k2 is that of the divergence, which k1's
-    is not, in expectation 0. An estimator with + has its own value and the gradient of k2 (straight-through).
+    The values of k1 and k3 are unbiased where the policy sampled the token itself; k3 is never negative, and cut at 10. There
+    the gradient of k2 is, on average, that of the divergence, k1's is 0, abs's that of the sum of |policy - reference|, and
+    k3's that of the reverse divergence, KL(reference || policy). An estimator with + has its own value and the gradient of k2
+    (straight-through).
     """
     d = (logprobs - reference_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     if estimator.endswith("+"):

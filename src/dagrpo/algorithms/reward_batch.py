@@ -103,8 +103,11 @@ class RewardBatch:
         return values.new_zeros(len(self.rewards)).index_add(0, self.trajectory, values)
 
 
+def variance(values: torch.Tensor) -> torch.Tensor:
+    """The sample variance (n - 1), 0 of a single value."""
+    return ((values - values.mean()) ** 2).sum() / max(len(values) - 1, 1)
+
+
 def whitened(values: torch.Tensor) -> torch.Tensor:
-    """The values less their mean, divided by sqrt(their variance + 1e-8), with n - 1: equal values give 0. Same shape."""
-    centred = values - values.mean()
-    variance = (centred**2).sum() / max(len(values) - 1, 1)
-    return centred / (variance + WHITENING_EPSILON).sqrt()
+    """The values less their mean, divided by sqrt(their variance + 1e-8): equal values give 0. Same shape."""
+    return (values - values.mean()) / (variance(values) + WHITENING_EPSILON).sqrt()

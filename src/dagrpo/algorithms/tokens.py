@@ -82,6 +82,10 @@ class MiniBatch:
         logprobs, advantages = self.logprobs.double(), self.advantages.double()
         return (logprobs - logprobs.mean()) * (advantages - advantages.mean())
 
+    def count_of(self, share: float) -> int:
+        """How many tokens a share of them is: rounded down, but at least one."""
+        return max(int(round(share * len(self.logprobs), 6)), 1)  # 0.29 * 100 is 28.999999999999996
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
-from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.losses import LOSSES, aggregation_of
 from dagrpo.algorithms.terms import TERMS, Weighed
 from dagrpo.errors import UserError
 from dagrpo.params.base import Section
@@ -33,8 +33,9 @@ class Kl(Section):
     corrected: bool = Field(
         False,
         description=(
-            "In the loss: multiply each token's estimate by the ratio of the policy to the one that sampled, so that it is unbiased "
-            "after the first of several updates, too (DeepSeek-V3.2)."
+            "In the loss, with k1 or k3: multiply each token's estimate by the ratio of the policy to the one that sampled, so that "
+            "value and gradient are those of the divergence in all of a step's updates (DeepSeek-V3.2). Without it, k3 has its "
+            "value in the first update, and the gradient of the reverse divergence, from the initial policy to the trained one."
         ),
     )
 
@@ -48,6 +49,20 @@ class Kl(Section):
             raise UserError(
                 f"algorithm.kl.estimator is {self.estimator}, whose + says what its gradient is, but a reward has none: write "
                 f"{self.estimator.removesuffix('+')}, or set algorithm.kl.place to loss"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _its_gradient_is_that_of_a_divergence(self) -> Self:
+        if self.corrected and self.estimator not in ("k1", "k3"):
+            raise UserError(
+                f"algorithm.kl.estimator is {self.estimator}, which times a ratio, as algorithm.kl.corrected has it, has another "
+                "gradient than the divergence: set algorithm.kl.estimator to k1 or k3, or corrected to false"
+            )
+        if self.coefficient and self.place == "loss" and self.estimator == "k1" and not self.corrected:
+            raise UserError(
+                "algorithm.kl.estimator is k1, which in the loss has no gradient on average: write k1+ or k3, or set "
+                "algorithm.kl.corrected to true"
             )
         return self
 
@@ -86,10 +101,21 @@ class Algorithm(Section):
     @model_validator(mode="after")
     def _the_advantage_sees_the_divergence(self) -> Self:
         in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
-        if in_reward and not ADVANTAGES.get(self.advantage.name).takes_penalty:
+        refusal = ADVANTAGES.get(self.advantage.name).refuses_penalty(self.advantage) if in_reward else None
+        if refusal:
             raise UserError(
-                f"algorithm.advantage {self.advantage.name} has no use for rewards that lose a divergence, as algorithm.kl.place: "
-                "reward would have it: set algorithm.kl.place to loss, or algorithm.kl.coefficient to 0"
+                f"algorithm.kl.place is reward, but algorithm.advantage {self.advantage.name} {refusal}: set algorithm.kl.place to "
+                "loss, or algorithm.kl.coefficient to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_loss_is_no_other_one(self) -> Self:
+        other = LOSSES.get(self.loss.name).same_with.get(aggregation_of(self.aggregation, self.loss))
+        if other:
+            raise UserError(
+                f"algorithm.loss {self.loss.name} with algorithm.aggregation {self.aggregation} is {other}: take that loss, or set "
+                "algorithm.aggregation to default"
             )
         return self
 

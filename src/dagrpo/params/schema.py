@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0
+from dagrpo.algorithms.losses import LOSSES
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
@@ -27,7 +28,7 @@ from dagrpo.params.runtime import Runtime
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
 from dagrpo.params.yaml_text import read_yaml
-from dagrpo.rewards.components import COMPONENTS
+from dagrpo.rewards.components import COMPONENTS, lowest_reward
 from dagrpo.visible import sentences, shown
 
 
@@ -99,10 +100,38 @@ class Params(Section):
                 f"algorithm.advantage {name} normalises each component of the reward by itself, but {weighted[0]} is the only one "
                 "with a weight: give reward.components another one, or take algorithm.advantage: {name: grpo}"
             )
-        if self.training.zero_variance_filter and not advantage.compares:
+        lowest = lowest_reward(self.reward.components)
+        if advantage.never_negative and lowest is not None and lowest < BELOW_0:
             raise UserError(
-                f"algorithm.advantage {name} learns from groups of equal rewards, too, which training.zero_variance_filter leaves "
-                "out: set it to false, or take algorithm.advantage: {name: grpo}"
+                f"algorithm.advantage {name} takes no reward below 0, but reward.components can make one as low as {lowest:g}: raise "
+                "the lowest prices, leave out what is a penalty, or take algorithm.advantage: {name: grpo}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_that_is_learned_from_is_thrown_away(self) -> Self:
+        advantage = self.algorithm.advantage
+        if not ADVANTAGES.get(advantage.name).learns_from_equal(advantage):
+            return self
+        start = f"algorithm.advantage {advantage.name} can learn from groups of equal rewards, which training."
+        if self.training.zero_variance_filter:
+            raise UserError(
+                f"{start}zero_variance_filter leaves out: set that to false, or take algorithm.advantage: {{name: grpo}}"
+            )
+        if self.training.dynamic_sampling.is_on:
+            raise UserError(
+                f"{start}dynamic_sampling throws away: set its max_rounds and oversampling to 1, or take algorithm.advantage: "
+                "{name: grpo}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_loss_has_the_updates_that_it_is_for(self) -> Self:
+        loss = self.algorithm.loss.name
+        if LOSSES.get(loss).needs_later_updates and self.training.mini_batches == 1:
+            raise UserError(
+                f"algorithm.loss {loss} differs from the policy gradient in what follows a step's first update, and with "
+                "training.mini_batches 1 there is none: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
             )
         return self
 

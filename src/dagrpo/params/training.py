@@ -73,7 +73,8 @@ class Training(Section):
     retire_at: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
         description=(
-            "Draw a prompt no more after a step in which this share of its samples was right (ScaleRL: 0.9); null: always."
+            "Draw a prompt no more after a step in which this share of its samples was right (ScaleRL: 0.9); null: go on "
+            "drawing it."
         ),
     )
     gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")

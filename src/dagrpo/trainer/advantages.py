@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
+from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0, advantages_of
 from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
+from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.buffer import StepRollouts
@@ -19,13 +20,16 @@ def step_advantages(
     """One advantage for each token of the trajectories that are kept, 0 where nothing is to be compared. [tokens] float32
 
     Trajectories that are left out, or that the update does not count, are no part of a baseline. `before`: where the
-    estimator needs the policy. `penalty`: [tokens], what the tokens' rewards lose.
+    estimator needs the policy. `penalty`: [tokens], what the tokens' rewards lose. UserError: a reward is below 0, and the
+    estimator takes none.
     """
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths
     places = _compared(rollouts) if estimator.compares else rollouts.counted
     if estimator.needs_greedy:
         places = _with_greedy_reward(rollouts, places)
+    if estimator.never_negative:
+        _require_none_below_0(rollouts, places, config.name)
     advantages = torch.zeros(sum(lengths), dtype=torch.float32)
     if not places:
         return advantages
@@ -39,6 +43,15 @@ def step_advantages(
     # Plus zero: -0.0 becomes 0.0. The table of rollouts has one value for equal ones, and a gradient shows the difference.
     advantages[chosen] = advantages_of(batch, config).float() + 0.0
     return advantages
+
+
+def _require_none_below_0(rollouts: StepRollouts, places: Sequence[int], name: str) -> None:
+    lowest = min((float(rollouts.rewards[place]) for place in places), default=0.0)
+    if lowest < BELOW_0:
+        raise UserError(
+            f"step {rollouts.step + 1}: a reward is {lowest:g}, but algorithm.advantage {name} takes none below 0: change what "
+            "reward.components are worth, or take algorithm.advantage: {name: grpo}."
+        )
 
 
 def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor) -> PolicyTokens:

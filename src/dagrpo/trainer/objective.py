@@ -12,7 +12,7 @@ from dagrpo.algorithms.divergence import divergence
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
 from dagrpo.algorithms.off_policy_mask import kept_by_policy
 from dagrpo.algorithms.terms import TERMS, Coefficient, computed
-from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
+from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.trainer.policy import Extras
 
@@ -79,8 +79,7 @@ class Objective:
         if kl.place == "reward":
             return loss, measured
         if kl.corrected:
-            ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-            estimate = ratio * estimate
+            estimate = tokens.ratio_to(tokens.old_logprobs) * estimate
         return loss + kl.coefficient * (estimate * shares).sum(), measured
 
     def penalty(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor | None:

@@ -1,8 +1,9 @@
 """The components of a reward, computed by hand."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -135,3 +136,24 @@ def test_an_attempt_that_used_up_its_turns_or_tokens_pays(reason: StopReason, pe
 def test_of_several_turns_the_longest_is_measured_against_the_limit_of_a_turn() -> None:
     assert value("overlong", _attempted(tokens=60000, most_tokens_of_a_turn=18432), buffer=4096) == -0.5
     assert value("overlong", _attempted(tokens=18432), buffer=4096) == -0.5
+
+
+ATTEMPTS = [
+    judged(verdict, text=text, tokens=tokens, turns=turns, tool_calls=calls, failed=failed)
+    for verdict, text, tokens, (turns, calls, failed) in itertools.product(
+        get_args(Verdict), ["", "#### 4"], [0, 20480, 90_000], [(1, 0, 0), (3, 2, 1), (30, 29, 0)]
+    )
+]
+
+
+@pytest.mark.parametrize("name", [name for name in COMPONENTS.own_names() if COMPONENTS.get(name).limits])
+def test_no_value_is_outside_of_the_limits_of_its_component(name: str) -> None:
+    component = COMPONENTS.get(name)
+    config = component.config(**({"correct": 2.0, "wrong": -0.5, "missing": -1.0} if name == "accuracy" else {}))
+    assert component.limits is not None
+    lowest, highest = component.limits(config)
+    values = {component.function(each, config) for each in ATTEMPTS}
+    assert lowest <= min(values)
+    assert max(values) <= highest
+    if name == "accuracy":
+        assert (lowest, highest) == (min(values), max(values)) == (-1.0, 2.0)

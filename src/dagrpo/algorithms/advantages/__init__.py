@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     import torch
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
+BELOW_0 = -1e-9  # of a reward: nearer to 0 is what is left by rounding of prices that cancel each other
+
+
+def _never(config: Any) -> bool:
+    return False
+
+
+def _refuses_none(config: Any) -> None:
+    """A divergence that is taken from the reward is as good as any other part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,12 @@ class Advantage(Generic[ConfigType]):
     needs_policy: bool = False  # reads RewardBatch.policy, which costs a forward pass before the update
     needs_greedy: bool = False  # reads RewardBatch.greedy_rewards, which costs a greedy completion of every prompt
     needs_components: bool = False  # reads RewardBatch.components instead of their sum: with one, it is refused
-    takes_penalty: bool = True  # if not, a divergence that is taken from the reward is refused
+    never_negative: bool = False  # its rewards are at least 0: any other is refused
+    # Whether it can learn from a group of equal rewards: what throws such groups away is then refused.
+    learns_from_equal: Callable[[ConfigType], bool] = _never
+    # Why a divergence that is taken from the reward is refused, as the rest of a sentence that begins with the name; None: it
+    # is not.
+    refuses_penalty: Callable[[ConfigType], str | None] = _refuses_none
 
 
 ADVANTAGES: Plugins[Advantage[Any]] = Plugins(

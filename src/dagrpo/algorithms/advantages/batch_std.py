@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dagrpo.algorithms.advantages import Advantage
-from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch
+from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch, variance
 from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
@@ -29,13 +29,8 @@ def batch_std(batch: RewardBatch, config: Config) -> torch.Tensor:
     advantages. Unlike the group's own, it does not blow up a group in which one of many rewards differs.
     """
     centred = batch.rewards - batch.group_mean(batch.rewards)
-    spread = _std(batch.rewards if config.std_of == "rewards" else centred)
+    spread = variance(batch.rewards if config.std_of == "rewards" else centred).sqrt()
     return centred / (spread + STD_EPSILON)
-
-
-def _std(values: torch.Tensor) -> torch.Tensor:
-    """The sample standard deviation, 0 of a single value."""
-    return (((values - values.mean()) ** 2).sum() / max(len(values) - 1, 1)).sqrt()
 
 
 ADVANTAGE = Advantage(config=Config, function=batch_std)

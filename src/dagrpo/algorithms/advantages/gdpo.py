@@ -30,4 +30,15 @@ def gdpo(batch: RewardBatch, config: Config) -> torch.Tensor:
     return whitened(total)
 
 
-ADVANTAGE = Advantage(config=Config, function=gdpo, needs_components=True, takes_penalty=False)
+def refuses_penalty(config: Config) -> str:
+    """It does not see the sum that the divergence is taken from."""
+    return "reads the components of the reward, which the divergence is none of"
+
+
+ADVANTAGE = Advantage(
+    config=Config,
+    function=gdpo,
+    needs_components=True,
+    learns_from_equal=lambda config: True,  # components may differ although their sum does not
+    refuses_penalty=refuses_penalty,
+)

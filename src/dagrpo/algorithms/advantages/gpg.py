@@ -38,4 +38,11 @@ def gpg(batch: RewardBatch, config: Config) -> torch.Tensor:
     return alpha * centred
 
 
-ADVANTAGE = Advantage(config=Config, function=gpg)
+def refuses_penalty(config: Config) -> str:
+    """With one, hardly any two rewards of a group are equal."""
+    return (
+        "makes up for groups of equal rewards, and takes groups whose rewards differ by the divergence alone for others"
+    )
+
+
+ADVANTAGE = Advantage(config=Config, function=gpg, refuses_penalty=refuses_penalty)

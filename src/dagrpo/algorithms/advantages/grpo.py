@@ -32,4 +32,14 @@ def grpo(batch: RewardBatch, config: Config) -> torch.Tensor:
     return centred / (batch.group_std(batch.rewards) + STD_EPSILON) if config.normalize_by_std else centred
 
 
-ADVANTAGE = Advantage(config=Config, function=grpo)
+def refuses_penalty(config: Config) -> str | None:
+    """The divergence, however small, is all that differs in a group of equal rewards."""
+    if not config.normalize_by_std:
+        return None
+    return (
+        "makes a full-size advantage of the divergence alone in groups of equal rewards, unless "
+        "algorithm.advantage.normalize_by_std is false"
+    )
+
+
+ADVANTAGE = Advantage(config=Config, function=grpo, refuses_penalty=refuses_penalty)

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.advantages import Advantage, grpo
 from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch
-from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
     import torch
 
 
-class Config(Choice):
+class Config(grpo.Config):
     """Only the best completion of a group learns, from how far it is ahead of the second."""
 
     normalize_by_std: bool = Field(True, description="Divide by the group's standard deviation, as GRPO does.")
@@ -34,4 +33,4 @@ def grpo_passk(batch: RewardBatch, config: Config) -> torch.Tensor:
     return ahead / (batch.group_std(rewards) + STD_EPSILON) if config.normalize_by_std else ahead
 
 
-ADVANTAGE = Advantage(config=Config, function=grpo_passk)
+ADVANTAGE = Advantage(config=Config, function=grpo_passk, refuses_penalty=grpo.refuses_penalty)

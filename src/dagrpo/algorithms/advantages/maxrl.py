@@ -20,11 +20,17 @@ def maxrl(batch: RewardBatch, config: Config) -> torch.Tensor:
     """A = (r - mean_g) / mean_g, and 0 where the mean is not above 0. [trajectories]
 
     With rewards of 0 and 1 a prompt weighs 1 / its pass rate, as in the gradient of the logarithm of that rate. Rewards
-    of both signs can make a mean near 0, and with it advantages without a bound.
+    of both signs could make a mean near 0, and with it advantages without a bound, and nothing would be learned from
+    negative ones: a step with a reward below 0 is refused.
     """
     mean = batch.group_mean(batch.rewards)
     positive = mean > 0
     return ((batch.rewards - mean) / mean.masked_fill(~positive, 1.0)).masked_fill(~positive, 0.0)
 
 
-ADVANTAGE = Advantage(config=Config, function=maxrl, takes_penalty=False)
+def refuses_penalty(config: Config) -> str:
+    """A reward of 0 less a divergence is negative."""
+    return "divides by the mean of rewards less the divergence, which would no longer be above 0"
+
+
+ADVANTAGE = Advantage(config=Config, function=maxrl, never_negative=True, refuses_penalty=refuses_penalty)

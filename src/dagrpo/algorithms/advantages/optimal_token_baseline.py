@@ -56,4 +56,9 @@ def optimal_token_baseline(batch: RewardBatch, config: Config) -> torch.Tensor:
     return returns.where(others == 1, advantages) if config.learns_lone_tail else advantages
 
 
-ADVANTAGE = Advantage(config=Config, function=optimal_token_baseline, needs_policy=True)
+ADVANTAGE = Advantage(
+    config=Config,
+    function=optimal_token_baseline,
+    needs_policy=True,
+    learns_from_equal=lambda config: config.learns_lone_tail,
+)

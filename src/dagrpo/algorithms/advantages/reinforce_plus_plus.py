@@ -32,4 +32,6 @@ def reinforce_plus_plus(batch: RewardBatch, config: Config) -> torch.Tensor:
     return whitened(batch.returns(config.gamma))
 
 
-ADVANTAGE = Advantage(config=Config, function=reinforce_plus_plus, compares=False)
+ADVANTAGE = Advantage(
+    config=Config, function=reinforce_plus_plus, compares=False, learns_from_equal=lambda config: True
+)

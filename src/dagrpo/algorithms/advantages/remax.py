@@ -25,4 +25,6 @@ def remax(batch: RewardBatch, config: Config) -> torch.Tensor:
     return batch.returns(1.0) - batch.on_tokens(batch.greedy_rewards[batch.group])
 
 
-ADVANTAGE = Advantage(config=Config, function=remax, compares=False, needs_greedy=True)
+ADVANTAGE = Advantage(
+    config=Config, function=remax, compares=False, needs_greedy=True, learns_from_equal=lambda config: True
+)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.aggregation import Aggregation
@@ -32,6 +32,10 @@ class Loss(Generic[ConfigType]):
     select: Callable[[MiniBatch, ConfigType], torch.Tensor] | None = None
     # Whether its ratio is to the engine's logprobs: a correction between engine and trainer would then count twice.
     anchored_on_rollout: Callable[[ConfigType], bool] = _never
+    # Whether only what follows a step's first update differs from the policy gradient: training.mini_batches 1 is refused.
+    needs_later_updates: bool = False
+    # Aggregations with which it is another loss, by that one's name: they are refused.
+    same_with: Mapping[Aggregation, str] = field(default_factory=dict)
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(

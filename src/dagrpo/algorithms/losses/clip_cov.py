@@ -39,16 +39,17 @@ class Config(ppo_clip.Config):
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:
     """1 on the tokens that are left out, else 0. [tokens]
 
-    They are drawn under the policy that sampled. The published code draws in each micro-batch, under the policy at that
+    They are drawn under the policy that sampled, from the band in the order of covariances: the order of the sequences
+    matters only where some of these are equal. The published code draws in each micro-batch, under the policy at that
     moment, and not from tokens that the ratio has clipped, which have no gradient anyway.
     """
     import torch
 
     covariances = batch.covariances
     band = ((covariances > config.covariance_low) & (covariances < config.covariance_high)).nonzero().flatten()
-    band = band[covariances[band].argsort()]  # the same tokens in whatever order the sequences are
-    count = max(int(config.share * len(covariances)), 1)
-    drawn = torch.randperm(len(band), generator=torch.Generator().manual_seed(batch.seed))[:count]
+    band = band[covariances[band].argsort(stable=True)]
+    order = torch.randperm(len(band), generator=torch.Generator().manual_seed(batch.seed))
+    drawn = order[: batch.count_of(config.share)]
     return torch.zeros_like(batch.logprobs).index_fill(0, band[drawn], 1.0)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ class Config(Choice):
         20.0, description="No ratio is larger than this (section 5.4)."
     )
 
+    @model_validator(mode="after")
+    def _something_is_beyond_the_limits(self) -> Self:
+        for key, limit in (("limit_low", self.limit_low), ("limit_high", self.limit_high)):
+            if self.divergence == "tv" and limit is not None and limit > 1:
+                raise UserError(
+                    f"algorithm.loss.{key} ({limit}) is above 1, which no two probabilities differ by, so that it would limit "
+                    "nothing: use a smaller one (dppo: 0.15), or algorithm.loss.divergence: kl"
+                )
+        return self
+
 
 def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
     """-A M sg(min(rho, maximum)) logprob, rho = exp(logprob - rollout logprob). [tokens]
@@ -50,8 +61,8 @@ def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
     high = published if config.limit_high is None else config.limit_high
     p, q = batch.logprobs.detach().exp(), batch.rollout_logprobs.exp()
     divergence = (p - q).abs() if config.divergence == "tv" else _binary_kl(q, p)
-    positive = batch.advantages > 0
-    masked = (positive & (p > q) & (divergence > high)) | (~positive & (p < q) & (divergence > low))
+    pushed_up = batch.advantages > 0
+    masked = (pushed_up & (p > q) & (divergence > high)) | (~pushed_up & (p < q) & (divergence > low))
     weight = batch.ratio_to(batch.rollout_logprobs).detach().clamp(max=config.maximum)
     return TokenLoss(
         per_token=-batch.advantages * weight * ~masked * batch.logprobs, metrics={"clip_fraction": masked.sum()}

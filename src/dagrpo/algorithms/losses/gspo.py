@@ -11,7 +11,9 @@ from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
 from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 
-WIDEST = 0.1  # the ratio is a geometric mean over hundreds of tokens: nothing is as far from 1 as this
+WIDEST = (
+    0.1  # wider bounds are those of a token: the geometric mean over a long sequence hardly ever gets that far from 1
+)
 
 
 class Config(Choice):

@@ -28,16 +28,17 @@ class Config(Choice):
 
 
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:
-    """1 on the tokens with the largest covariances, else 0. [tokens]"""
+    """1 on the tokens with the largest covariances, else 0; which of equal ones, depends on their order. [tokens]"""
     covariances = batch.covariances
-    largest = covariances.topk(max(int(config.share * len(covariances)), 1)).indices
+    largest = covariances.topk(batch.count_of(config.share)).indices
     return batch.logprobs.new_zeros(len(covariances)).index_fill(0, largest, 1.0)
 
 
 def kl_cov(batch: TokenBatch, config: Config) -> TokenLoss:
     """-A rho, and on selected tokens + coefficient |logprob - old logprob|; rho = exp(logprob - old logprob). [tokens]
 
-    The penalty has no gradient where the two are equal: it holds back the later updates of a step, not the first.
+    The penalty has no gradient where the two are equal: it holds back the later updates of a step, not the first. So
+    training.mini_batches is at least 2.
     """
     assert batch.selected is not None
     penalty = config.coefficient * (batch.logprobs - batch.old_logprobs).abs()
@@ -47,4 +48,4 @@ def kl_cov(batch: TokenBatch, config: Config) -> TokenLoss:
     )
 
 
-LOSS = Loss(config=Config, function=kl_cov, select=select)
+LOSS = Loss(config=Config, function=kl_cov, select=select, needs_later_updates=True)

@@ -21,4 +21,9 @@ class Config(gspo.Config):
 
 
 # The length is the number of tokens that the sum adds up: each has the loss of its sequence.
-LOSS = Loss(config=Config, function=gspo.gspo, aggregation="seq-mean-token-sum")
+LOSS = Loss(
+    config=Config,
+    function=gspo.gspo,
+    aggregation="seq-mean-token-sum",
+    same_with={"seq-mean-token-mean": "gspo"},
+)

@@ -14,10 +14,10 @@ from dagrpo.params.plugged import Choice
 class Config(Choice):
     """SAPO: the further a token's ratio is from 1, the less it counts."""
 
-    temperature_positive: Annotated[float, Field(gt=0, le=1000)] = Field(
+    temperature_positive_advantage: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0, description="How fast the gate closes where the advantage is positive."
     )
-    temperature_negative: Annotated[float, Field(gt=0, le=1000)] = Field(
+    temperature_negative_advantage: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.05, description="The same where it is not: faster, since such tokens upset the training more."
     )
 
@@ -27,8 +27,9 @@ def sapo(batch: TokenBatch, config: Config) -> TokenLoss:
 
     The gradient of the gate is 1 at ratio 1, as that of rho is, and falls off on both sides.
     """
-    positive = batch.advantages > 0
-    tau = batch.advantages.new_full((), config.temperature_negative).where(~positive, config.temperature_positive)
+    pushed_down = batch.advantages <= 0
+    tau = batch.advantages.new_full((), config.temperature_negative_advantage)
+    tau = tau.where(pushed_down, config.temperature_positive_advantage)
     gate = (tau * (batch.ratio_to(batch.old_logprobs) - 1)).sigmoid() * 4 / tau
     return TokenLoss(per_token=-batch.advantages * gate)
 

@@ -10,18 +10,21 @@ from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch, TokenLoss
 from dagrpo.params.plugged import Choice
 
-Exponent = Annotated[float, Field(ge=0, le=1000)]
+Power = Annotated[float, Field(ge=0, le=1000)]
+Decay = Annotated[float, Field(gt=0, le=1000)]  # without one the weight would grow with the ratio for ever
 
 
 class Config(Choice):
     """VESPO: the further a sequence's ratio is from 1, the less it counts; the ratio is the product over its tokens."""
 
-    power_positive: Exponent = Field(
+    power_positive_advantage: Power = Field(
         2.0, description="Where the advantage is not negative: how fast the weight falls below a ratio of 1."
     )
-    decay_positive: Exponent = Field(3.0, description="The same above a ratio of 1.")
-    power_negative: Exponent = Field(3.0, description="Where the advantage is negative: how fast it falls below 1.")
-    decay_negative: Exponent = Field(2.0, description="The same above a ratio of 1.")
+    decay_positive_advantage: Decay = Field(3.0, description="The same above a ratio of 1.")
+    power_negative_advantage: Power = Field(
+        3.0, description="Where the advantage is negative: how fast it falls below 1."
+    )
+    decay_negative_advantage: Decay = Field(2.0, description="The same above a ratio of 1.")
 
 
 def vespo(batch: TokenBatch, config: Config) -> TokenLoss:
@@ -32,8 +35,8 @@ def vespo(batch: TokenBatch, config: Config) -> TokenLoss:
     log_ratio = batch.sum_of_sequence((batch.logprobs - batch.rollout_logprobs).detach())
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     negative = batch.advantages < 0
-    power = log_ratio.new_full((), config.power_negative).where(negative, config.power_positive)
-    decay = log_ratio.new_full((), config.decay_negative).where(negative, config.decay_positive)
+    power = log_ratio.new_full((), config.power_negative_advantage).where(negative, config.power_positive_advantage)
+    decay = log_ratio.new_full((), config.decay_negative_advantage).where(negative, config.decay_positive_advantage)
     weight = (power * log_ratio + decay * (1 - log_ratio.exp())).exp()
     return TokenLoss(per_token=-batch.advantages * weight * batch.logprobs, metrics={"sequence_weight": weight.sum()})
 

@@ -6,8 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.algorithms.terms import Coefficient, Term, Weighed
-from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.algorithms.terms import Coefficient, Term, Weighed, entropy
 from dagrpo.errors import UserError
 
 
@@ -36,21 +35,16 @@ class Config(Weighed):
         return self
 
 
-def adaptive_entropy(batch: TokenBatch, config: Config) -> TokenLoss:
-    """-H, the entropy of the distribution that the token is drawn from, in nats and over the whole vocabulary. [tokens]"""
-    return TokenLoss(per_token=-batch.entropy)
-
-
-def adapted(kept: float, entropy: float, config: Config) -> Coefficient:
+def adapted(kept: float, measured: float, config: Config) -> Coefficient:
     """c' = c + delta where the entropy is at most the target, else c - delta; applied is c' in the first case, else 0.
 
     The entropy is the mean over the step that has been taken, so that the bonus follows it by one step; the paper begins with
     c = 0 and compares the entropy of the step that is about to be taken, for which the policy would be run once more.
     """
-    is_below = entropy <= config.target
+    is_below = measured <= config.target
     changed = kept + config.delta if is_below else kept - config.delta
     bounded = min(max(changed, 0.0), config.maximum)
     return Coefficient(applied=bounded if is_below else 0.0, kept=bounded)
 
 
-TERM = Term(config=Config, function=adaptive_entropy, needs_entropy=True, adapted=adapted)
+TERM = Term(config=Config, function=entropy.entropy, needs_entropy=True, adapted=adapted)

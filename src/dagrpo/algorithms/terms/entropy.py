@@ -18,7 +18,7 @@ class Config(Weighed):
     )
 
 
-def entropy(batch: TokenBatch, config: Config) -> TokenLoss:
+def entropy(batch: TokenBatch, config: Weighed) -> TokenLoss:
     """-H, the entropy of the distribution that the token is drawn from, in nats and over the whole vocabulary. [tokens]"""
     return TokenLoss(per_token=-batch.entropy)
 

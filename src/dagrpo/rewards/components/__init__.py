@@ -3,7 +3,7 @@
 A component reads what the policy wrote and what was found about it. Not here: what is read and compared (verifiers/).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +45,8 @@ class Component(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in reward.components.<name>
     function: Callable[[Judged, ConfigType], float]
     check: Callable[[ConfigType, int], None] = _fits  # config, rollout.max_new_tokens -> UserError: they do not fit
+    # The lowest and the highest value, before the weight; None: they are not known.
+    limits: Callable[[ConfigType], tuple[float, float]] | None = None
     needs_tools: bool = False  # worth nothing on a task without tools, which is refused
     needs_report: bool = False  # worth nothing with an agent that never reports, which is refused
 
@@ -57,6 +59,19 @@ COMPONENTS: Plugins[Component[Any]] = Plugins(
     key="reward.components",
     kind=Component,
 )
+
+
+def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
+    """The sum of the lowest that each of reward.components adds, times its weight; None where one has no known limits."""
+    lowest = 0.0
+    for name, config in components.items():
+        limits = COMPONENTS.get(name).limits
+        if not config.weight:
+            continue
+        if limits is None:
+            return None
+        lowest += min(config.weight * each for each in limits(config))
+    return lowest
 
 
 def value_of(name: str, judged: Judged, config: Weighted) -> float:

@@ -31,4 +31,10 @@ def accuracy(judged: Judged, config: Config) -> float:
     return prices[judged.verdict]
 
 
-COMPONENT = Component(config=Config, function=accuracy)
+def limits(config: Config) -> tuple[float, float]:
+    """The lowest price and the highest."""
+    prices = (config.correct, config.wrong, config.missing, config.unverifiable)
+    return min(prices), max(prices)
+
+
+COMPONENT = Component(config=Config, function=accuracy, limits=limits)

@@ -14,4 +14,4 @@ def format(judged: Judged, config: Config) -> float:
     return float(get_verifier(judged.verifier).formatted(own_text(judged.attempt.text)))
 
 
-COMPONENT = Component(config=Config, function=format)
+COMPONENT = Component(config=Config, function=format, limits=lambda config: (0.0, 1.0))

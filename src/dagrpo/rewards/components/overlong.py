@@ -36,4 +36,4 @@ def check(config: Config, max_new_tokens: int) -> None:
         )
 
 
-COMPONENT = Component(config=Config, function=overlong, check=check)
+COMPONENT = Component(config=Config, function=overlong, limits=lambda config: (-1.0, 0.0), check=check)

@@ -35,4 +35,4 @@ def _asked(call: ToolCall) -> tuple[str, str]:
         return call.name, call.arguments
 
 
-COMPONENT = Component(config=Config, function=repeated_call, needs_tools=True)
+COMPONENT = Component(config=Config, function=repeated_call, limits=lambda config: (-1.0, 0.0), needs_tools=True)

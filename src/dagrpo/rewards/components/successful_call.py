@@ -12,4 +12,4 @@ def successful_call(judged: Judged, config: Config) -> float:
     return float(any(call.status == "ok" for call in judged.attempt.calls))
 
 
-COMPONENT = Component(config=Config, function=successful_call, needs_tools=True)
+COMPONENT = Component(config=Config, function=successful_call, limits=lambda config: (0.0, 1.0), needs_tools=True)

@@ -13,4 +13,4 @@ def tool_calls(judged: Judged, config: Config) -> float:
     return sum(call.status == "ok" for call in calls) / len(calls) if calls else 0.0
 
 
-COMPONENT = Component(config=Config, function=tool_calls, needs_tools=True)
+COMPONENT = Component(config=Config, function=tool_calls, limits=lambda config: (0.0, 1.0), needs_tools=True)

@@ -25,4 +25,4 @@ def tool_effort(judged: Judged, config: Config) -> float:
     return min(config.most, config.per_turn * min(attempt.turns - 1, len(attempt.calls)))
 
 
-COMPONENT = Component(config=Config, function=tool_effort, needs_tools=True)
+COMPONENT = Component(config=Config, function=tool_effort, limits=lambda config: (0.0, config.most), needs_tools=True)

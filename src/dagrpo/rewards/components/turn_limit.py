@@ -12,4 +12,4 @@ def turn_limit(judged: Judged, config: Config) -> float:
     return -float(judged.attempt.stop_reason in ("max_turns", "max_tokens"))
 
 
-COMPONENT = Component(config=Config, function=turn_limit)
+COMPONENT = Component(config=Config, function=turn_limit, limits=lambda config: (-1.0, 0.0))
