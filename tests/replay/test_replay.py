@@ -204,7 +204,7 @@ def _as_if_two_processes_had_computed(run: RecordedRun, step: int) -> RecordedRu
 def test_steps_that_more_processes_computed_are_not_mixed_with_those_of_fewer(
     finished: TrainingRun, tmp_path: Path
 ) -> None:
-    run = _as_if_two_processes_had_computed(_read(finished, tmp_path / "no states"), 4)
+    run = replace(_as_if_two_processes_had_computed(_read(finished, finished.state), 4), state=tmp_path / "none")
     sentence = (
         r"step 3 was computed by 1 processes .* step 4 by 2 processes .* from step 1 to step 4\. Ask for steps up to 3,"
     )
