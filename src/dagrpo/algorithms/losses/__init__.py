@@ -32,6 +32,7 @@ class Loss(Generic[ConfigType]):
     select: Callable[[MiniBatch, ConfigType], torch.Tensor] | None = None
     # Whether its ratio is to the engine's logprobs: a correction between engine and trainer would then count twice.
     anchored_on_rollout: Callable[[ConfigType], bool] = _never
+    needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs, and no advantages
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(
