@@ -24,6 +24,7 @@ from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.gates import logprob_differences
 from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.run import step_file
+from dagrpo.trainer.teacher import teacher_metrics
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.trainer.whole import require_whole_file
@@ -137,6 +138,7 @@ def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
         trainer_logprobs=[part.tolist() for part in torch.split(trainer_logprobs, rollouts.lengths)],
+        teacher_logprobs=_teacher_logprobs(rollouts),
         greedy_rewards=_greedy_rewards(rollouts),
     )
     if rollouts.drawn is None or not rollouts.drawn.discarded:
@@ -179,12 +181,19 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "learning_rate": stats.learning_rate,
         **logprob_differences(rollout_logprobs, stats.logprobs),
         **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
+        **teacher_metrics(rollouts, stats.logprobs),
         **turn_metrics(rollouts),
         **(rollouts.drawn.figures if rollouts.drawn else {}),
     }
     clash = sorted(own.keys() & stats.metrics.keys())
     assert not clash, f"the loss calls a metric {clash}, as the trainer does"
     return own | dict(stats.metrics)
+
+
+def _teacher_logprobs(rollouts: StepRollouts) -> list[list[float]] | None:
+    """Of each trajectory's tokens; None without a teacher."""
+    told = rollouts.teacher_logprobs
+    return None if told is None else [part.tolist() for part in torch.split(told, rollouts.lengths)]
 
 
 def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:

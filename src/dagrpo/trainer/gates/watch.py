@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World
+from dagrpo.params.algorithm import Algorithm
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.drawing import Drawing
@@ -59,7 +61,7 @@ class Watch:
             gates,
             seed=run.seed,
             max_new_tokens=run.rollout.max_new_tokens,
-            compares=ADVANTAGES.get(run.algorithm.advantage.name).compares,
+            compares=_compares(run.algorithm),
         )
         self._skipped = SkippedSteps(gates, run.state)
         self._every = gates.every
@@ -120,3 +122,8 @@ class Watch:
 def storable(metrics: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
     """The metrics of a step; where an update was skipped, 0 in place of what is not finite."""
     return finite_or_zero(metrics) if stats.skipped else dict(metrics)
+
+
+def _compares(algorithm: Algorithm) -> bool:
+    """Whether nothing is learned from a group of equal rewards: a teacher says something about each of its tokens."""
+    return ADVANTAGES.get(algorithm.advantage.name).compares and not LOSSES.get(algorithm.loss.name).needs_teacher
