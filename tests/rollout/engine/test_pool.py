@@ -50,7 +50,8 @@ def test_supports_are_asked_for_where_a_request_wants_them(serve: Serve, pool_of
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         about = reply(4)["meta_info"]
         return 200, [
-            {"meta_info": about | {"output_token_sampling_mask": [[4]], "output_token_sampling_logprobs": [0.0]}}
+            reply(4)
+            | {"meta_info": about | {"output_token_sampling_mask": [[4]], "output_token_sampling_logprobs": [0.0]}}
         ]
 
     server = serve(Echo(answer))
@@ -75,7 +76,7 @@ def _scoring(body: dict[str, Any]) -> tuple[int, Any]:
 def test_tokens_are_scored_from_the_place_that_is_asked_for_on_an_empty_server(serve: Serve, pool_of: MakePool) -> None:
     server = serve(Echo(_scoring))
     asked = [ScoringRequest(token_ids=(1, 2, 3, 4), first=2), ScoringRequest(token_ids=(5, 6), first=1)]
-    assert pool_of(at(server)).score(asked, lockstep=True) == [(-0.3 * 1, -0.4), (-0.1 * 6,)]
+    assert pool_of(at(server)).score(asked, lockstep=True) == [(-0.1 * 3, -0.1 * 4), (-0.1 * 6,)]
     assert server.paths == ["/flush_cache?timeout=10.0", "/generate"]
     body = server.asked[1][1]
     assert (body["input_ids"], body["logprob_start_len"]) == ([[1, 2, 3, 4], [5, 6]], [1, 0])
