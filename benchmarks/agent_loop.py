@@ -67,6 +67,9 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         return self._completion
 
+    def score(self, requests: Any, *, lockstep: bool) -> list[tuple[float, ...]]:
+        return []
+
     def load(self, weights: Any, version: str) -> None:
         """There are none."""
 

@@ -79,6 +79,17 @@ class SamplingRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringRequest:
+    """Tokens that are there already, of which the logprobs are asked for from one place on.
+
+    Example: token_ids (5, 6, 7, 8) and first 2: of 7 after (5, 6), and of 8 after (5, 6, 7).
+    """
+
+    token_ids: tuple[int, ...]  # [tokens]
+    first: int  # the place of the first that is asked for; at least 1, since nothing predicts a sequence's first token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What the engine returned for one request, token for token; nothing is tokenized again.
 

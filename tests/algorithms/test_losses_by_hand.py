@@ -294,7 +294,8 @@ def test_a_correction_on_top_of_a_ratio_to_the_engine_is_refused(loss: dict[str,
 def test_a_loss_says_whether_its_ratio_is_to_the_engine(name: str) -> None:
     """Another engine's logprobs change the loss of those that say so, and no other."""
     config = next((config_of(**loss) for loss in ANCHORED if loss["name"] == name), config_of(name))
-    batch = ratios([[1.1, 0.9]], [1.0], selected=torch.ones(2, dtype=torch.float64))
+    two = torch.ones(2, dtype=torch.float64)
+    batch = ratios([[1.1, 0.9]], [1.0], selected=two, teacher_logprobs=-two / 2)
     other = replace(batch, rollout_logprobs=batch.rollout_logprobs - 0.05)
     changed = loss_of(batch, config).per_token.tolist() != loss_of(other, config).per_token.tolist()
     assert changed == LOSSES.get(name).anchored_on_rollout(config)

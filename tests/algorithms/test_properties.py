@@ -36,6 +36,16 @@ TOKENS = [3, 1, 4, 2, 5, 2]
 PROMPTS = [0, 0, 3, 5, 5, 5]
 RIGHT = [True, False, True, True, False, False]
 LENGTHS = Lengths(tokens=TOKENS, prompts=PROMPTS)
+PER_TOKEN = (
+    "logprobs",
+    "old_logprobs",
+    "rollout_logprobs",
+    "reference_logprobs",
+    "teacher_logprobs",
+    "entropy",
+    "advantages",
+    "positive",
+)
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 
 
@@ -68,8 +78,9 @@ def _objective(name: str, aggregation: str, correction: str = "token_truncated")
         "loss": loss,
         "aggregation": aggregation,
         "correction": {"name": correction},
-        "terms": {term: {"coefficient": 0.2} for term in TERMS.own_names() if not TERMS.get(term).needs_teacher},
+        "terms": {term: {"coefficient": 0.2} for term in TERMS.own_names()},
         "kl": {"coefficient": 0.1, "corrected": True},
+        "teacher": {"source": "initial"},
     }
     return Objective(Algorithm.model_validate(algorithm), 9, None)
 
@@ -93,6 +104,7 @@ def _mini_batch(seed: int) -> TokenBatch:
         positive=torch.tensor(RIGHT)[sequence],
         sequence=sequence,
         sequences=len(TOKENS),
+        teacher_logprobs=old + _values(seed + 6, -0.5, 0.5),
     )
 
 
@@ -130,6 +142,7 @@ def _part(batch: TokenBatch, lengths: Lengths, span: slice) -> TokenBatch:
         sequence=batch.sequence[own] - span.start,
         sequences=span.stop - span.start,
         selected=cut(batch.selected),
+        teacher_logprobs=cut(batch.teacher_logprobs),
     )
 
 
@@ -197,11 +210,7 @@ def test_the_order_of_sequences_changes_nothing(name: str, aggregation: str, see
     lengths = Lengths(tokens=[TOKENS[row] for row in order], prompts=[PROMPTS[row] for row in order])
     moved = replace(
         batch,
-        **{
-            field: getattr(batch, field)[places]
-            for field in ("logprobs", "old_logprobs", "rollout_logprobs", "reference_logprobs", "entropy", "advantages")
-        },
-        positive=batch.positive[places],
+        **{field: getattr(batch, field)[places] for field in PER_TOKEN},
         sequence=torch.arange(len(order)).repeat_interleave(torch.tensor(lengths.tokens)),
     )
     first = _computed(objective, _selected(batch, name), WHOLE)

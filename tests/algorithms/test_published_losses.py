@@ -31,6 +31,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "minirl": {"maximum": 1.4},
     "clip_cov": {"share": 0.3, "covariance_low": 0.0},
     "kl_cov": {"share": 0.3, "coefficient": 0.7},
+    "on_policy_distillation": {"largest": 0.6, "trust_region": 0.05},
 }
 
 
@@ -42,6 +43,7 @@ class Token:
     rollout: float
     advantage: float
     selected: float
+    teacher: float
 
     @property
     def ratio(self) -> float:
@@ -187,6 +189,16 @@ def _dro(sequences: Sequences) -> float:
     return _mean(sequences, lambda t: -(t.logprob * t.advantage - 0.05 / 2 * (t.logprob - t.old) ** 2))
 
 
+def _on_policy_distillation(sequences: Sequences) -> float:
+    """Worth at most 0.6 either way; a token counts unless its probability has fallen by more than 0.05."""
+
+    def loss(token: Token) -> float:
+        fell = math.exp(token.old) - math.exp(token.now)
+        return 0.0 if fell > 0.05 else -_clip(token.teacher - token.old, -0.6, 0.6) * token.ratio
+
+    return _mean(sequences, loss)
+
+
 PUBLISHED: dict[str, Callable[[Sequences], float]] = {
     "cispo": _cispo,
     "clip_cov": _clip_cov,
@@ -199,6 +211,7 @@ PUBLISHED: dict[str, Callable[[Sequences], float]] = {
     "kl_cov": _kl_cov,
     "luspo": _luspo,
     "minirl": _minirl,
+    "on_policy_distillation": _on_policy_distillation,
     "ppo_clip": _ppo_clip,
     "sapo": _sapo,
     "top_entropy": _top_entropy,
@@ -231,6 +244,7 @@ def _batch(config: Choice, seed: int) -> TokenBatch:
         positive=torch.zeros(13, dtype=torch.bool),
         sequence=sequence,
         sequences=4,
+        teacher_logprobs=old + uniform(-1.0, 1.0),
     )
     select = LOSSES.get(config.name).select
     if select is None:
@@ -241,6 +255,7 @@ def _batch(config: Choice, seed: int) -> TokenBatch:
 
 def _written_out(batch: TokenBatch) -> list[list[Token]]:
     selected = torch.zeros_like(batch.entropy) if batch.selected is None else batch.selected
+    assert batch.teacher_logprobs is not None
     logprobs = batch.logprobs.tolist()
     rows = zip(
         logprobs,
@@ -249,9 +264,10 @@ def _written_out(batch: TokenBatch) -> list[list[Token]]:
         batch.rollout_logprobs.tolist(),
         batch.advantages.tolist(),
         selected.tolist(),
+        batch.teacher_logprobs.tolist(),
         strict=True,
     )
-    names = ("logprob", "now", "old", "rollout", "advantage", "selected")
+    names = ("logprob", "now", "old", "rollout", "advantage", "selected", "teacher")
     tokens = [Token(**dict(zip(names, row, strict=True))) for row in rows]
     places = batch.sequence.tolist()
     return [[t for t, place in zip(tokens, places, strict=True) if place == number] for number in range(4)]

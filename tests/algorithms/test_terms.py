@@ -15,9 +15,14 @@ from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.errors import UserError
 from dagrpo.params.schema import parse
 
-# Two right tokens, then a wrong one; the engine found them all e times less likely than the policy that sampled.
+# Two right tokens, then a wrong one; the engine found them all e times less likely than the policy that sampled. A teacher
+# finds the first half a nat likelier, and the last two nats less likely.
 BATCH = ratios(
-    [[2.0, 1.0], [0.5]], [1.0, -1.0], rollout_logprobs=torch.full((3,), -2.0), entropy=torch.tensor([0.3, 0.1, 0.6])
+    [[2.0, 1.0], [0.5]],
+    [1.0, -1.0],
+    rollout_logprobs=torch.full((3,), -2.0),
+    entropy=torch.tensor([0.3, 0.1, 0.6]),
+    teacher_logprobs=torch.tensor([-0.5, -1.0, -3.0]),
 )
 SKYWORK = AdaptiveEntropy(coefficient=0.005)
 
@@ -34,13 +39,14 @@ def _per_token(name: str, batch: TokenBatch) -> torch.Tensor:
         ("adaptive_entropy", [-0.3, -0.1, -0.6]),
         ("positive_nll", [1 - log(2), 1.0, 0.0]),
         ("squared_log_ratio", [(1 + log(2)) ** 2, 1.0, (1 - log(2)) ** 2]),
+        ("distillation", [-0.5 * 2.0, 0.0, 2.0 * 0.5]),
     ],
 )
 def test_terms_have_the_values_computed_by_hand(name: str, expected: list[float]) -> None:
     assert _per_token(name, BATCH).tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["positive_nll", "squared_log_ratio"])
+@pytest.mark.parametrize("name", ["positive_nll", "squared_log_ratio", "distillation"])
 def test_the_gradient_by_the_logprobs_is_that_of_finite_differences(name: str) -> None:
     def of_logprobs(logprobs: torch.Tensor) -> torch.Tensor:
         return _per_token(name, replace(BATCH, logprobs=logprobs)).sum()
@@ -63,6 +69,13 @@ def test_the_gradient_of_the_bonus_goes_through_the_entropy(name: str) -> None:
     entropy = -(logs.exp() * logs).sum(dim=-1, keepdim=True)
     torch.testing.assert_close(gradient, logs.exp() * (logs + entropy))
     assert TERMS.get(name).needs_entropy
+
+
+def test_a_token_is_worth_no_more_to_a_teacher_than_the_largest_value() -> None:
+    """The first by 0.5, as it is; the last by -2, which counts as -0.75: 0.75 times its ratio of 0.5."""
+    term = TERMS.get("distillation")
+    result = term.function(BATCH, term.config(coefficient=1.0, largest=0.75))
+    assert result.per_token.tolist() == pytest.approx([-1.0, 0.0, 0.375])
 
 
 def test_the_squared_log_ratio_is_measured() -> None:

@@ -39,7 +39,12 @@ EVERYTHING = {
     "loss": {"name": "ppo_clip", "dual_clip": 3.0},
     "correction": {"name": "token_truncated"},
     "off_policy_mask": 0.5,
-    "terms": {"adaptive_entropy": {"coefficient": 0.01}, "squared_log_ratio": {"coefficient": 0.1}},
+    "terms": {
+        "adaptive_entropy": {"coefficient": 0.01},
+        "squared_log_ratio": {"coefficient": 0.1},
+        "distillation": {"coefficient": 0.1},
+    },
+    "teacher": {"source": "initial"},
     "kl": {"coefficient": 0.1},
 }
 
@@ -72,7 +77,8 @@ def _of_training(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     # The scripted policy is never right; a completion of six tokens, the longest, costs 1, and all others nothing.
     reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 1}}})
     algorithm = Algorithm.model_validate(EVERYTHING)
-    _, reported = runs.execute(replace(run, training=training, reward=reward, algorithm=algorithm))
+    teacher = inputs[0].with_name("model")
+    _, reported = runs.execute(replace(run, training=training, reward=reward, algorithm=algorithm, teacher=teacher))
     return set(reported[-1][1])
 
 

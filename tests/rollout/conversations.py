@@ -137,6 +137,7 @@ def training_table(rows: Sequence[dict[str, Any]], rewards: Sequence[float], ste
             "reward": reward,
             "advantage": reward - mean,
             "token_advantages": [],
+            "teacher_logprobs": [],
             "sampling_support": [],
             "discarded": False,
         }

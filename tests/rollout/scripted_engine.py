@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 
 
 class ScriptedEngine:
@@ -39,6 +39,11 @@ class ScriptedEngine:
         await asyncio.sleep(0.001)
         self._in_flight -= 1
         return answer(request)
+
+    def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
+        """The number of each token, negated and in tenths."""
+        assert lockstep
+        return [tuple(-token / 10 for token in request.token_ids[request.first :]) for request in requests]
 
     def load(self, weights: Tensors, version: str) -> None:
         raise NotImplementedError("nothing here has weights")

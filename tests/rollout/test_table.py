@@ -145,12 +145,14 @@ def test_training_adds_what_it_alone_knows() -> None:
         token_advantages=[[]],
         trainer_logprobs=[[-0.5, -0.125]],
         greedy_rewards=[0.25],
+        teacher_logprobs=[[-1.5, -2.0]],
     )
     assert table.schema == TRAINING_ROLLOUTS
     (row,) = table.to_pylist()
     assert row == ROW | {
         "step": 4,
         "trainer_logprobs": [-0.5, -0.125],
+        "teacher_logprobs": [-1.5, -2.0],
         "extracted": None,
         "verdict": "unverifiable",
         "correct": None,

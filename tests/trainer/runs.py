@@ -22,6 +22,7 @@ import torch
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.modules import empty_model
 from dagrpo.checkpoints.sharded import read_weights
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World, process_group, single_process
 from dagrpo.errors import Terminated
@@ -35,10 +36,11 @@ from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Engine, Runtime
 from dagrpo.params.training import Training
-from dagrpo.records import Completion, Example, SamplingRequest
+from dagrpo.records import Completion, Example, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.tasks.schema import to_table
-from dagrpo.trainer.loop import EngineOpener, train
+from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +59,8 @@ _STOP = character_tokenizer(128).eos_token_id
 class ScriptedEngine:
     """Completions of one to six tokens that a request's seed decides; their logprobs are those of the loaded weights.
 
-    Notes what it was asked, in order: "load step_0", "generate", ...; not the probes, which begin with a greedy request.
+    Notes what it was asked, in order: "load step_0", "generate", ...; not the probes, which begin with a greedy request. As a
+    teacher it notes "load teacher" and "score".
     """
 
     def __init__(self, model: Path, asked: list[str]) -> None:
@@ -87,11 +90,22 @@ class ScriptedEngine:
             self.asked.append("generate")
         return [self._completion(request) for request in requests]
 
+    def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
+        assert lockstep
+        self.asked.append("score")
+        return [self._scores(request) for request in requests]
+
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         raise AssertionError("these runs are in lockstep")
 
     def digests(self) -> list[Mapping[str, str]]:
         return [{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]
+
+    def _scores(self, request: ScoringRequest) -> tuple[float, ...]:
+        ids = torch.tensor([request.token_ids])
+        with torch.no_grad():
+            table = torch.log_softmax(self._model(ids).logits[0, request.first - 1 : -1], dim=-1)
+        return tuple(table.gather(1, ids[0, request.first :, None])[:, 0].tolist())
 
     def _completion(self, request: SamplingRequest) -> Completion:
         script = np.random.default_rng(request.seed)
@@ -154,9 +168,8 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
 
     @contextmanager
     def opened(model: Path, weights: Tensors | None, version: str) -> Iterator[ScriptedEngine]:
-        assert weights is not None
         engine = kind(model, asked)
-        engine.load(weights, version)
+        engine.load(open_tensors(model) if weights is None else weights, version)
         yield engine
 
     def open_engine(

@@ -12,7 +12,7 @@ from dagrpo.params.schema import Params, parse, read_params
 from dagrpo.stages import all_stages
 from dagrpo.workflow import dvc_file
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
-from dagrpo.workflow.jobs import code_files
+from dagrpo.workflow.jobs import code_files, teacher_folder
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,16 @@ def test_who_attempts_problems_reads_the_passages_of_their_task(jobs: list[Plann
     assert folder in stages["train"]["deps"]
 
 
+def test_training_reads_the_teacher_and_the_teacher_is_compared_with_the_model(jobs: list[PlannedJob]) -> None:
+    manifest = ("models/arithmetic_tiny/teacher/manifest.json",)
+    assert {job.rule: job.inputs["teacher"] for job in jobs if "teacher" in job.inputs} == {"train": manifest}
+    (teacher,) = [job for job in jobs if job.rule == "teacher"]
+    assert teacher.outputs["manifest"] == manifest
+    assert teacher.inputs["model"] == ("models/arithmetic_tiny/tiny_qwen2/manifest.json",)
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["deps"]
+    assert "models/${experiment.name}/teacher" in deps
+
+
 def test_runtime_is_compared_by_no_stage_that_makes_something() -> None:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert "outs" not in stages.pop("check")
@@ -102,6 +112,31 @@ def test_dvc_itself_is_told_in_a_sentence_that_its_file_is_out_of_date(
     dvc_file.PATH.write_text(dvc_file.PATH.read_text().replace("    - src/dagrpo/files.py\n", ""))
     with pytest.raises(UserError, match=r"dvc\.yaml lists other code .*`dagrpo generate`"):
         dvc_file.require_current(Params())
+
+
+def test_the_checkpoint_that_a_teacher_is_taken_from_is_a_dependency_as_long_as_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    whole = (ROOT / "dvc.yaml").read_text()
+    dvc_file.PATH.write_text(whole)
+    teacher = {"source": "folder", "folder": "results/other/runs/seed_0/exported"}
+    with_teacher = {"loss": {"name": "on_policy_distillation"}, "teacher": teacher}
+    dvc_file.keep_current(parse({"algorithm": with_teacher}), overridden=False)
+    deps = yaml.safe_load(dvc_file.PATH.read_text())["stages"]["teacher"]["deps"]
+    assert deps[:2] == ["models/${experiment.name}/${model.name}", "results/other/runs/seed_0/exported/manifest.json"]
+    dvc_file.keep_current(Params(), overridden=False)
+    assert dvc_file.PATH.read_text() == whole
+
+
+def test_a_teacher_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    teacher = {"source": "folder", "folder": "results/other/runs/seed_0/exported"}
+    params = parse({"algorithm": {"loss": {"name": "on_policy_distillation"}, "teacher": teacher}})
+    with pytest.raises(UserError, match=r"algorithm\.teacher\.folder is results/other.*has no manifest\.json: name a"):
+        teacher_folder(params)
+    assert teacher_folder(Params()) == []
 
 
 def test_another_verifier_is_other_code_of_train_and_of_nothing_before_it() -> None:

@@ -73,6 +73,7 @@ if workflow.is_main_process and is_command():
 SCRIPT = jobs.SCRIPT
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
 MODEL = f"models/{{experiment}}/{params.model.name}/manifest.json"
+TEACHER = "models/{experiment}/teacher/manifest.json"
 RUN = "results/{experiment}/runs/seed_{seed}"
 OTHER_FIGURES = [
     f"results/{{experiment}}/report/figures/{name}"
@@ -149,6 +150,11 @@ def train_passages(wildcards):
     return f"data/{wildcards.experiment}/{experiment.train}/passages.parquet"
 
 
+def teacher_folder(wildcards):
+    """The manifest of the checkpoint that is there already, where algorithm.teacher names one; else nothing."""
+    return told_by_snakemake(lambda: jobs.teacher_folder(params))
+
+
 def checkpoint_to_evaluate(wildcards):
     folder = CHECKPOINT_OF[wildcards.policy]
     return f"{RUN}/{folder}/manifest.json".format(**wildcards)
@@ -179,6 +185,7 @@ def every_provenance():
     return [
         *(f"data/{FOLDER}/{task}/provenance.json" for task in experiment.tasks),
         f"models/{FOLDER}/{params.model.name}/provenance.json",
+        f"models/{FOLDER}/teacher/provenance.json",
         f"results/{FOLDER}/difficulty/provenance.json",
         *of_every_seed(*checkpoints),
         *of_every_evaluation("completions.provenance.json"),

@@ -1,4 +1,7 @@
-"""The policy before GRPO: the model as it comes, then a supervised fine-tuning."""
+"""The policy before GRPO: the model as it comes, then a supervised fine-tuning. And a teacher to learn from, if there is one."""
+
+
+ruleorder: teacher > model
 
 
 rule model:
@@ -25,6 +28,36 @@ rule model:
         arguments=arguments,
     message:
         "model: {wildcards.model}"
+    shell:
+        RUN_STAGE
+
+
+rule teacher:
+    input:
+        script=SCRIPT,
+        code=code("teacher"),
+        model=MODEL,
+        source=teacher_folder,
+    output:
+        manifest=update(TEACHER),
+        provenance=update("models/{experiment}/teacher/provenance.json"),
+    log:
+        "logs/{experiment}/teacher.log",
+    benchmark:
+        "logs/{experiment}/teacher.benchmark.tsv"
+    retries: 0
+    conda:
+        "../envs/project.yaml"
+    threads: needs("teacher").threads
+    resources:
+        gpu=needs("teacher").gpus,
+        mem_mb=memory("teacher"),
+        runtime=needs("teacher").minutes,
+    params:
+        job=job("teacher"),
+        arguments=arguments,
+    message:
+        f"teacher: {params.algorithm.teacher.source}"
     shell:
         RUN_STAGE
 

@@ -8,6 +8,7 @@ rule train:
         initial=f"{RUN}/initial/manifest.json",
         train="results/{experiment}/difficulty/train.parquet",
         passages=train_passages,
+        teacher=TEACHER,
     output:
         policy=update(f"{RUN}/policy/manifest.json"),
         metrics=update(f"{RUN}/metrics.parquet"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES, TOPS
 from dagrpo.params.schema import Params
+from dagrpo.params.teacher import TEACHER
 from dagrpo.trainer.run import TrainingRun
 
 STEP = re.compile(r"step_([0-9]{5,})\.parquet")
@@ -21,6 +22,7 @@ def training_run(params: Params, seed: int | None, folder: Path) -> TrainingRun:
         initial=results / "runs" / f"seed_{chosen}" / "initial",
         train_split=results / "difficulty" / "train.parquet",
         passages=own / "passages.parquet",
+        teacher=Path("models", experiment.name, TEACHER),
         seed=chosen,
         rollout=params.rollout,
         reward=params.reward,

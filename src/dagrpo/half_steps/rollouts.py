@@ -11,10 +11,11 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
+from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.trainer import state
-from dagrpo.trainer.loop import DRAWN, EngineOpener, RankZero, Trainer
-from dagrpo.trainer.record import rollout_rows
+from dagrpo.trainer.loop import DRAWN, RankZero, Trainer
+from dagrpo.trainer.record import Clock, rollout_rows
 from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.update import PolicyUpdate
 
@@ -60,7 +61,7 @@ class RolloutHalf(Trainer):
         return self._notes_at_start if finished == self._start else {}
 
     def _made(self, step: int, rank_zero: RankZero, update: PolicyUpdate) -> pa.Table:
-        rollouts = rank_zero.buffer.next(step - 1)
+        rollouts = rank_zero.rollouts(step - 1, Clock())
         batch = rollouts.batch()
         before = update.computed_before(batch)
         with_advantages, _ = self._with_advantages(rollouts, batch, before, update.objective)

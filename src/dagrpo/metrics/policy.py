@@ -26,6 +26,18 @@ _UPDATE = (
     Metric(name="policy/advantage_mean", unit="advantage", meaning="Average over the attempts that are learned from."),
     Metric(name="policy/advantage_std", unit="advantage", meaning="Standard deviation over these attempts."),
 )
+_TEACHER = (
+    Metric(
+        name="policy/teacher_kl",
+        unit="nats per token",
+        meaning="Divergence KL(policy, teacher), estimated as the mean of logprob - teacher logprob over the sampled tokens.",
+    ),
+    Metric(
+        name="policy/teacher_far_fraction",
+        unit="share of tokens",
+        meaning="Tokens that the policy finds likelier than the teacher by more than 2 nats.",
+    ),
+)
 _PLUGINS = (
     Metric(
         name="policy/clip_fraction",
@@ -134,4 +146,4 @@ _ENGINE = (
         meaning="Pearson's, of both probabilities of the sampled tokens.",
     ),
 )
-POLICY = (*_UPDATE, *_PLUGINS, *_ENGINE)
+POLICY = (*_UPDATE, *_TEACHER, *_PLUGINS, *_ENGINE)

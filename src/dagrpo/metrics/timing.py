@@ -16,6 +16,7 @@ _PARTS = (
     Metric(
         name="timing/rewards_seconds", unit="seconds", meaning="Grading: answers read and compared, components summed."
     ),
+    Metric(name="timing/teacher_seconds", unit="seconds", meaning="The teacher's logprobs of what was sampled."),
     Metric(
         name="timing/update_seconds",
         unit="seconds",

@@ -25,10 +25,17 @@ WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights
 
 
-def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dtype) -> Manifest:
-    """Write a hub model with its weights in `dtype`."""
+# What to do without the hub, by the section of params.yaml that names the repository.
+INSTEAD = {
+    "model": "set model.source to gguf and model.gguf to a file of this machine",
+    "algorithm.teacher": "set algorithm.teacher.source to folder and algorithm.teacher.folder to a checkpoint of this machine",
+}
+
+
+def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dtype, section: str = "model") -> Manifest:
+    """Write a hub model with its weights in `dtype`. `section` of params.yaml names the repository."""
     download = destination.parent / f".{destination.name}.{revision[:12]}.download"
-    _download(repository, revision, download)
+    _download(repository, revision, download, section)
     _require_trainable(download, repository)
     tensors = CastTensors(_without_tied_copy(download), dtype)
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
@@ -41,7 +48,7 @@ def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dty
     return manifest
 
 
-def _download(repository: str, revision: str, folder: Path) -> None:
+def _download(repository: str, revision: str, folder: Path, section: str) -> None:
     request: dict[str, Any] = {
         "repo_id": repository,
         "revision": revision,
@@ -54,8 +61,8 @@ def _download(repository: str, revision: str, folder: Path) -> None:
         repository=repository,
         revision=revision,
         kind="model",
-        correct="correct model.repository and model.revision",
-        instead="set model.source to gguf and model.gguf to a file of this machine",
+        correct=f"correct {section}.repository and {section}.revision",
+        instead=INSTEAD[section],
     )
     require_answer(wanted)
     with told_in_a_sentence(wanted):

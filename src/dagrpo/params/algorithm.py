@@ -7,10 +7,11 @@ from pydantic import Field, model_validator
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES, aggregation_of
-from dagrpo.algorithms.terms import TERMS, Weighed
+from dagrpo.algorithms.terms import TERMS, Weighed, computed
 from dagrpo.errors import UserError
 from dagrpo.params.base import Section
 from dagrpo.params.plugged import Choice, Chosen, Several
+from dagrpo.params.teacher import Teacher
 
 _GRPO: Any = {"name": "grpo"}
 _PPO_CLIP: Any = {"name": "ppo_clip"}
@@ -97,6 +98,27 @@ class Algorithm(Section):
         _NO_TERMS, description="What is added to the loss, each times its coefficient."
     )
     kl: Kl = Field(default_factory=Kl, description="The divergence to the initial policy.")
+    teacher: Teacher = Field(default_factory=Teacher, description="Whose logprobs distillation learns from.")
+
+    @property
+    def distils(self) -> list[str]:
+        """The keys of what reads a teacher's logprobs."""
+        loss = [f"algorithm.loss {self.loss.name}"] if LOSSES.get(self.loss.name).needs_teacher else []
+        return loss + [f"algorithm.terms.{name}" for name in computed(self.terms) if TERMS.get(name).needs_teacher]
+
+    @model_validator(mode="after")
+    def _a_teacher_is_there_for_whatever_reads_it(self) -> Self:
+        if self.distils and not self.teacher.is_there:
+            raise UserError(
+                f"{self.distils[0]} learns from a teacher and algorithm.teacher.source is none: set that to initial, folder or "
+                "hub, or choose another one"
+            )
+        if self.teacher.is_there and not self.distils:
+            raise UserError(
+                f"algorithm.teacher.source is {self.teacher.source}, but nothing learns from a teacher: set it to none, or take "
+                "algorithm.loss: {name: on_policy_distillation}, or give algorithm.terms.distillation a coefficient"
+            )
+        return self
 
     @model_validator(mode="after")
     def _the_advantage_sees_the_divergence(self) -> Self:

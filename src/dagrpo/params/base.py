@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dagrpo.errors import UserError
 from dagrpo.params.plain import LONGEST_TEXT
 
 Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
@@ -60,3 +61,9 @@ def _takes_float(annotation: Any) -> bool:
 
 def _is_exponent(value: Any) -> bool:
     return isinstance(value, str) and _EXPONENT.fullmatch(value) is not None
+
+
+def require_commit(revision: str | None, key: str) -> None:
+    """UserError: the revision of a hub repository that stands at this key is not a whole commit."""
+    if revision is not None and not (len(revision) == 40 and set(revision) <= set("0123456789abcdef")):
+        raise UserError(f"{key} is {revision!r}: give the full commit, 40 hex digits, since a branch can move")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts
+from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
@@ -82,12 +82,7 @@ class Model(Section):
             raise UserError("model.source is gguf but model.gguf is null: give the path of the GGUF file")
         if self.source == "hub" and (self.repository is None or self.revision is None):
             raise UserError("model.source is hub but model.repository or model.revision is null: give both")
-        if self.revision is not None and not (
-            len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")
-        ):
-            raise UserError(
-                f"model.revision is {self.revision!r}: give the full commit, 40 hex digits, since a branch can move"
-            )
+        require_commit(self.revision, "model.revision")
         unused = [
             k
             for k, s in (("gguf", "gguf"), ("repository", "hub"), ("revision", "hub"))

@@ -99,5 +99,8 @@ class Runtime(Section):
         "of single turns without calls at most 2.",
     )
     engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
+    teacher: Engine = Field(
+        Engine(), description="The SGLang engine of algorithm.teacher, where there is one: not that of the policy."
+    )
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")

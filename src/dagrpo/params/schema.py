@@ -26,9 +26,11 @@ from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.runtime import Runtime
 from dagrpo.params.sft import Sft
+from dagrpo.params.teacher import TEACHER
 from dagrpo.params.training import Training
 from dagrpo.params.yaml_text import read_yaml
 from dagrpo.rewards.components import COMPONENTS, lowest_reward
+from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.visible import sentences, shown
 
 
@@ -66,6 +68,12 @@ class Params(Section):
                 f"one request may need {per_request} tokens, but runtime.engine.max_total_tokens is "
                 f"{self.runtime.engine.max_total_tokens}: raise it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _folders_are_apart(self) -> Self:
+        if self.model.name == TEACHER:
+            raise UserError(f"model.name is {TEACHER}, the folder of algorithm.teacher: give the model another name")
         return self
 
     @model_validator(mode="after")
@@ -132,6 +140,50 @@ class Params(Section):
             raise UserError(
                 f"algorithm.loss {loss} differs from the policy gradient in what follows a step's first update, and with "
                 "training.mini_batches 1 there is none: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_teacher_can_say_how_likely_a_token_is(self) -> Self:
+        rollout, teacher = self.rollout, self.algorithm.teacher
+        if not teacher.is_there:
+            return self
+        if rollout.temperature != 1:
+            raise UserError(
+                f"rollout.temperature is {rollout.temperature}, but a server tells the teacher's logprobs of given tokens at "
+                "temperature 1 alone: set rollout.temperature to 1.0, or algorithm.teacher.source to none"
+            )
+        if rollout.cuts:
+            raise UserError(
+                f"rollout.top_k is {rollout.top_k} and rollout.top_p {rollout.top_p}, but a server tells the teacher's logprobs "
+                "over the whole vocabulary alone: set rollout.top_p to 1.0 and rollout.top_k to -1, or algorithm.teacher.source "
+                "to none"
+            )
+        if teacher.prompt == "with_solution" and rollout.agent.name != OWN_LOOP:
+            raise UserError(
+                f"algorithm.teacher.prompt is with_solution, but the prompts of rollout.agent {rollout.agent.name} are its own: set "
+                f"algorithm.teacher.prompt to plain, or take rollout.agent: {{name: {OWN_LOOP}}}"
+            )
+        if f"results/{self.experiment.name}/" in (teacher.folder or ""):
+            raise UserError(
+                f"algorithm.teacher.folder is {teacher.folder}, which this experiment makes itself: give another experiment's "
+                "folder, or set algorithm.teacher.source to initial"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_teacher_has_servers_of_its_own(self) -> Self:
+        servers = self.runtime.teacher.servers
+        shared = sorted({*servers} & {*self.runtime.engine.servers})
+        if shared:
+            raise UserError(
+                f"runtime.teacher.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the "
+                "teacher a server of its own"
+            )
+        if self.algorithm.teacher.is_there and self.rollout.deterministic and servers:
+            raise UserError(
+                "rollout.deterministic is true but runtime.teacher.servers names servers that others may use: set one of them "
+                "otherwise (false, or an empty list)"
             )
         return self
 

@@ -70,6 +70,7 @@ def read_step(path: Path, training: Training) -> RecordedStep:
             positive=torch.tensor([each.row["correct"] is True for each, _, _ in samples]),
             counted=torch.tensor([counted[each.place] for each, _, _ in samples]),
             support=_support(path, table, learned),
+            teacher_logprobs=_teacher_logprobs(learned),
             advantages=_floats([each.advantages for each in learned]),
         ),
         trainer_logprobs=_floats([each.row["trainer_logprobs"] for each in learned]),
@@ -137,6 +138,7 @@ def _require_aligned(path: Path, learned: _Learned) -> None:
         "samples": sum(sum(mask) for _, mask in learned.samples),
         "rollout_logprobs": len(row["rollout_logprobs"]),
         "trainer_logprobs": len(row["trainer_logprobs"]),
+        "teacher_logprobs": len(row["teacher_logprobs"]) or tokens,
         "token_advantages": len(learned.advantages),
     }
     wrong = [name for name, length in lengths.items() if length != tokens]
@@ -146,6 +148,12 @@ def _require_aligned(path: Path, learned: _Learned) -> None:
         raise UserError(
             f"{path}: row {learned.place}: `{name}` does not fit the {tokens} tokens of `completion_ids`: restore the file."
         )
+
+
+def _teacher_logprobs(learned: Sequence[_Learned]) -> Tensor | None:
+    """None: there was no teacher."""
+    told = _floats([each.row["teacher_logprobs"] for each in learned])
+    return told if len(told) else None
 
 
 def _floats(values: list[list[float]]) -> Tensor:

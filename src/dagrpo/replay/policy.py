@@ -6,6 +6,7 @@ from typing import Protocol
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
@@ -59,8 +60,16 @@ class UpdatedPolicy:
         state.save(root, finished, self.model, self._optimizer, self._world, {COEFFICIENTS: self._coefficients})
 
     def update(self, step: int, batch: RolloutBatch, micro_batch_size: int) -> UpdateStats:
-        """Take the step, numbered from 1, from its rollouts, which have advantages."""
+        """Take the step, numbered from 1, from its rollouts, which have advantages.
+
+        UserError: they lack the teacher's logprobs, from which the run learns.
+        """
         run = self._run
+        if run.algorithm.distils and batch.teacher_logprobs is None:
+            raise UserError(
+                f"The rollouts of step {step} have no teacher_logprobs, which {run.algorithm.distils[0]} learns from: name those "
+                "of a run with algorithm.teacher."
+            )
         update = PolicyUpdate(
             policy=self._policy,
             reference=self._reference,

@@ -57,6 +57,7 @@ _ADDED_BY_TRAINING = [
     required("step", pa.int32()),  # from 1
     # the trainer's own, before the update; []: the trajectory was left out of it
     required("trainer_logprobs", pa.list_(pa.float32())),
+    required("teacher_logprobs", pa.list_(pa.float32())),  # []: there is no teacher, or the trajectory was left out
     pa.field("extracted", pa.string()),  # null: no answer to read
     required("verdict", pa.string()),  # right, wrong, missing or unverifiable
     pa.field("correct", pa.bool_()),  # null: unverifiable
@@ -91,11 +92,12 @@ def training_table(
     token_advantages: Sequence[Sequence[float]],
     trainer_logprobs: Sequence[Sequence[float]],
     greedy_rewards: Sequence[float | None] | None = None,
+    teacher_logprobs: Sequence[Sequence[float]] | None = None,
 ) -> pa.Table:
     """One row per trajectory of the step numbered from 1; columns as in TRAINING_ROLLOUTS.
 
-    rewards, advantages and greedy_rewards: [trajectories]; trainer_logprobs: [trajectories][tokens that the policy
-    wrote], and so token_advantages, but empty where they are all the same.
+    rewards, advantages and greedy_rewards: [trajectories]; trainer_logprobs and teacher_logprobs: [trajectories][tokens that
+    the policy wrote], and so token_advantages, but empty where they are all the same.
     """
     rows = [
         _training_row(each, step=step, reward=reward)
@@ -104,14 +106,16 @@ def training_table(
             "advantage": advantage,
             "token_advantages": of_tokens,
             "greedy_reward": greedy,
+            "teacher_logprobs": of_teacher,
         }
-        for each, reward, advantage, of_tokens, greedy, logprobs in zip(
+        for each, reward, advantage, of_tokens, greedy, logprobs, of_teacher in zip(
             graded,
             rewards,
             advantages,
             token_advantages,
             greedy_rewards or [None] * len(graded),
             trainer_logprobs,
+            teacher_logprobs or [[]] * len(graded),
             strict=True,
         )
     ]
@@ -134,6 +138,7 @@ def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict
     return _row(graded.trajectory) | {
         "step": step,
         "trainer_logprobs": [],
+        "teacher_logprobs": [],
         "sampling_support": [ids for sample in graded.trajectory.samples for ids in sample.support],
         "extracted": graded.score.extracted,
         "verdict": graded.score.verdict,

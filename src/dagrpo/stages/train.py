@@ -61,6 +61,7 @@ def _run(job: Job) -> "TrainingRun":
         initial=job.input("initial").parent,
         train_split=job.input("train"),
         passages=job.input("passages"),
+        teacher=job.input("teacher").parent,
         seed=job.own_seed,
         rollout=job.section(Rollout, "rollout"),
         reward=job.section(Reward, "reward"),

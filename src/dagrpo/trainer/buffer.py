@@ -50,6 +50,8 @@ class StepRollouts:
     greedy_rewards: Tensor | None = None
     # [tokens] float32, of the trajectories that are kept; None until they are computed
     advantages: Tensor | None = None
+    # [tokens] float32, of the trajectories that are kept; None without a teacher
+    teacher_logprobs: Tensor | None = None
     several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
     drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
@@ -100,6 +102,7 @@ class StepRollouts:
             positive=torch.tensor([self.graded[place].score.correct is True for place in places]),
             counted=torch.tensor([place in counted for place in places]),
             support=TokenSupport.of([ids for sample in samples for ids in sample.support]),
+            teacher_logprobs=self.teacher_logprobs,
         )
 
     @property

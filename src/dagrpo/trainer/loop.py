@@ -7,22 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
-from dagrpo.params.runtime import Engine
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
@@ -41,6 +39,7 @@ from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_me
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.stop import Stop
+from dagrpo.trainer.teacher import Teacher, open_teacher
 from dagrpo.trainer.throughput import Throughput
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
@@ -50,29 +49,24 @@ COEFFICIENTS = "coefficients"  # of the objective's terms
 DRAWN = "drawn"  # how far the run has come in its prompts, and which are retired
 
 
-class EngineOpener(Protocol):
-    """`open_engine`, or what stands in for it."""
-
-    def __call__(
-        self,
-        model: Path,
-        params: Engine,
-        log: Path,
-        *,
-        dtype: str,
-        deterministic: bool,
-        weights: Tensors | None = None,
-        version: str = "initial",
-    ) -> AbstractContextManager[RolloutEngine]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankZero:
     """What only rank 0 has while steps are taken."""
 
     engine: RolloutEngine
+    teacher: Teacher | None
     buffer: Buffer
     bar: Advance
+
+    def rollouts(self, step: int, clock: Clock) -> StepRollouts:
+        """Those of the step numbered from 0, with the teacher's logprobs where there is one."""
+        rollouts = self.buffer.next(step)
+        clock.lap("rollout")
+        if self.teacher is None:
+            return rollouts
+        scored = self.teacher.scored(rollouts)
+        clock.lap("teacher")
+        return scored
 
 
 def train(run: TrainingRun, report: Report, world: World, opener: EngineOpener = open_engine) -> None:
@@ -142,8 +136,7 @@ class Trainer:
                 clock, drawn_before = Clock(), _drawn(rank_zero)
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
                 clock.lap("gates")
-                rollouts = stop.interrupts(partial(rank_zero.buffer.next, step)) if rank_zero else None
-                clock.lap("rollout")
+                rollouts = stop.interrupts(partial(rank_zero.rollouts, step, clock)) if rank_zero else None
                 if stop.told():
                     if step > saved:
                         self._save(step, update, drawn_before)
@@ -239,11 +232,13 @@ class Trainer:
                 )
                 engine = stack.enter_context(opened)
                 self._watch.handed_over(engine, tensors, finished)
+            teacher = stack.enter_context(open_teacher(run, self._tokenizer, self._opener))
             agent = stack.enter_context(self._agent())
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
             bar.advance(finished)
-            yield RankZero(engine=engine, buffer=self._buffer(engine, agent, grader, finished), bar=bar)
+            buffer = self._buffer(engine, agent, grader, finished)
+            yield RankZero(engine=engine, teacher=teacher, buffer=buffer, bar=bar)
 
     def _agent(self) -> AbstractContextManager[OpenAgent]:
         run = self._run

@@ -111,11 +111,13 @@ class RolloutBatch:
     positive: Tensor  # [sequences] bool, whether their trajectories' answers are right
     support: TokenSupport | None = None  # of the trained tokens; None: the whole vocabulary
     counted: Tensor | None = None  # [sequences] bool, whether the loss counts them; None: it does
+    teacher_logprobs: Tensor | None = None  # [trained tokens] float32; None without a teacher
     advantages: Tensor | None = None  # [trained tokens] float32; None until they are computed
 
     def __post_init__(self) -> None:
         trained = sum(self.sequences.trained)
         assert len(self.rollout_logprobs) == trained
+        assert self.teacher_logprobs is None or len(self.teacher_logprobs) == trained
         assert self.advantages is None or len(self.advantages) == trained
         assert self.support is None or len(self.support.lengths) == trained
         assert self.counted is None or len(self.counted) == len(self.sequences)
@@ -163,6 +165,7 @@ class RolloutBatch:
             "rollout_logprobs": self.rollout_logprobs,
             "positive": self.positive,
             **({} if self.counted is None else {"counted": self.counted}),
+            **({} if self.teacher_logprobs is None else {"teacher_logprobs": self.teacher_logprobs}),
             **({} if self.support is None else self.support.tensors()),
         }
 
@@ -178,6 +181,7 @@ class RolloutBatch:
             positive=tensors["positive"],
             counted=tensors.get("counted"),
             support=TokenSupport.from_tensors(tensors),
+            teacher_logprobs=tensors.get("teacher_logprobs"),
         )
 
 

@@ -24,6 +24,7 @@ from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.gates import logprob_differences
 from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.run import step_file
+from dagrpo.trainer.teacher import teacher_metrics
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats
 from dagrpo.trainer.whole import require_whole_file
@@ -143,6 +144,7 @@ def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if len(set(values)) > 1 else [] for values in advantages],
         trainer_logprobs=[part.tolist() for part in torch.split(trainer_logprobs, rollouts.lengths)],
+        teacher_logprobs=_teacher_logprobs(rollouts),
         greedy_rewards=_greedy_rewards(rollouts),
     )
     if rollouts.drawn is None or not rollouts.drawn.discarded:
@@ -181,6 +183,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "rollout/truncated_fraction": float(np.mean([each.finish_reason == "length" for each in trajectories])),
         **update_metrics(stats, rollout_logprobs),
         **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
+        **teacher_metrics(rollouts, stats.logprobs),
         **turn_metrics(rollouts),
         **(rollouts.drawn.figures if rollouts.drawn else {}),
     }
@@ -206,6 +209,12 @@ def in_brief(metrics: Mapping[str, float], *, has_reference: bool) -> str:
     words = [f"reward {metrics['reward/mean']:.3f}", f"{metrics['rollout/length_mean']:.0f} tokens"]
     words += [f"KL {metrics['policy/kl']:.2g}"] if has_reference else []
     return ", ".join([*words, f"{metrics['timing/tokens_per_second']:,.0f} tokens/s"])
+
+
+def _teacher_logprobs(rollouts: StepRollouts) -> list[list[float]] | None:
+    """Of each trajectory's tokens; None without a teacher."""
+    told = rollouts.teacher_logprobs
+    return None if told is None else [part.tolist() for part in torch.split(told, rollouts.lengths)]
 
 
 def _greedy_rewards(rollouts: StepRollouts) -> list[float | None] | None:

@@ -41,6 +41,7 @@ class TrainingRun:
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
     passages: Path | None = None  # passages.parquet of the task, for tools that search
+    teacher: Path | None = None  # folder of the teacher's checkpoint, where algorithm.teacher is a folder or of the hub
 
     def describe(self) -> None:
         """Write beside the state whose it is, for whoever computes steps again before the run has outputs."""

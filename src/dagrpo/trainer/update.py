@@ -275,6 +275,9 @@ class PolicyUpdate:
         first = batch.tokens(mini_batch.spans[0]).start
         own = slice(tokens.start - first, tokens.stop - first)
         selected = None if mini_batch.selected is None else mini_batch.selected[own].to(device, non_blocking=True)
+        teacher = (
+            None if batch.teacher_logprobs is None else batch.teacher_logprobs[tokens].to(device, non_blocking=True)
+        )
         seen_by_losses = TokenBatch(
             logprobs=outputs.logprobs,
             old_logprobs=seen.old_logprobs(part),
@@ -286,6 +289,7 @@ class PolicyUpdate:
             sequence=trajectory.to(device, non_blocking=True)[padded.rows],
             sequences=int(trajectory[-1]) + 1,
             selected=selected,
+            teacher_logprobs=teacher,
         )
         return (
             seen_by_losses

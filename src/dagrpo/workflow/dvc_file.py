@@ -21,7 +21,7 @@ from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
-from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, code_files
+from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, code_files, given_inputs
 
 PATH = Path("dvc.yaml")
 ANEW = "move it away, and have `dagrpo generate` write it anew"
@@ -107,18 +107,20 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _with_code(content: dict[str, Any], params: Params) -> dict[str, Any]:
-    """The same with today's code behind the data among each stage's deps."""
+    """The same with what the parameters name today behind the experiment's own data among each stage's deps: files, code."""
     for name, entry in content["stages"].items():
         if name not in all_stages():  # somebody's own
             continue
         body = entry.get("do", entry)
         data = [dep for dep in body.get("deps", ()) if _is_data(dep)]
-        body["deps"] = [*data, SCRIPT, *code_files(params, all_stages()[name])]
+        body["deps"] = [*data, *given_inputs(params, name), SCRIPT, *code_files(params, all_stages()[name])]
     return content
 
 
 def _is_data(path: str) -> bool:
-    return PurePosixPath(path).parts[0] in TOPS
+    """Whether it is the experiment's own: another one's is named by the parameters."""
+    parts = PurePosixPath(path).parts
+    return parts[0] in TOPS and NAME in parts
 
 
 def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, PlannedJob]) -> dict[str, Any]:
@@ -212,7 +214,8 @@ def _deps(job: PlannedJob, places: Mapping[str, str], owners: Mapping[str, Plann
     """The outs that a job reads. What it reads of all seeds or tasks becomes the folder that holds them all."""
     deps: set[str] = set()
     for name, paths in job.inputs.items():
-        for path in paths if name not in NOT_DATA else ():
+        own = [path for path in paths if path in owners]  # others are named by the parameters
+        for path in own if name not in NOT_DATA else ():
             maker = owners[path]
             out = next(o for o in _outs(maker, set(), owners) if path == o or path.startswith(f"{o}/"))
             deps.add(_template(_up_to_what_is_own(out, job, maker), places))

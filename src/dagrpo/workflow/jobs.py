@@ -14,6 +14,7 @@ from dagrpo.execution.identity import code_of
 from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, refuse_links, write_json
 from dagrpo.listing import MANIFEST, listed_files
 from dagrpo.params.schema import Params
+from dagrpo.params.teacher import TEACHER
 from dagrpo.selection import named_code, selected_modules
 
 JOBS = Path(".state/jobs")
@@ -41,6 +42,25 @@ def code_files(params: Params, stage: Stage) -> list[str]:
     own = [code for kind in stage.selects for code in named_code(params).get(kind, ())]
     modules = [module for code in own for module in code.modules]
     return code_of(stage.work.__module__, [*plugins, *modules], [file for code in own for file in code.files])
+
+
+def given_inputs(params: Params, stage: str) -> list[str]:
+    """The files that a stage reads and no stage of the experiment makes: the parameters name them."""
+    folder = params.algorithm.teacher.folder
+    return [str(Path(folder, MANIFEST))] if stage == TEACHER and folder is not None else []
+
+
+def teacher_folder(params: Params) -> list[str]:
+    """The manifest of the checkpoint that algorithm.teacher names, if any. UserError: it is not there."""
+    manifests = given_inputs(params, TEACHER)
+    for manifest in manifests:
+        if not Path(manifest).is_file():
+            raise UserError(
+                f"algorithm.teacher.folder is {Path(manifest).parent}, which has no {MANIFEST}: name a checkpoint that a stage has "
+                "made, such as results/<another experiment>/runs/seed_0/exported, or make one of a folder of your own with "
+                "`dagrpo convert FOLDER NEW --to hf`."
+            )
+    return manifests
 
 
 def job_file(params: Params, stage: Stage) -> str:

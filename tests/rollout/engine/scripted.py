@@ -87,6 +87,25 @@ class Echo:
         return 200, [reply(prompt[-1], self._version) for prompt in body["input_ids"]]
 
 
+def scores(body: dict[str, Any], version: str = "default") -> list[dict[str, Any]]:
+    """What a server tells of the tokens that are there already: each is as likely as its number says, in tenths."""
+    return [
+        {
+            "output_ids": [],
+            "meta_info": {
+                "finish_reason": {"type": "length", "length": 0},
+                "weight_version": version,
+                "input_token_logprobs": [
+                    [-0.1 * token if place > start else None, token, None]
+                    for place, token in enumerate(token_ids)
+                    if place >= start
+                ],
+            },
+        }
+        for token_ids, start in zip(body["input_ids"], body["logprob_start_len"], strict=True)
+    ]
+
+
 def reply(token: int, version: str = "default", reason: dict[str, Any] | None = None) -> dict[str, Any]:
     """One completion of one token."""
     return {

@@ -14,8 +14,8 @@ from tests.hostile import anything
 from tests.loopback import Handler, answering, hang, listening
 from tests.rollout.engine.scripted import reply
 
-from dagrpo.records import Completion, SamplingRequest
-from dagrpo.rollout.engine.answers import completions_of, digests_of, largest_answer, message_of
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
+from dagrpo.rollout.engine.answers import completions_of, digests_of, largest_answer, message_of, scores_of
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.version import WeightVersion
@@ -85,6 +85,48 @@ def test_a_support_that_is_none_is_one_sentence(about: dict[str, Any], words: st
     with pytest.raises(ServerError) as caught:
         cut(**about)
     assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+ASKED = ScoringRequest(token_ids=(5, 7, 8), first=1)
+
+
+def scored(**about: Any) -> tuple[float, ...]:
+    """What is made of the logprobs of 7 and 8."""
+    fields = {"input_token_logprobs": [[None, 5, None], [-0.5, 7, None], [-0.25, 8, None]]}
+    (result,) = scores_of(json.dumps(changed(**(fields | about))).encode(), [ASKED], ADDRESS, VERSION)
+    return result
+
+
+def test_scores_are_those_of_the_tokens_that_were_asked_for() -> None:
+    assert scored() == (-0.5, -0.25)
+    last_of_the_vocabulary = [[None, 5, None], [-0.5, 7, None], [-0.25, 0, None]]
+    assert scored(input_token_logprobs=last_of_the_vocabulary) == (-0.5, -0.25)
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"input_token_logprobs": [[None, 5, None], [-0.5, 7, None]]}, "not of the tokens that were asked for"),
+        ({"input_token_logprobs": [[None, 7, None], [-0.5, 8, None], [-1.0, 9, None]]}, "not of the tokens that"),
+        ({"input_token_logprobs": [[None, 5, None], [None, 7, None], [-1.0, 8, None]]}, "the weights are not finite"),
+        ({"input_token_logprobs": [[None, 5, None], [0.5, 7, None], [-1.0, 8, None]]}, "0.5 is no logprob"),
+        ({"input_token_logprobs": None}, "in another form than SGLang does"),
+        ({"weight_version": "another", "weight_versions": None}, "somebody else updates this server"),
+        ({"finish_reason": {"type": "abort", "message": "too long"}}, "gave up a request: too long"),
+    ],
+)
+def test_scores_that_are_not_what_was_asked_for_are_one_sentence(about: dict[str, Any], words: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        scored(**about)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@given(anything)
+def test_whatever_is_answered_for_scores_is_a_sentence(answer: Any) -> None:
+    with pytest.raises(ServerError) as caught:
+        scores_of(json.dumps(answer).encode(), [ASKED], ADDRESS, VERSION)
     assert len(str(caught.value)) < 500
 
 

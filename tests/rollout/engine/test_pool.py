@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from tests.rollout.engine.conftest import MakePool, Serve
-from tests.rollout.engine.scripted import Echo, ScriptedServer, reply
+from tests.rollout.engine.scripted import Echo, ScriptedServer, reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.records import SamplingRequest
+from dagrpo.records import SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.errors import ServerError, ServerGone
 from dagrpo.rollout.engine.pool import SLICE, split
@@ -50,7 +50,8 @@ def test_supports_are_asked_for_where_a_request_wants_them(serve: Serve, pool_of
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         about = reply(4)["meta_info"]
         return 200, [
-            {"meta_info": about | {"output_token_sampling_mask": [[4]], "output_token_sampling_logprobs": [0.0]}}
+            reply(4)
+            | {"meta_info": about | {"output_token_sampling_mask": [[4]], "output_token_sampling_logprobs": [0.0]}}
         ]
 
     server = serve(Echo(answer))
@@ -66,6 +67,28 @@ def test_prompts_with_several_samples_are_read_once_before(serve: Serve, pool_of
     pool_of(at(server)).generate(batch, lockstep=False)
     assert server.asked[0] == ("/generate", {"input_ids": [[1, 2]], "sampling_params": {"max_new_tokens": 0}})
     assert len(server.asked[1][1]["input_ids"]) == 4
+
+
+def _scoring(body: dict[str, Any]) -> tuple[int, Any]:
+    return 200, scores(body) if "logprob_start_len" in body else []
+
+
+def test_tokens_are_scored_from_the_place_that_is_asked_for_on_an_empty_server(serve: Serve, pool_of: MakePool) -> None:
+    server = serve(Echo(_scoring))
+    asked = [ScoringRequest(token_ids=(1, 2, 3, 4), first=2), ScoringRequest(token_ids=(5, 6), first=1)]
+    assert pool_of(at(server)).score(asked, lockstep=True) == [(-0.1 * 3, -0.1 * 4), (-0.1 * 6,)]
+    assert server.paths == ["/flush_cache?timeout=10.0", "/generate"]
+    body = server.asked[1][1]
+    assert (body["input_ids"], body["logprob_start_len"]) == ([[1, 2, 3, 4], [5, 6]], [1, 0])
+    assert body["sampling_params"] == {"max_new_tokens": 0, "temperature": 1.0}
+
+
+def test_a_prompt_whose_continuations_are_scored_is_read_once_before(serve: Serve, pool_of: MakePool) -> None:
+    server = serve(Echo(_scoring))
+    asked = [ScoringRequest(token_ids=(1, 2, token), first=2) for token in (7, 8)]
+    pool_of(at(server)).score(asked, lockstep=False)
+    assert server.asked[0] == ("/generate", {"input_ids": [[1, 2]], "sampling_params": {"max_new_tokens": 0}})
+    assert len(server.asked[1][1]["input_ids"]) == 2
 
 
 def test_new_weights_leave_an_empty_cache_and_are_named_in_what_they_wrote(serve: Serve, pool_of: MakePool) -> None:

@@ -30,7 +30,7 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, write_json
 from dagrpo.params.runtime import Engine
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.errors import ServerError
@@ -118,6 +118,30 @@ def test_logprobs_are_those_of_transformers(pool: ServerPool, tiny_model: Path, 
     torch.testing.assert_close(
         torch.tensor(sampled), torch.tensor(trainer_logprobs(tiny_model, requests, completions)), atol=1e-4, rtol=0
     )
+
+
+@pytest.mark.server
+def test_scores_are_the_logprobs_of_transformers_and_repeat_to_the_bit(pool: ServerPool, tiny_model: Path) -> None:
+    """Several continuations of each prompt, and one sequence from its second token on, the vocabulary's last among them."""
+    policy = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    rng = random.Random(1)
+    requests = [
+        ScoringRequest(
+            token_ids=(*each.input_ids, *(rng.randrange(2, 100) for _ in range(rng.randrange(1, 12)))),
+            first=len(each.input_ids),
+        )
+        for each in batch(prompts=8, samples=3)
+    ]
+    requests.append(ScoringRequest(token_ids=(5, policy.config.vocab_size - 1, 7), first=1))
+    scores = pool.score(requests, lockstep=True)
+    pool.generate(batch(prompts=5), lockstep=False)
+    assert pool.score(requests, lockstep=True) == scores, "after other requests"
+    for request, told in zip(requests, scores, strict=True):
+        ids = torch.tensor([request.token_ids])
+        with torch.no_grad():
+            table = torch.log_softmax(policy(ids).logits[0, request.first - 1 : -1], dim=-1)
+        expected = table.gather(1, ids[0, request.first :, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(told), expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.server

@@ -36,6 +36,7 @@ class Loss(Generic[ConfigType]):
     needs_later_updates: bool = False
     # Aggregations with which it is another loss, by that one's name: they are refused.
     same_with: Mapping[Aggregation, str] = field(default_factory=dict)
+    needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs, and no advantages
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(

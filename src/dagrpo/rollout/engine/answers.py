@@ -9,10 +9,11 @@ import itertools
 import json
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.version import WeightVersion
 from dagrpo.visible import one_line
@@ -33,41 +34,82 @@ def largest_answer(requests: Sequence[SamplingRequest]) -> int:
     return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN + supports * ABOUT_AN_ID
 
 
+def largest_scores(requests: Sequence[ScoringRequest]) -> int:
+    """The same of requests for logprobs."""
+    tokens = sum(len(request.token_ids) - request.first + 1 for request in requests)
+    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN
+
+
 def completions_of(
     data: bytes, requests: Sequence[SamplingRequest], address: str, version: WeightVersion
 ) -> list[Completion]:
     """One completion per request, in order. ServerError: they are not what was asked for."""
+    pairs = zip(_replies(data, len(requests), address), requests, strict=True)
+    with _of_a_known_form(address):
+        return [_completion(reply, request, address, version) for reply, request in pairs]
+
+
+def scores_of(
+    data: bytes, requests: Sequence[ScoringRequest], address: str, version: WeightVersion
+) -> list[tuple[float, ...]]:
+    """The logprobs that each request asks for, in order. ServerError: they are not what was asked for."""
+    pairs = zip(_replies(data, len(requests), address), requests, strict=True)
+    with _of_a_known_form(address):
+        return [_scores(reply, request, address, version) for reply, request in pairs]
+
+
+def _replies(data: bytes, count: int, address: str) -> list[Any]:
+    """One for each of so many requests. ServerError: it is no list of them."""
     try:
         replies = json.loads(data)
     except (ValueError, RecursionError):
         replies = None
-    if not isinstance(replies, list) or len(replies) != len(requests):
+    if not isinstance(replies, list) or len(replies) != count:
         raise ServerError(
-            f"{address} did not answer /generate with one completion for each of {len(requests)} requests "
+            f"{address} did not answer /generate with one completion for each of {count} requests "
             f"({one_line(_text(data[:LONGEST_MESSAGE]), 80)}): it is no SGLang server, or of a version that is not known here."
         )
-    pairs = zip(replies, requests, strict=True)
-    return [_completion(reply, request, address, version) for reply, request in pairs]
+    return replies
 
 
-def _completion(reply: Any, request: SamplingRequest, address: str, version: WeightVersion) -> Completion:
-    """ServerError when it was aborted, has no logprobs, or comes from other weights."""
+@contextmanager
+def _of_a_known_form(address: str) -> Iterator[None]:
+    """ServerError in place of what is raised where a reply is not made as SGLang's are."""
     try:
-        about = reply["meta_info"]
-        reason = about["finish_reason"]
-        _require_finished(reason, address)
-        _require_version(about, address, version)
-        tokens, logprobs = _tokens(about["output_token_logprobs"], request.max_new_tokens, address)
-        _require_matched(tokens, reply["output_ids"], address)
-        support: tuple[array[int], ...] = ()
-        if request.support:
-            support, logprobs = _support(about, tokens, request.top_k, address)
-        cached = _whole(about.get("cached_tokens", 0))
+        yield
     except (KeyError, TypeError, AttributeError, IndexError, _OfAnotherShape) as error:
         raise ServerError(
             f"{address} answered /generate in another form than SGLang does ({type(error).__name__}: "
             f"{one_line(str(error), 100)}): it is of a version that is not known here."
         ) from None
+
+
+def _scores(reply: Any, request: ScoringRequest, address: str, version: WeightVersion) -> tuple[float, ...]:
+    """ServerError when it was aborted, has no logprobs, or comes from other weights."""
+    about = reply["meta_info"]
+    _require_finished(about["finish_reason"], address)
+    _require_version(about, address, version)
+    entries = about["input_token_logprobs"][1:]  # the first is of the token before, and null
+    told = [_whole(entry[1]) for entry in entries]
+    asked = request.token_ids[request.first :]
+    # SGLang writes 0 for the last token of the vocabulary.
+    if len(told) != len(asked) or any(one not in (other, 0) for one, other in zip(told, asked, strict=True)):
+        raise _OfAnotherShape("the logprobs are not of the tokens that were asked for")
+    return _logprobs([entry[0] for entry in entries], address)
+
+
+def _completion(reply: Any, request: SamplingRequest, address: str, version: WeightVersion) -> Completion:
+    """ServerError when it was aborted, has no logprobs, or comes from other weights."""
+    about = reply["meta_info"]
+    reason = about["finish_reason"]
+    _require_finished(reason, address)
+    _require_version(about, address, version)
+    tokens, logprobs = _tokens(about["output_token_logprobs"], request.max_new_tokens, address)
+    _require_matched(tokens, reply["output_ids"], address)
+    support: tuple[array[int], ...] = ()
+    if request.support:
+        support, logprobs = _support(about, tokens, request.top_k, address)
+    cached = _whole(about.get("cached_tokens", 0))
     return Completion(
         token_ids=tokens,
         logprobs=logprobs,

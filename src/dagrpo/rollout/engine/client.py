@@ -4,21 +4,23 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.answers import (
     ABOUT_AN_ANSWER,
     MOST_DIGESTS,
     completions_of,
     digests_of,
     largest_answer,
+    largest_scores,
     message_of,
+    scores_of,
 )
 from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion
@@ -60,9 +62,7 @@ class ServerClient:
 
     async def generate(self, requests: Sequence[SamplingRequest], version: WeightVersion) -> list[Completion]:
         """One completion per request, in order, by one HTTP request; ServerError also when other weights made them."""
-        repeated = [prompt for prompt, count in Counter(r.input_ids for r in requests).items() if count > 1]
-        if repeated:
-            await self._read_prompts(repeated)
+        await self._read_shared(request.input_ids for request in requests)
         body: dict[str, Any] = {
             "input_ids": [request.input_ids for request in requests],
             "sampling_params": [sampling_params(request) for request in requests],
@@ -73,6 +73,18 @@ class ServerClient:
             body["return_sampling_mask"] = [request.support for request in requests]
         answer = await self._post("/generate", body, largest_answer(requests))
         return completions_of(answer, requests, self.address, version)
+
+    async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
+        """The logprobs that each asks for, in order, by one HTTP request; ServerError also when other weights gave them."""
+        await self._read_shared(request.token_ids[: request.first] for request in requests)
+        body: dict[str, Any] = {
+            "input_ids": [request.token_ids for request in requests],
+            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+            "return_logprob": True,
+            "logprob_start_len": [request.first - 1 for request in requests],  # whose own logprob is not told
+        }
+        answer = await self._post("/generate", body, largest_scores(requests))
+        return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
         """Have the server load a folder's safetensors, with an empty cache afterwards."""
@@ -87,9 +99,11 @@ class ServerClient:
         """Forget all prompts; waits until the server is idle."""
         await self._post(f"/flush_cache?timeout={CONNECT_SECONDS}", {})
 
-    async def _read_prompts(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        """Fill the cache with prompts that several samples share: SGLang would compute each of them anew."""
-        await self._post("/generate", {"input_ids": prompts, "sampling_params": {"max_new_tokens": 0}})
+    async def _read_shared(self, prompts: Iterable[tuple[int, ...]]) -> None:
+        """Fill the cache with those that there are more than once: SGLang would compute each of them anew."""
+        shared = [prompt for prompt, count in Counter(prompts).items() if count > 1]
+        if shared:
+            await self._post("/generate", {"input_ids": shared, "sampling_params": {"max_new_tokens": 0}})
 
     async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:
         try:

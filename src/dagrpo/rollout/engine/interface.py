@@ -1,10 +1,13 @@
 """What the rest of the program asks of a rollout engine."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.params.runtime import Engine
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 
 
 class RolloutEngine(Protocol):
@@ -32,6 +35,10 @@ class RolloutEngine(Protocol):
         """
         ...
 
+    def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
+        """The logprobs that each request asks for, in order, at temperature 1 over the whole vocabulary."""
+        ...
+
     def load(self, weights: Tensors, version: str) -> None:
         """Replace the weights; from now on every answer is checked to come from them."""
         ...
@@ -39,3 +46,19 @@ class RolloutEngine(Protocol):
     def digests(self) -> Sequence[Mapping[str, str]]:
         """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py)."""
         ...
+
+
+class EngineOpener(Protocol):
+    """`open_engine`, or what stands in for it."""
+
+    def __call__(
+        self,
+        model: Path,
+        params: Engine,
+        log: Path,
+        *,
+        dtype: str,
+        deterministic: bool,
+        weights: Tensors | None = None,
+        version: str = "initial",
+    ) -> AbstractContextManager[RolloutEngine]: ...

@@ -7,12 +7,13 @@ scheduler then does follows from them. Nobody else may use the server meanwhile.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.console import say
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.errors import ServerGone, ServerUnreachable
@@ -22,6 +23,8 @@ from dagrpo.rollout.engine.weights import WeightsFolder
 SLICE = 64  # requests per HTTP request when not in lockstep
 SLICES_IN_FLIGHT = 8  # per server
 
+T = TypeVar("T")
+_Ask = Callable[[ServerClient, Sequence[int]], Awaitable[list[T]]]
 _Gathering = tuple[list[SamplingRequest], "asyncio.Future[list[Completion]]"]
 
 
@@ -54,7 +57,20 @@ class ServerPool:
         See RolloutEngine for `places` and `first_wave`: a batch of several turns keeps its cache between the waves.
         """
         parts = split(places or range(len(requests)), [*self._servers], lockstep=lockstep)
-        return self._loop.run(self._generate(requests, parts, empty_cache=lockstep and first_wave))
+
+        async def ask(server: ServerClient, part: Sequence[int]) -> list[Completion]:
+            return await server.generate([requests[i] for i in part], self._version)
+
+        return self._loop.run(self._asked(ask, parts, empty_cache=lockstep and first_wave))
+
+    def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
+        """The logprobs that each request asks for, in order; see RolloutEngine."""
+        parts = split(range(len(requests)), [*self._servers], lockstep=lockstep)
+
+        async def ask(server: ServerClient, part: Sequence[int]) -> list[tuple[float, ...]]:
+            return await server.score([requests[i] for i in part], self._version)
+
+        return self._loop.run(self._asked(ask, parts, empty_cache=lockstep))
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
@@ -127,22 +143,21 @@ class ServerPool:
         except ServerUnreachable as error:
             self._give_up(server, error)
 
-    async def _generate(
-        self, requests: Sequence[SamplingRequest], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool
-    ) -> list[Completion]:
+    async def _asked(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
+        """An answer to each request, in order; `parts` says which server is asked which of them."""
         if empty_cache and not self._cache_is_empty:
             await all_of(server.empty_cache() for server in self._servers.values())
         self._cache_is_empty = False
         limits = {number: asyncio.Semaphore(SLICES_IN_FLIGHT) for number in self._servers}
 
-        async def part_of(server: int, part: Sequence[int]) -> list[Completion]:
+        async def part_of(server: int, part: Sequence[int]) -> list[T]:
             async with limits[server]:
-                return await self._servers[server].generate([requests[i] for i in part], self._version)
+                return await ask(self._servers[server], part)
 
-        completions: dict[int, Completion] = {}
-        for (_, part), answers in zip(parts, await all_of(part_of(*each) for each in parts), strict=True):
-            completions.update(zip(part, answers, strict=True))
-        return [completions[index] for index in range(len(requests))]
+        answers: dict[int, T] = {}
+        for (_, part), answered in zip(parts, await all_of(part_of(*each) for each in parts), strict=True):
+            answers.update(zip(part, answered, strict=True))
+        return [answers[index] for index in range(len(answers))]
 
 
 def split(places: Sequence[int], servers: Sequence[int], *, lockstep: bool) -> list[tuple[int, Sequence[int]]]:

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from dagrpo.algorithms.losses import LOSSES
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import World
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.gates import Gates
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.drawing import Drawing
@@ -54,7 +57,9 @@ class Watch:
             seed=run.seed,
             world=world,
         )
-        self._learns_nothing = LearnsNothing(gates, seed=run.seed, max_new_tokens=run.rollout.max_new_tokens)
+        self._learns_nothing = LearnsNothing(
+            _of_what_is_learned(gates, run.algorithm), seed=run.seed, max_new_tokens=run.rollout.max_new_tokens
+        )
         self._skipped = SkippedSteps(gates, run.state)
         self._every = gates.every
         self._is_first = True  # of this execution's hand-overs
@@ -113,3 +118,9 @@ class Watch:
 def storable(metrics: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
     """The metrics of a step; where an update was skipped, 0 in place of what is not finite."""
     return finite_or_zero(metrics) if stats.skipped else dict(metrics)
+
+
+def _of_what_is_learned(gates: Gates, algorithm: Algorithm) -> Gates:
+    """The limits; without that of advantages where a loss has no use for them, as a teacher's has none."""
+    needs_teacher = LOSSES.get(algorithm.loss.name).needs_teacher
+    return gates.model_copy(update={"without_advantage": None}) if needs_teacher else gates

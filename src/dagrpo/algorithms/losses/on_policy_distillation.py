@@ -1,0 +1,49 @@
+"""On-policy distillation (Lu and Thinking Machines Lab 2025, "On-Policy Distillation"; Agarwal et al. 2023, arXiv 2306.13649).
+
+The policy samples, and a teacher says of each of its tokens how likely it is. Rewards and advantages have no part in it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.algorithms.distillation import teacher_advantages
+from dagrpo.algorithms.losses import Loss
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.params.plugged import Choice
+
+
+class Config(Choice):
+    """Each token is worth as much as algorithm.teacher finds it likelier than the policy does."""
+
+    largest: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None,
+        description="A token is worth no more than this, in nats, and no less than minus this (verl: 10); null: any value.",
+    )
+    trust_region: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        0.2,
+        description=(
+            "A token does not count once its probability has fallen by more than this since it was sampled (prime-rl: 0.2); "
+            "null: all count."
+        ),
+    )
+
+
+def on_policy_distillation(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A rho, A = sg(teacher logprob - old logprob), rho = exp(logprob - old logprob). [tokens]
+
+    On-policy its gradient is that of KL(policy || teacher) per token, the prefix taken as given (discount 0). With
+    trust_region, 0 where exp(logprob) < exp(old logprob) - trust_region.
+
+    Example: logprob and old logprob -1.0, the teacher's -1.5: the loss is 0.5, and the policy makes the token less likely.
+    """
+    loss = -teacher_advantages(batch, config.largest) * batch.ratio_to(batch.old_logprobs)
+    if config.trust_region is None:
+        return TokenLoss(per_token=loss)
+    left = batch.logprobs.detach().exp() < batch.old_logprobs.exp() - config.trust_region
+    return TokenLoss(per_token=loss * ~left, metrics={"clip_fraction": left.sum()})
+
+
+LOSS = Loss(config=Config, function=on_policy_distillation, needs_teacher=True)

@@ -1,0 +1,35 @@
+"""A pull towards a teacher beside any loss: on-policy distillation as a penalty on the reverse divergence (slime, `--use-opd`)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dagrpo.algorithms.distillation import teacher_advantages
+from dagrpo.algorithms.terms import Term, Weighed
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+
+
+class Config(Weighed):
+    """The divergence of the policy to algorithm.teacher, on the tokens that it samples. slime: 1.0."""
+
+    coefficient: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.0, description="Factor of the divergence; at 0 it is not computed, and needs no teacher."
+    )
+    largest: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None,
+        description="A token is worth no more than this, in nats, and no less than minus this (verl: 10); null: any value.",
+    )
+
+
+def distillation(batch: TokenBatch, config: Config) -> TokenLoss:
+    """-A rho, A = sg(teacher logprob - old logprob), rho = exp(logprob - old logprob). [tokens]
+
+    As in the loss on_policy_distillation, without its trust region. With the policy gradient -A' rho as the loss, the sum
+    is that of the advantage A' + coefficient A.
+    """
+    return TokenLoss(per_token=-teacher_advantages(batch, config.largest) * batch.ratio_to(batch.old_logprobs))
+
+
+TERM = Term(config=Config, function=distillation, needs_teacher=True)

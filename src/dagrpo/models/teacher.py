@@ -1,0 +1,74 @@
+"""From section `algorithm.teacher` of params.yaml to the folder of the teacher, which has the vocabulary of the policy."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from dagrpo.checkpoints import facts, store
+from dagrpo.checkpoints.folder import require_format
+from dagrpo.checkpoints.manifest import Manifest, read_manifest
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.errors import UserError
+from dagrpo.files import atomic_folder, write_json
+from dagrpo.listing import MANIFEST, entry_of
+from dagrpo.params.teacher import Teacher
+from dagrpo.visible import shown
+
+ORIGIN = "origin.json"
+
+
+def make_teacher(destination: Path, params: Teacher, *, source: Path | None, student: Path) -> list[tuple[str, str]]:
+    """Write the folder that `params` asks for, whole or not at all; lines about it for a person.
+
+    `source`: the checkpoint that params.folder names. `student`: that of the policy. UserError: the two have not the same
+    vocabulary, or there is no such checkpoint.
+    """
+    match params.source:
+        case "folder":
+            assert source is not None, "an input of the stage"
+            manifest = _linked(source, destination, student)
+        case "hub":
+            manifest = _of_the_hub(destination, params)
+            require_same_vocabulary(destination, student)
+        case "none" | "initial":
+            _say_why_it_is_empty(destination, params.source)
+            return [("teacher", "none" if params.source == "none" else "the policy that training begins with")]
+    return facts.lines(destination, manifest)
+
+
+def _linked(source: Path, destination: Path, student: Path) -> Manifest:
+    require_format(source, read_manifest(source / MANIFEST), "huggingface")
+    require_same_vocabulary(source, student)
+    return store.link(source, destination)
+
+
+def _of_the_hub(destination: Path, params: Teacher) -> Manifest:
+    from dagrpo.models.hub import make_hub
+
+    assert params.repository is not None  # the schema asks for it
+    assert params.revision is not None
+    dtype = NAMED_DTYPES[params.dtype]
+    return make_hub(destination, params.repository, params.revision, dtype, section="algorithm.teacher")
+
+
+def _say_why_it_is_empty(destination: Path, source: str) -> None:
+    with atomic_folder(destination) as folder:
+        write_json(folder / ORIGIN, {"source": source})
+        write_json(folder / MANIFEST, {"files": {ORIGIN: asdict(entry_of(folder / ORIGIN))}})
+
+
+def require_same_vocabulary(teacher: Path, student: Path) -> None:
+    """UserError names both folders where a token is not the same in both: logprobs of other tokens would say nothing."""
+    theirs, ours = (load_tokenizer(folder).get_vocab() for folder in (teacher, student))
+    different = [token for token in sorted(theirs.keys() | ours.keys()) if theirs.get(token) != ours.get(token)]
+    if different:
+        token = different[0]
+        raise UserError(
+            f"{teacher} and {student} have not the same vocabulary ({len(theirs):,} and {len(ours):,} tokens; {shown(token)} is "
+            f"{_number(theirs.get(token))} in the one and {_number(ours.get(token))} in the other), so that the teacher cannot say "
+            "how likely the policy's tokens are: choose a teacher of the policy's own family."
+        )
+
+
+def _number(token_id: int | None) -> str:
+    return "missing" if token_id is None else f"number {token_id}"

@@ -1,0 +1,36 @@
+"""Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from. No logic of its own."""
+
+from dagrpo.execution.declaration import Job, Needs, Stage
+from dagrpo.params.runtime import Runtime
+
+OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the teacher reads is the stage train's
+
+
+def work(job: Job) -> None:
+    """Fetch or link the teacher, and refuse one with another vocabulary; where there is none to fetch, the folder says so."""
+    from dagrpo.console import summary
+    from dagrpo.models.teacher import make_teacher
+    from dagrpo.params.teacher import Teacher
+
+    params = job.section(Teacher, "algorithm.teacher")
+    source = job.inputs.get("source", ())
+    lines = make_teacher(
+        job.output("manifest").parent,
+        params,
+        source=source[0].parent if source else None,
+        student=job.input("model").parent,
+    )
+    summary(f"teacher: {params.source}", lines)
+
+
+def needs(runtime: Runtime) -> Needs:
+    return Needs(memory_mb=4000)
+
+
+STAGE = Stage(
+    name="teacher",
+    work=work,
+    reads=tuple(f"algorithm.teacher.{key}" for key in OWN_KEYS),
+    selects=("model_format",),
+    needs=needs,
+)

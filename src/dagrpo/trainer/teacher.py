@@ -1,0 +1,176 @@
+"""What a teacher says of the tokens that the policy has sampled: served by an engine of its own, asked once per step.
+
+Not here: what is learned from it, which is the loss's and the terms'.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
+from dagrpo.errors import UserError
+from dagrpo.params.teacher import SOLUTION, TEACHER
+from dagrpo.records import Example, ScoringRequest
+from dagrpo.rollout.context import context_tokens
+from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
+from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.trajectory import Problem, TokenSample
+from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.run import TrainingRun
+
+SPARE = 6  # tokens of its context that SGLang's scheduler keeps from a prompt
+FAR = 2.0  # nats by which the policy finds a token likelier than the teacher, where the two are called far apart
+DIVERGENCE, FAR_FRACTION = "policy/teacher_kl", "policy/teacher_far_fraction"
+
+
+class TeacherPrompts(Protocol):
+    """What the teacher reads in the place of a problem's prompt."""
+
+    def of(self, problem: Problem) -> tuple[int, ...]: ...
+
+
+class PlainPrompts:
+    """The prompt that the policy reads."""
+
+    def of(self, problem: Problem) -> tuple[int, ...]:
+        """The tokens of the problem's prompt."""
+        return problem.token_ids
+
+
+class PromptsWithSolution:
+    """The policy's prompt with the problem's own solution behind the last message (arXiv 2601.18734)."""
+
+    def __init__(self, prompts: Prompts, text: str) -> None:
+        """`text`: what follows the problem; SOLUTION in it stands for the solution."""
+        self._prompts = prompts
+        self._text = text
+        self._known: dict[int, tuple[int, ...]] = {}
+
+    def of(self, problem: Problem) -> tuple[int, ...]:
+        """The tokens of the longer prompt. UserError: the problem has no solution."""
+        if problem.index not in self._known:
+            longer = _with_solution(problem.example, self._text)
+            self._known[problem.index] = self._prompts.problem(problem.index, longer).token_ids
+        return self._known[problem.index]
+
+
+def _with_solution(example: Example, text: str) -> Example:
+    if not example.answer.strip():
+        raise UserError(
+            f"{example.task} {example.split} row {example.index} has no solution, which the teacher is to read: set "
+            "algorithm.teacher.prompt to plain, or train on a task whose rows have an answer"
+        )
+    *before, last = example.prompt
+    longer = {**last, "content": last["content"] + text.replace(SOLUTION, example.answer)}
+    return replace(example, prompt=(*before, longer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """A teacher that is served."""
+
+    engine: RolloutEngine
+    prompts: TeacherPrompts
+    lockstep: bool
+    longest: int  # tokens that it can read
+
+    def scored(self, rollouts: StepRollouts) -> StepRollouts:
+        """The same with the teacher's logprob of each token that the policy wrote in the trajectories that are kept.
+
+        UserError: a sequence is too long for the teacher, or does not begin with its problem's prompt.
+        """
+        samples = [(rollouts.graded[place].trajectory.problem, sample) for place, sample in rollouts.samples]
+        requests = [self._request(problem, sample) for problem, sample in samples]
+        scores = self.engine.score(requests, lockstep=self.lockstep)
+        told = [
+            score
+            for (_, sample), scores_of_sample in zip(samples, scores, strict=True)
+            for score in _of_trained_tokens(sample, scores_of_sample)
+        ]
+        return replace(rollouts, teacher_logprobs=torch.tensor(told, dtype=torch.float32))
+
+    def _request(self, problem: Problem, sample: TokenSample) -> ScoringRequest:
+        """A sample from the teacher's prompt on, as the policy has continued its own."""
+        prompt, own = self.prompts.of(problem), problem.token_ids
+        first = sample.loss_mask.index(True)
+        token_ids = sample.token_ids
+        if prompt != own:
+            if token_ids[: len(own)] != own:
+                raise UserError(
+                    f"{problem.example.task} row {problem.index}: the chat template rewrites the prompt after a turn, so that it "
+                    "cannot have a solution in it: set algorithm.teacher.prompt to plain"
+                )
+            token_ids, first = prompt + token_ids[len(own) :], first + len(prompt) - len(own)
+        if len(token_ids) >= self.longest:
+            raise UserError(
+                f"{problem.example.task} row {problem.index}: with what the policy wrote, the teacher would read "
+                f"{len(token_ids)} tokens, and it takes less than {self.longest} (its max_position_embeddings, or "
+                f"runtime.teacher.max_total_tokens, less {SPARE}): lower rollout.max_new_tokens or training.max_prompt_tokens, or "
+                "take a teacher that reads more"
+            )
+        return ScoringRequest(token_ids=token_ids, first=first)
+
+
+def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[float]:
+    """Those of what the policy wrote, of all scores from its first token on: a tool's result may stand between."""
+    mask = sample.loss_mask[sample.loss_mask.index(True) :]
+    return [score for score, is_trained in zip(scores, mask, strict=True) if is_trained]
+
+
+@contextmanager
+def open_teacher(
+    run: TrainingRun, tokenizer: PreTrainedTokenizerBase, opener: EngineOpener
+) -> Iterator[Teacher | None]:
+    """The teacher of a run, served until the end; None where it has none."""
+    params, engine = run.algorithm.teacher, run.runtime.teacher
+    if not params.is_there:
+        yield None
+        return
+    folder = _folder(run)
+    weights = CastTensors(open_tensors(folder), NAMED_DTYPES[run.rollout.dtype]) if folder == run.initial else None
+    opened = opener(
+        folder,
+        engine,
+        run.server_log.with_name(f"{TEACHER}.server.log"),
+        dtype=run.rollout.dtype,
+        deterministic=run.rollout.deterministic,
+        weights=weights,
+        version=TEACHER,
+    )
+    with_solution = params.prompt == "with_solution"
+    with opened as served:
+        yield Teacher(
+            engine=served,
+            prompts=PromptsWithSolution(Prompts(tokenizer, run.rollout), params.solution)
+            if with_solution
+            else PlainPrompts(),
+            lockstep=run.rollout.deterministic,
+            longest=context_tokens(folder, engine) - SPARE,
+        )
+
+
+def _folder(run: TrainingRun) -> Path:
+    """Of the checkpoint; the initial one is in the trainer's format, every other one in the Hugging Face layout."""
+    if run.algorithm.teacher.source == "initial":
+        return run.initial
+    assert run.teacher is not None, "the stage teacher has made it"
+    return run.teacher
+
+
+def teacher_metrics(rollouts: StepRollouts, trainer_logprobs: torch.Tensor) -> dict[str, float]:
+    """How far the policy that sampled is from the teacher; {} without one. trainer_logprobs: [tokens], of that policy.
+
+    The reverse divergence KL(policy || teacher) in nats per token, estimated as the mean log-ratio; and the share of tokens
+    of which it is above FAR.
+    """
+    if rollouts.teacher_logprobs is None:
+        return {}
+    log_ratios = trainer_logprobs.double().numpy() - rollouts.teacher_logprobs.double().numpy()
+    return {DIVERGENCE: float(log_ratios.mean()), FAR_FRACTION: float(np.mean(log_ratios > FAR))}
