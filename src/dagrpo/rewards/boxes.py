@@ -1,7 +1,7 @@
 r"""Reading an answer that stands in `\boxed{...}`, as the verifiers math, math_verify and geo3k ask for it."""
 
 from dagrpo.params.base import Extractor
-from dagrpo.rewards.reading import answer_line, answer_tag, box_alone, last_boxed, last_formula, tidied
+from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_formula, tidied
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
@@ -13,7 +13,7 @@ def extract(text: str, extractor: Extractor) -> str | None:
     answer = last_boxed(text)
     if answer is None and extractor == "flexible":
         answer = answer_line(text) or answer_tag(text) or last_formula(text)
-        answer = answer and box_alone(answer)
+        answer = answer and (last_boxed(answer) or answer)
     return None if answer is None else tidied(answer)
 
 

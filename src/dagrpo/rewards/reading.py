@@ -63,10 +63,10 @@ def box_alone(line: str) -> str | None:
     content = last_boxed(line)
     if content is None:
         return line
-    start = line.find("\\boxed") if "\\boxed" in line else line.find("\\fbox")
-    brace = line.find("{", start)
+    box = _BOX_COMMAND.search(line)
+    start, brace = (box.start(), line.find("{", box.end())) if box else (0, -1)
     end = closing_brace(line, brace + 1) if brace >= 0 else None
-    beside = "" if end is None else f"{line[:start]} {line[end + 1 :]}"
+    beside = line if end is None else f"{line[:start]} {line[end + 1 :]}"
     return content if _SENTENCE.fullmatch(beside) and not changes_a_number(beside) else _BOX_COMMAND.sub("", line)
 
 
