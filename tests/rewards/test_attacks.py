@@ -3,6 +3,7 @@ r"""What a policy may write to be paid for two answers or for none, and honest s
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rewards.conftest import Growth
 from tests.rewards.notations import TWO
 
 from dagrpo.params.base import Extractor
@@ -158,3 +159,20 @@ def test_texts_in_another_dress_are_the_same_and_others_are_not() -> None:
 @pytest.mark.parametrize("name", ["Tool_Response", "TOOL_RESPONSE", "tool", "stdout", "python_output"])
 def test_a_tools_echo_is_left_out_in_any_case(name: str) -> None:
     assert "34" not in own_text(f"Let me see. <{name}>\n#### 34\n</{name}>")
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    ["m\u00b2 ", "cm^2 ", "&#1", "&#x", "\\boxed{", "\\boxed{\\boxed{1}} ", "<b>", "\u7b54\u68481", "\u0301"],
+)
+def test_no_long_text_makes_a_reading_fail_or_grow_faster_than_its_length(repeated: str, growth: Growth) -> None:
+    def read_it(text: str) -> None:
+        for verifier in ("gsm8k", "math", "math_dapo", "exact_match"):
+            answer_of(f"Answer: {text}", verifier, "flexible")
+        normalise(text)
+
+    assert growth(read_it, lambda length: repeated * (length // len(repeated))) < 30
+
+
+def test_an_entity_of_many_digits_is_no_entity() -> None:
+    assert normalise(f"&#{'1' * 5000};") == "1" * 5000

@@ -44,7 +44,7 @@ _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 _MOST_LAYERS = 6
 
 
-def last_form(text: str) -> str | None:
+def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
     """The last number of a text as it is written, in linear time; None where there is none, or only the end of an expression."""
     last = last_digit(text)
     if last < 0:
@@ -53,10 +53,11 @@ def last_form(text: str) -> str | None:
     line = text[max(text.rfind("\n", 0, last), text.rfind("\r", 0, last)) + 1 : last + 1]
     *before, token = line.rsplit(None, _MOST_TOKENS)
     token += glued
-    if before and (unit := _RAISED_UNIT.fullmatch(_bare(token))):
-        form = last_form(text[: text.rindex(token, 0, last + len(glued) + 1)])
+    bare = _bare(token)
+    if before and not before_a_unit and not bare[:1].isdecimal() and (unit := _RAISED_UNIT.fullmatch(bare)):
+        form = last_form(text[: text.rindex(token, 0, last + len(glued) + 1)], before_a_unit=True)
         return form and f"{form} {unit.group()}"
-    form = None if _ends_a_list(line, token) or _STRUCK_OUT.search(token) else _joined(before, _bare(token))
+    form = None if _ends_a_list(line, token) or _STRUCK_OUT.search(token) else _joined(before, bare)
     if form is None:
         return None
     if goes_on := _GOES_ON.match(text, last + 1 + len(glued)):
@@ -138,6 +139,8 @@ def _without_a_layer(token: str) -> str:
 
 def _end_of_tags(token: str) -> int:
     """Where a word begins after the tags, and the letters of a script without spaces, that stand before its number."""
+    if ">" not in token and token.isascii():
+        return 0
     close = token.rfind(">", 0, last_digit(token) + 1)
     tag = _TAGS.fullmatch(token, token.rfind("<", 0, close + 1), close + 1) if close > 0 else None
     start = tag.end() if tag and not token[tag.start() - 1 : tag.start()].isdecimal() else 0

@@ -48,7 +48,8 @@ _RAISED = str.maketrans(
     | {"\u2044": "/", "\u2215": "/"}
     | {chr(0x2460 + number): f" {number + 1} " for number in range(20)}  # digits in circles
 )
-_ARTICLE = re.compile(r"\b(?:a|an|the)\b(?=\s+\S)")  # the A of vitamin A is none
+_ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#[0-9]{1,6}|#x[0-9A-Fa-f]{1,5});")
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b(?=\s++\S)")  # the A of vitamin A is none
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
@@ -66,7 +67,7 @@ def formatted(text: str) -> bool:
 
 def normalise(text: str) -> str:
     """Lower case without punctuation and articles, single spaces, in linear time. What belongs to a number stays."""
-    text = html.unescape(text)
+    text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text
     plain = (text if text.isascii() else _composed(to_ascii(INVISIBLE.sub("", text).translate(_RAISED)))).lower()
     plain = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), _MARKUP.sub(" ", plain))
     plain = _OF_NUMBERS.sub(_protected, plain)
