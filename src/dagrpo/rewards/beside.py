@@ -4,14 +4,15 @@ import re
 from collections.abc import Iterator
 
 from dagrpo.rewards.formulas import COMMAND
+from dagrpo.rewards.numbers import CURRENCIES
 from dagrpo.rewards.words import unit_of
 
 TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mbox|mathrm|mathbf|mathit|operatorname)\s*+\{([^{}]*+)\}")
-_CURRENCY = re.compile(r"([-+]?) *+(\\\$|[$€£¥₹]) *+([-+]?) *+(?=[0-9.\\])")
+_CURRENCY = re.compile(rf"([-+]?) *+(\\\$|[{CURRENCIES}]) *+([-+]?) *+(?=[0-9.\\])")
 _DEGREES = re.compile(
     r" *\^ *(?:\{ ?\\circ ?\}|\\circ)(?= *+(?:\\text *\{ *)?[CF]?\}?\Z)|\\(?:text)?degree(?=\Z)|\\%(?=\Z)"
 )
-_UNIT_START = re.compile(r"[A-Za-z%$€£¥₹¢]")
+_UNIT_START = re.compile(rf"[A-Za-z%¢{CURRENCIES}]")
 _SCIENTIFIC = re.compile(r"(?<=[0-9.])[eE](?=[-+]?[0-9])")
 
 

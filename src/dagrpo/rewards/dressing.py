@@ -4,34 +4,43 @@ Not here: what the answer is (forms.py), and where in a text it stands (reading.
 """
 
 import re
+from collections.abc import Iterator
 
 FORMULAS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _END_TOKEN = re.compile(r"(?:</?s>|<\|[a-z_]{1,30}\|>|<eos>|<end_of_turn>|<pad>)\Z")
 _LONGEST_END_TOKEN = 40
-_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])")
-_WRAPPER = re.compile(
-    r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|mathit|boldsymbol|bm|boxed|fbox|emph|operatorname)\s*+\{|\{"
+_SIZES = re.compile(
+    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|normalsize|large|Large|huge|rm|bf)(?![A-Za-z])"
 )
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # \{ and \} are text, not structure
+_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|underline|mbox|mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|bm|boxed|fbox|emph|operatorname)\s*+\{|\{"
+)
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # \{ and \} are text, not structure
 _DEPTH = {"{": 1, "}": -1}
-_EMPHASIS = "*_`\"' \t\r\n"
+_EMPHASIS = '*_`" \t\r\n'
+_QUOTE = "'"  # a prime, where it does not open as well
 _MOST_LAYERS = 8
 
 
 def closing_brace(text: str, start: int) -> int | None:
     """Where the brace closes that was opened just before `start`."""
-    depth = 1
-    for brace in _BRACE.finditer(text, start):
+    return next(closing_braces(text, start), None)
+
+
+def closing_braces(text: str, start: int) -> Iterator[int]:
+    """Where the braces close that were opened before `start`, the innermost first."""
+    depth = 0
+    for brace in BRACE.finditer(text, start):
         depth += _DEPTH.get(brace.group(), 0)
-        if depth == 0:
-            return brace.start()
-    return None
+        if depth < 0:
+            yield brace.start()
+            depth = 0
 
 
 def balanced(text: str) -> bool:
     """Whether every brace that closes was opened, and every one that was opened closes."""
     depth = 0
-    for brace in _BRACE.finditer(text):
+    for brace in BRACE.finditer(text):
         depth += _DEPTH.get(brace.group(), 0)
         if depth < 0:
             return False
@@ -70,6 +79,9 @@ def without_tags_at_the_end(text: str, tag: re.Pattern[str]) -> str:
 
 def _without_a_layer(text: str) -> str:
     text = without_end_tokens(text).strip(_EMPHASIS)
+    if text.startswith(_QUOTE):
+        text = text.strip(_QUOTE)
+    text = text.rstrip("\\ ")  # a space or a line's end of which the rest was cut
     if text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
         text = text[:-1].rstrip(_EMPHASIS)
     bare = without_dollars(text)

@@ -19,6 +19,7 @@ from dagrpo.rewards.numerals import spaced
 from dagrpo.rewards.rational import rational
 from dagrpo.rewards.several import bracketed, parts
 from dagrpo.rewards.shorthand import written_out
+from dagrpo.rewards.spellings import usual
 from dagrpo.rewards.symbols import to_latex
 from dagrpo.rewards.words import changes_a_number
 
@@ -28,14 +29,11 @@ LONGEST = 2000  # characters of an answer that is read for more than its text
 _SPACE_OF_FORMULAS = re.compile(r"(?<![^\W\d_]) | (?![^\W\d_])")
 _EQUALS = re.compile(r"(?<![<>!=:])=(?!=)")
 RELATION = re.compile(r"[<>]|\\(?:le|leq|ge|geq|lt|gt|in|pm|mp)(?![A-Za-z])")
-_TWO_SIGNS = re.compile(r"<=|>=|!=|==|<>")
 _ABOUT = ("~", "\u223c", "\u2248")
-_SHORT_NAMES = {"neq": "\\ne", "leq": "\\le", "geq": "\\ge", "lt": "<", "gt": ">", "textdegree": "\\degree"}
-_ALIASES = re.compile(rf"\\({'|'.join(_SHORT_NAMES)})(?![A-Za-z])")
-_ASCII_RELATIONS = {"<=": "\\le ", ">=": "\\ge ", "!=": "\\ne ", "==": "=", "<>": "\\ne "}
 _OF_DOUBT = SHORT_WORDS - {"of", "in", "the", "an"}
+_CONSTANTS = re.compile(r"\\(?:[dtc]?frac|sqrt|pi|infty|cdot|times|div)(?![A-Za-z])")
 _NAMED = re.compile(r"[A-Za-z]")
-_CHOICE = re.compile(r"\( ?([A-Za-z]) ?\)")
+_CHOICE = re.compile(r"\( ?(?:\\text(?:bf)? ?\{ ?)?([A-Za-z]) ?\}? ?\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +55,7 @@ def read(answer: str) -> Form:
         return Form(kind="too large", latex=answer)
     if answer.lstrip().startswith(_ABOUT):
         return _words(answer)
-    text = _ALIASES.sub(lambda name: _SHORT_NAMES[name.group(1)], undressed(spaced(to_latex(answer))))
-    text = _TWO_SIGNS.sub(lambda relation: _ASCII_RELATIONS[relation.group()], text)
+    text = usual(undressed(spaced(to_latex(answer))))
     if not balanced(text):
         return _words(text)
     choice = _CHOICE.fullmatch(text)
@@ -116,6 +113,8 @@ def _equation(text: str) -> Form | None:
     if last.kind != "number":
         return None
     named = parts[0] == "" or (_names(parts[0]) and _single(parts[0]).kind != "number")
+    if not named and len(parts) == 2 and _single(parts[0]).kind == "formula":
+        return None  # \\sqrt{16} = 4: math-verify tells whether it is true
     middle = parts[1:-1] if named else parts[:-1]
     return last if all(_says(part, last.value) or _is_name(part) for part in middle) else _words(text)
 
@@ -125,7 +124,12 @@ def _names(part: str) -> bool:
     plain = TEXT.sub(r" \1 ", part)
     letters = COMMAND.sub(" ", plain)
     doubt = changes_a_number(letters) or not _OF_DOUBT.isdisjoint(letters.lower().split())
-    return commands_are_known(plain) and not doubt and not RELATION.search(part) and bool(_NAMED.search(plain))
+    return (
+        commands_are_known(plain)
+        and not doubt
+        and not RELATION.search(part)
+        and bool(_NAMED.search(_CONSTANTS.sub(" ", plain)))
+    )
 
 
 def _is_name(part: str) -> bool:

@@ -14,7 +14,7 @@ _COMMAND_NAMES = (
     "cap setminus in emptyset varnothing le leq ge geq lt gt begin end alpha beta gamma delta epsilon varepsilon zeta eta theta "
     "iota kappa lambda mu nu xi rho sigma tau phi varphi chi psi omega Delta Omega Gamma Lambda Sigma Phi Psi mathbb mathcal "
     "lfloor rfloor lceil rceil sum prod int lim to lvert rvert vert overline bar vec hat angle triangle circ degree max min gcd "
-    "lcm mod pmod bmod mid ldots cdots dots prime det ast"
+    "lcm mod pmod bmod mid ldots cdots dots det ast"
 )
 _FUNCTION_NAMES = "sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh max min gcd lcm mod det lim"
 _SHORT = "or and not no is if to the are so an of in on at by as it be we he was yes nor but you can all any who for has had nan inf tba"
@@ -24,21 +24,24 @@ _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[A-Za-z]{1,12}\*?\}|\\mathbb\{[A-Z]
 _BASE = re.compile(r"\\log *+_\{[^{}]*+\}")
 _BASE_OF_DIGITS = re.compile(r"[0-9] ?_")
 _LETTERS = re.compile(r"[A-Za-z]++")
-_ALLOWED = re.compile(r"[A-Za-z0-9 +\-*/^_=<>().,;|!'\[\]{}&\\]*+")
+_ALLOWED = re.compile(r"[A-Za-z0-9 +\-*/^_=<>().,;|!\[\]{}&\\]*+")  # no prime: math-verify does not see it
 _BARE_END = re.compile(
     r"(?:[-+*/^_=<>,;(\[{&]|\\(?:cdot|times|div|pm|le|leq|ge|geq|in|cup|cap|ldots|cdots|dots))\Z"
-    r"|\A(?:[!*/^_<>,;)\]}&]|\\(?:le|leq|ge|geq|in)(?![A-Za-z]))"
+    r"|\A(?:[!*/^_<>,;)\]}&]|\\(?:le|leq|ge|geq|in|ldots|cdots|dots)(?![A-Za-z]))"
 )
 _SEVERAL = re.compile(r"[0-9] ++[0-9.]|\} ++[0-9]")
 _REPEATED = re.compile(r"\\(?:overline|bar|dot|vec|hat) *+\{ *+[-0-9]")
 _WORDS = re.compile(r"[A-Za-z ,.;']++")
+_FRACTIONAL_POWER = re.compile(  # a root
+    r"\^\{ *-? *(?:[0-9]++ */ *[0-9]++|\\frac *\{[0-9]++\} *\{[0-9]++\}|[0-9]*+\.[0-9]++) *\}"
+)
 _ARITHMETIC = re.compile(r"[0-9 .,+\-*/^{}()]*+")
 _ITS_COMMANDS = re.compile(r"\\(?:frac|cdot|times|div|binom)(?![A-Za-z])")
 
 
 def is_formula(latex: str) -> bool:
     """Whether math-verify can be trusted to read all of it."""
-    plain = _BASE.sub(r"\\log", _ENVIRONMENT.sub("0", latex))
+    plain = _BASE.sub(r"\\log", _ENVIRONMENT.sub("x", _FRACTIONAL_POWER.sub("^{x}", latex)))
     if not latex or "\\text" in plain or _ALLOWED.fullmatch(plain) is None or _BARE_END.search(plain):
         return False
     if not commands_are_known(plain) or _REPEATED.search(plain):

@@ -12,6 +12,7 @@ from dagrpo.rewards.pool import Comparison, WorkerPool
 CHECK_SECONDS = 10.0  # for one ground truth: they come from data sets, and are few
 
 _WORDS = re.compile(r"(?:\\(?:text|textbf|mbox|mathrm)\{)?\(?[A-Za-z][A-Za-z ,.'-]*+\)?\}?")
+_A_SET = re.compile(r"[<>=]|\\(?:le|leq|ge|geq|lt|gt|in|pm|mathbb|cup)(?![A-Za-z])")
 _UNORDERED = ("", "\\{\\}")
 
 
@@ -42,12 +43,17 @@ def _equal(answer: Form, truth: Form) -> bool | None:
         return False
     if "values" in (answer.kind, truth.kind):
         return _equal_values(answer, truth)
+    if len(answer.latex) == len(truth.latex) == 1:  # math-verify takes a for A
+        return False
     if "number" in (answer.kind, truth.kind) and RELATION.search(answer.latex + truth.latex):
         return False
     return True if answer.latex.replace(" ", "") == truth.latex.replace(" ", "") else None
 
 
 def _equal_values(answer: Form, truth: Form) -> bool | None:
+    other = truth if answer.kind == "values" else answer
+    if other.kind == "formula" and _A_SET.search(other.latex):  # an interval, a point or a set in other words
+        return None
     if len(answer.values) != len(truth.values):
         return False
     unordered = answer.brackets in _UNORDERED and truth.brackets in _UNORDERED

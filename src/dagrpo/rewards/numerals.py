@@ -5,7 +5,7 @@ r"""The grammar of one number, which all verifiers of mathematics share: what di
 | `1234`, `12.5`, `.5` | the number |
 | `1,234,567.5`, `1 234 567` | thousands: one to three digits, not from 0, then groups of three, all by the same comma or single space |
 | `1,23`, `1, 234`, `0,125`, `1,234 567` | no number |
-| `0.1\overline{6}`, `0.1\bar{6}`, `0.1(6)`, `0.\dot{3}` | the digits repeat without end |
+| `0.1\overline{6}`, `0.1\bar{6}`, `0.1(6)`, `0.\dot{3}`, `0.\dot{1}4\dot{2}` | the digits repeat without end |
 | `1.5e-3`, `1E6` | scientific |
 
 The separators are those that `spaced` leaves: `{,}` and `,\!` are a comma; `\,`, `\;`, `\ ` and `~` are a space. Not here: signs,
@@ -17,7 +17,9 @@ from fractions import Fraction
 
 LONGEST = 1000  # digits of a number whose value is taken, zeros of its exponent among them
 
-_SPACES = re.compile(r"\\(?:[,;: \n]|(?:q?quad|thinspace|enspace)(?![A-Za-z]))|~|\s++")
+_SPACES = re.compile(  # but the second half of a matrix's \\
+    r"(?<!\\)\\(?:[,;: \n]|(?:q?quad|thinspace|enspace)(?![A-Za-z])|hspace\*?\{[^{}]*+\})|~|\s++"
+)
 _NARROWED = re.compile(r"(?<=[0-9])\s*+(?:\\!\s*+)++(?=[0-9])")  # 3\!4 looks like 34, and is two numbers
 _COMMAS = re.compile(r"\{,\}|,\\!")
 GROUPED = r"[1-9][0-9]{0,2}(?:(?:,[0-9]{3})++|(?: [0-9]{3})++)(?![0-9])"
@@ -25,7 +27,7 @@ NUMERAL = re.compile(
     rf"(?P<grouped>{GROUPED})"
     r"(?:\.(?P<grouped_decimals>[0-9]++))?+"
     r"|(?P<whole>[0-9]*+)\.(?P<fixed>[0-9]*+)(?:\\(?:overline|bar)\s?\{(?P<bar>[0-9]++)\}|\((?P<brackets>[0-9]++)\)"
-    r"|\\dot\s?\{(?P<dot>[0-9])\})"
+    r"|\\dot\s?\{(?P<dot>[0-9])\}(?:(?P<dots>[0-9]*+)\\dot\s?\{(?P<last_dot>[0-9])\})?)"
     r"|(?P<decimal>[0-9]++(?:\.[0-9]++)?+|\.[0-9]++)(?:[eE](?P<exponent>[-+]?[0-9]{1,30})(?![0-9A-Za-z.]))?"
 )
 
@@ -47,7 +49,8 @@ def value_of(numeral: re.Match[str]) -> Fraction:
         whole = parts["grouped"].replace(",", "").replace(" ", "")
         return _decimal(whole, parts["grouped_decimals"] or "")
     if parts["fixed"] is not None:
-        return _repeating(parts["whole"], parts["fixed"], parts["bar"] or parts["brackets"] or parts["dot"])
+        dotted = f"{parts['dot']}{parts['dots'] or ''}{parts['last_dot'] or ''}"
+        return _repeating(parts["whole"], parts["fixed"], parts["bar"] or parts["brackets"] or dotted)
     whole, _, decimals = parts["decimal"].partition(".")
     return _decimal(whole, decimals) * Fraction(10) ** exponent
 

@@ -9,14 +9,15 @@ import re
 _NAMES = (
     "tool_response tool_responses tool_result tool_results tool_output tool_call tool_calls function_results function_result "
     "function_response function_calls information interpreter observation observations result results output search_results "
-    "code_output execution_output execution_result"
+    "code_output execution_output execution_result execute_result python_output stdout documents search_result tool tool-response ipython"
 )
 _ROLES = "(?:tool|user|system|ipython|function|environment|observation)"
 _OPENING = re.compile(
     rf"<(?P<name>{_NAMES.replace(' ', '|')})(?:\s[^<>]*+)?>|(?P<chatml><\|im_start\|>\s*+{_ROLES}\b)"
     rf"|(?P<llama><\|start_header_id\|>\s*+{_ROLES}\b)|(?P<glm><\|(?:observation|user|system|tool)\|>)"
     rf"|(?P<gemma><start_of_turn>\s*+{_ROLES}\b)|(?P<harmony><\|start\|>(?:functions|tool|user|system|developer)\b)"
-    r"|(?P<mistral>\[TOOL_RESULTS\])|(?P<deepseek><\uff5ctool\u2581outputs?\u2581begin\uff5c>)|(?P<fence>```output\b)",
+    r"|(?P<mistral>\[TOOL_RESULTS\])|(?P<deepseek><\uff5ctool\u2581outputs?\u2581begin\uff5c>)|(?P<fence>```output\b)|(?P<instruction>\[INST\])",
+    re.IGNORECASE,
 )
 _CLOSINGS = {
     "chatml": "<|im_end|>",
@@ -27,8 +28,9 @@ _CLOSINGS = {
     "mistral": "[/TOOL_RESULTS]",
     "deepseek": "outputs\u2581end\uff5c>",
     "fence": "```",
+    "instruction": "[/INST]",
 }
-_may_hold = re.compile(r"<[a-z|\uff5c]").search  # but for two marks, all begin so; GSM8K's <<16-3=13>> do not
+_may_hold = re.compile(r"<[A-Za-z|\uff5c]").search  # but for two marks, all begin so; GSM8K's <<16-3=13>> do not
 
 
 def own_text(text: str) -> str:

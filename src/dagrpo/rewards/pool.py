@@ -23,7 +23,8 @@ from dagrpo.line_process import LineProcess
 Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
 
 LONGEST_ANSWER = 2000  # characters; a longer one is not sent
-DEEPEST_NESTING = 60  # braces and parentheses inside each other; a deeper one is not sent
+DEEP_NESTING = 12  # braces and parentheses inside each other; a deeper answer looks costly
+DEEPEST_NESTING = 60  # a deeper one is not sent
 MEMORY_BYTES = 2 << 30  # address space of one worker
 START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
 MOMENT_SECONDS = 0.1  # a process that ends so soon after a question is asked once more
@@ -51,8 +52,9 @@ class Comparison:
 
     @property
     def costly(self) -> bool:
-        """Whether the answer may take long: powers of powers, factorials, sums."""
-        return len(self.answer or "") > 200 or _COSTLY.search(self.answer or "") is not None
+        """Whether the answer may take long: powers of powers, factorials, sums, much nesting."""
+        answer = self.answer or ""
+        return len(answer) > 200 or _COSTLY.search(answer) is not None or _nesting(answer) > DEEP_NESTING
 
 
 class _Budget:

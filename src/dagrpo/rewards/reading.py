@@ -6,12 +6,18 @@ such place. Not here: what the answer means (forms.py).
 
 import re
 
-from dagrpo.rewards.dressing import FORMULAS, balanced, closing_brace, without_dollars
-from dagrpo.rewards.numbers import DIGITS, plain_number, to_ascii
-from dagrpo.rewards.prose import last_form
+from dagrpo.rewards.dressing import BRACE, FORMULAS, balanced, closing_brace, closing_braces, without_dollars
+from dagrpo.rewards.numbers import plain_number, to_ascii
+from dagrpo.rewards.prose import last_digit, last_form
+from dagrpo.rewards.words import changes_a_number
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[-+$\\]?[0-9.]|\(|\\(?:[dt]?frac|sqrt|text|mathbf|mathrm)))")
 _UNBRACED = re.compile(r"\\?\$?[-+]?(?:[0-9]++(?:[.,/][0-9]++)*+|\.[0-9]++)|\([^()\n$]*+\)|[^\n$]*+")
+_BOX_COMMAND = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_BOX_BEFORE = re.compile(r"\\(?:boxed|fbox)\s*+\{\Z")
+_SENTENCE = re.compile(
+    r"(?:[^\W\d]|[\s$.,:;*'\"`()\[\]{}%=]|\\(?:text|textbf|mathbf|mathrm|left|right)(?![A-Za-z])|\\[()\[\]$%])*+"
+)
 _ANSWER = re.compile(r"answer[\s*_]*+[:\uff1a][\s*_}]*+", re.IGNORECASE)
 _ENDS = "*_ \t\r\n"
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -30,9 +36,38 @@ def last_boxed(text: str) -> str | None:
         end = closing_brace(text, box.end()) if box else None
         if box and end is None:
             return None
-        if box and (content := text[box.end() : end].strip()):
-            return to_ascii(content)
+        if box and end is not None and (content := text[box.end() : end].strip()):
+            around = _box_around(text, box.start(), end) if "box" in text[:at] else None
+            return to_ascii(content if around is None else _BOX_COMMAND.sub("", around))
     return None
+
+
+def _box_around(text: str, start: int, end: int) -> str | None:
+    """What stands in the outermost box around a box from `start` to `end`; None where there is none that ends."""
+    opened: list[int] = []
+    for brace in BRACE.finditer(text, 0, start):
+        if brace.group() == "{":
+            opened.append(brace.end())
+        elif brace.group() == "}" and opened:
+            opened.pop()
+    closings = closing_braces(text, end + 1)
+    enclosing = list(zip(reversed(opened), closings, strict=False))
+    for inside, closing in reversed(enclosing):
+        if _BOX_BEFORE.search(text, max(0, inside - 20), inside):
+            return text[inside:closing].strip()
+    return None
+
+
+def box_alone(line: str) -> str | None:
+    r"""The box of a line where nothing beside it matters: "It is \boxed{34}." and not "\boxed{34} or 35"; else all of the line."""
+    content = last_boxed(line)
+    if content is None:
+        return line
+    box = _BOX_COMMAND.search(line)
+    start, brace = (box.start(), line.find("{", box.end())) if box else (0, -1)
+    end = closing_brace(line, brace + 1) if brace >= 0 else None
+    beside = line if end is None else f"{line[:start]} {line[end + 1 :]}"
+    return content if _SENTENCE.fullmatch(beside) and not changes_a_number(beside) else _BOX_COMMAND.sub("", line)
 
 
 def _unbraced(text: str, start: int) -> str:
@@ -90,7 +125,7 @@ def only_answer_tag(text: str) -> str | None:
 def last_formula(text: str) -> str | None:
     r"""The last formula (`$...$`, `\(...\)`, `\[...\]`) or number of a text, whichever ends later."""
     end, formula = max(_last_pair(text, opening, closing) for opening, closing in FORMULAS)
-    return last_form(text) if max(text.rfind(digit) for digit in DIGITS) >= end else to_ascii(formula)
+    return last_form(text) if last_digit(text) >= end else to_ascii(formula)
 
 
 def _last_pair(text: str, opening: str, closing: str) -> tuple[int, str]:

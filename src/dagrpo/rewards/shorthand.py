@@ -65,6 +65,7 @@ class _Writing:
         self._waiting.append((token, _ARGUMENTS[token]))
         if token == "\\sqrt":
             self._degree(rest)
+            _brackets_to_braces(rest)
 
     def _degree(self, rest: list[str]) -> None:
         """The `[3]` of a root, as it stands."""
@@ -106,3 +107,17 @@ class _Writing:
                 return
             self._waiting.pop()
             self.output.append("}")
+
+
+def _brackets_to_braces(rest: list[str]) -> None:
+    """`\\sqrt(2)` is the root of 2, and not of a bracket."""
+    while rest and rest[-1].isspace():
+        rest.pop()
+    if rest[-1:] != ["("]:
+        return
+    depth = 0
+    for at in range(len(rest) - 1, -1, -1):
+        depth += (rest[at] == "(") - (rest[at] == ")")
+        if depth == 0:
+            rest[-1], rest[at] = "{", "}"
+            return

@@ -5,8 +5,14 @@ and takes quadratic time on combining characters.
 """
 
 import re
+import unicodedata
 
 from dagrpo.rewards.numbers import to_ascii
+
+# Marks that show nothing: joiners, marks of direction (no overrides, which turn what one sees around), variation selectors.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202c\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]"
+)
 
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ"
 _SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ"
@@ -35,21 +41,29 @@ _LETTERS: dict[str, str] = {
     **dict.fromkeys(
         "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u2028\u2029", " "
     ),
-    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
     **dict.fromkeys("\u3002\uff61", "."),
     "\u3001": ", ",
     "∗": "*",
     "…": "\\ldots ",
-    **{chr(0x1D7CE + number): str(number % 10) for number in range(50)},  # digits in bold, double-struck, ...
 }
-_TO_LATEX = str.maketrans(_LETTERS)
+
+
+class _Signs(dict[int, str]):
+    """What each character becomes. Digits of all scripts are digits; what is in no list stays."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        return self.setdefault(code, str(unicodedata.decimal(character)) if character.isdecimal() else character)
+
+
+_TO_LATEX = _Signs(str.maketrans(_LETTERS))
 
 
 def to_latex(text: str) -> str:
     """A text with the signs of mathematics in ascii and LaTeX, in linear time."""
     if text.isascii():
         return text
-    return _RUN.sub(_raised, to_ascii(text)).translate(_TO_LATEX)
+    return _RUN.sub(_raised, to_ascii(INVISIBLE.sub("", text))).translate(_TO_LATEX)
 
 
 def _raised(run: re.Match[str]) -> str:

@@ -5,6 +5,7 @@ a number: -5 is not 5, 3.5 and 3/5 are not 35, 2^3 is not 23, and > 5 is not 5. 
 (`Paris,France`) is a space; full stops, apostrophes and hyphens join (`U.S.A.`, `well-known`).
 """
 
+import html
 import json
 import re
 import unicodedata
@@ -14,7 +15,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.numbers import to_ascii
 from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
-from dagrpo.rewards.symbols import VULGAR
+from dagrpo.rewards.symbols import INVISIBLE, VULGAR
 
 LONGEST_COMPOSED = 1000  # characters of an answer in which accents are one with their letters
 
@@ -23,8 +24,10 @@ _MARKUP = re.compile(
 )
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9,])")
 _SIGNS = "\u00d7\u00f7\u00b7\u22c5\u00b1\u2260\u2264\u2265\u2248\u221a\u2213"
+_APOSTROPHES = "\u2018\u2019\u02bc"
 _OF_NUMBERS = re.compile(  # what makes another number of the digits beside it
-    rf"(?<=[0-9])[!-+/:<-@\[-`{{-~{_SIGNS}-]++(?=[0-9])"  # 3/5, 2^3, 12:30, 2(3)
+    rf"(?<=[0-9])[!-+/:<-@\[-`{{-~{_SIGNS}{_APOSTROPHES}-]++(?=[0-9])"  # 3/5, 2^3, 12:30, 2(3)
+    r"|\A\s*+-\s++(?=\.?[0-9])|(?<=(?<![0-9a-z])[a-z])(?:\+\+|#)"  # - 5, c++
     rf"|(?<=[0-9])\s*+[-+*/^={_SIGNS}]\s*+(?=[0-9])"  # 3 / 5
     rf"|(?<=[0-9)}}])[+*/^=<>{_SIGNS}](?=[a-z(])|(?<=[a-z)}}])[+*/^<>{_SIGNS}](?=[0-9])"  # 2^x, x/2
     rf"|(?<![<>~!{_SIGNS}])[<>~!{_SIGNS}]++=?\s*+(?=[-+.0-9$])|(?<=[0-9])\+"  # >5, !=5, 5+
@@ -32,7 +35,7 @@ _OF_NUMBERS = re.compile(  # what makes another number of the digits beside it
 _JOINING = re.compile(r"(?<![a-z]{2})\.(?![0-9])|\.(?![0-9a-z])|(?<=[0-9a-z])-|-(?![0-9.])|['`\u2018\u2019\u02bc]")
 _SEPARATING = re.compile(r"\.(?![0-9])|[!\"#$%&()*+,/:;<=>?@\[\\\]^_{|}~]")
 _PROTECTED = 0xE000  # where a sign of a number waits, out of the way of what is removed
-_AS_IT_WAS = {_PROTECTED + code: code for code in (*range(0x21, 0x7F), *map(ord, _SIGNS))}
+_AS_IT_WAS = {_PROTECTED + code: code for code in (*range(0x21, 0x7F), *map(ord, _SIGNS + _APOSTROPHES))}
 _RAISED = str.maketrans(
     dict(
         zip(
@@ -43,8 +46,10 @@ _RAISED = str.maketrans(
     )
     | {sign: f" {numerator}/{denominator}" for sign, (numerator, denominator) in VULGAR.items()}
     | {"\u2044": "/", "\u2215": "/"}
+    | {chr(0x2460 + number): f" {number + 1} " for number in range(20)}  # digits in circles
 )
-_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#[0-9]{1,6}|#x[0-9A-Fa-f]{1,5});")
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b(?=\s++\S)")  # the A of vitamin A is none
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
@@ -62,7 +67,8 @@ def formatted(text: str) -> bool:
 
 def normalise(text: str) -> str:
     """Lower case without punctuation and articles, single spaces, in linear time. What belongs to a number stays."""
-    plain = (text if text.isascii() else _composed(to_ascii(text.translate(_RAISED)))).lower()
+    text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text
+    plain = (text if text.isascii() else _composed(to_ascii(INVISIBLE.sub("", text).translate(_RAISED)))).lower()
     plain = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), _MARKUP.sub(" ", plain))
     plain = _OF_NUMBERS.sub(_protected, plain)
     if not plain.isascii():
@@ -89,7 +95,7 @@ def _without_unicode_punctuation(character: str) -> str:
     category = unicodedata.category(character)
     if character.isascii() or category[0] not in "PS" or category == "Sm":
         return character
-    return character if character in "\u2018\u2019\u02bc" else " "
+    return character if character in _APOSTROPHES else " "
 
 
 @lru_cache(maxsize=1 << 14)

@@ -7,6 +7,8 @@ every answer is a number and any noun may be counted.
 import re
 from functools import lru_cache
 
+from dagrpo.rewards.numbers import CURRENCIES
+
 _SAME = {  # one unit by all its names; what is counted has no other name
     "dollar": "dollars usd buck bucks $",
     "cent": "cents ¢",
@@ -14,6 +16,16 @@ _SAME = {  # one unit by all its names; what is counted has no other name
     "pound sterling": "gbp £",
     "yen": "jpy yuan rmb ¥",
     "rupee": "rupees ₹",
+    "won": "₩",
+    "rouble": "roubles rubles rub ₽",
+    "lira": "₺",
+    "shekel": "shekels ₪",
+    "baht": "฿",
+    "naira": "₦",
+    "peso": "pesos ₱",
+    "dong": "₫",
+    "hryvnia": "₴",
+    "bitcoin": "bitcoins ₿",
     "percent": "% pct percentage",
     "degree": "degrees deg °",
     "radian": "radians rad",
@@ -75,21 +87,22 @@ _SCALES = (
     "hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens lakh lakhs crore crores "
     "k K M B bn mn tn half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths ninth ninths tenth tenths "
     "hundredth hundredths thousandth thousandths quarter squared cubed factorial double twice triple "
-    "mil mln mio thou lac lacs gross tens repeating recurring"
+    "mil mln mio thou lac lacs gross tens repeating recurring mille tausend millionen milliarden millones millón "
+    "milhões mila milioni тыс тысяч тысяча тысячи млн миллион миллиона миллионов млрд ألف مليون 만 억 천 조"
 )
-_OPERATIONS = "plus minus divided multiplied"
+_OPERATIONS = "plus minus divided multiplied mod modulo choose"
 _DENIALS = (
     "or nor not no never wrong false incorrect mistaken mistake maybe perhaps possibly versus vs either neither isn ain unlikely "
-    "invalid untrue impossible unless"
+    "invalid untrue impossible unless wait actually alternatively otherwise instead oops sorry correction excluded except else"
 )
 CHANGING = frozenset(" ".join((_NUMBERS, _SCALES, _OPERATIONS, _DENIALS)).split()) - {"one"}
 _WORD = re.compile(r"[^\W\d_]++")
 
-_UNIT_WORD = r"(?:[A-Za-z]++|\\?[%$]|[€£¥₹¢])"
+_UNIT_WORD = rf"(?:(?:sq|cu)\.|[A-Za-z]++|\\?[%$]|[¢{CURRENCIES}])"
 _POWER = r"(?:\^(?:\{ ?[23] ?\}|[23])|(?<=[A-Za-z])[23](?![0-9]))?"
 _PER = r"(?: ?/ ?| ?\\cdot ?| per | )"
 UNIT = re.compile(rf"{_UNIT_WORD}{_POWER}(?:{_PER}{_UNIT_WORD}{_POWER}){{0,4}}\.?")
-_PARTS = re.compile(r"[A-Za-z]++|[%$€£¥₹¢]")
+_PARTS = re.compile(rf"[A-Za-z]++|[%¢{CURRENCIES}]")
 _BESIDE_UNITS = frozenset({"per", "square", "cubic", "sq", "cu", "a", "an", "C", "F", "Celsius", "Fahrenheit"})
 
 

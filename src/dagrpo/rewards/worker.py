@@ -15,11 +15,15 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TextIO
 
 from math_verify import LatexExtractionConfig, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
+from sympy import And, Eq, Symbol
+from sympy.core.function import AppliedUndef
 
 GRACE_SECONDS = 1.0
 STACK_BYTES = 256 << 20
@@ -37,7 +41,8 @@ WARM_UP = (
     "2^{10}",
     "1/2",
 )
-_NORMALIZATION = LatexExtractionConfig().normalization_config
+# Names are no units to dagrpo (`\\pi h` is not `\\pi`), and units are read before.
+_NORMALIZATION = replace(LatexExtractionConfig().normalization_config, units=False)
 
 
 def main() -> None:
@@ -94,7 +99,29 @@ def _judge(answer: str | None, ground_truth: str) -> str:
 
 
 def _compare(answer: str, ground_truth: str) -> bool:
-    return bool(verify(list(_parse(ground_truth)), list(_parse(answer)), timeout_seconds=None))
+    gold, target = _parse(ground_truth), _parse(answer)
+    equations = [equation for each in target for equation in _equations(each)]
+    if not any(map(_equations, gold)) and any(map(_contradicts_itself, equations)):
+        return False  # math-verify takes the last side alone
+    return _verified(gold, target)
+
+
+def _verified(gold: Sequence[Any], target: Sequence[Any]) -> bool:
+    return bool(verify(list(gold), list(target), timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _equations(expression: Any) -> list[Any]:
+    """An equation, or those of a chain of them; none for anything else."""
+    each = expression.args if isinstance(expression, And) else [expression]
+    return list(each) if all(isinstance(part, Eq) for part in each) else []
+
+
+def _contradicts_itself(equation: Any) -> bool:
+    r"""Whether two sides that say the same of the same names differ, as in `\sqrt{2} = \sqrt{3}`; `y = 2x` gives `2x` a name."""
+    left, right = equation.lhs, equation.rhs
+    if isinstance(left, Symbol) or not hasattr(left, "free_symbols") or left.atoms(AppliedUndef):
+        return False
+    return left.free_symbols <= right.free_symbols and not _verified([left], [right])
 
 
 @lru_cache(maxsize=64)

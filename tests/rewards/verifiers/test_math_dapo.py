@@ -19,7 +19,7 @@ GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [
     ("### Final answer: 34", "34", "34", None),
     ("\\textbf{Answer:} 34", "34", "34", None),
     ("\\textbf{Answer: 34.}", "34", "34", None),
-    ("Answer: 33 \\fbox{34}", "34", "34", "34"),
+    ("Answer: 33 \\fbox{34}", "33 {34}", "33 {34}", "34"),
     ("Answer:\n\n34", "34", "34", None),
     ("Answer\uff1a34", "34", "34", None),
     ("Answer: $34$", "34", "34", None),

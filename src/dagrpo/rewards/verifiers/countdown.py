@@ -16,7 +16,7 @@ from dagrpo.rewards.verifier import Verifier
 
 LARGEST = 10**30
 
-_OPERATORS = str.maketrans("\u00d7\u22c5\u00f7", "**/")
+_OPERATORS = str.maketrans("\u00d7\u22c5\u00b7\u2217\u00f7", "****/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

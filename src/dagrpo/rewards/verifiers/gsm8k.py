@@ -6,6 +6,7 @@ powers, times, ranges and numbers with an exponent are no answer, rather than th
 """
 
 import re
+import unicodedata
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import Extractor
@@ -22,15 +23,17 @@ MARK = "####"
 _DECORATION = " \t\u00a0*_`'\"\\([{<:=+" + CURRENCIES  # what may stand between the mark and the number
 _NUMBER = re.compile(rf"{GROUPED}(?:\.[0-9]*+)?|[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
 _DEGREES = re.compile(r"\^(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
-_CLOSERS = re.compile(r"(?:[ \t)\]}>|*_`'\"$%.,;!?\u20ac\u00a3\u00a5]|\\(?![A-Za-z]))*+")
+_CLOSERS = re.compile(rf"(?:[ \t)\]}}>|*_`'\"%.,;!?{CURRENCIES}]|\\(?![A-Za-z]))*+")
 _CONTINUES = re.compile(  # after closers: an operator, or a command that makes another number
     r"[*+=<^~&(]|/(?![A-Za-z]{2})|-\s*+[0-9(\\$.{]|:\s*+[0-9]|\\(?:times|cdot|div|frac|pm|sqrt|pi|approx|overline|bar|dot|ldots)(?![A-Za-z])"
 )
 _REMARK = re.compile(r"\([A-Za-z][^()]*+\)")  # (see step 2)
-_RAISED_UNIT = re.compile(r"(?<=[A-Za-z}])\^?\{?[23]\}?(?![0-9])")  # m^2, ft3
-_GLUED = re.compile(r"[A-Za-z]{1,2}(?![A-Za-z])")
+_RAISED_UNIT = re.compile(r"(?<![^A-Za-z][eExX])(?<=[A-Za-z}])\^?\{?[23]\}?(?![0-9])")  # m^2, ft3; not e3
+_LETTER = "(?:[^\\W\\d_](?<![\u0e00-\uffff]))"  # of Latin, Greek, Cyrillic; scripts without spaces, or that nobody takes for digits, not
+_GLUED = re.compile(rf"{_LETTER}{{1,2}}(?!{_LETTER})|[OoIlQ\u039f\u03bf\u0406\u041e\u043e\u0417]++(?!{_LETTER})")
+_BASE = re.compile(r"\bbase\b", re.IGNORECASE)
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
-_BESIDE = r"[\s%*_`'\"\\)\]}>.,$\u20ac\u00a3\u00a5{]"  # that changes nothing about a number
+_BESIDE = rf"[\s%*_`'\"\\)\]}}>.,{{\u00a2{CURRENCIES}]"  # that changes nothing about a number
 _UNITS = re.compile(rf"{_BESIDE}*+(?:(?:text\{{\s?)?[^\W\d_]++(?:\^?\{{?[23]\}}?)?(?:/[^\W\d_]++)?{_BESIDE}*+){{0,4}}")
 _CONNECTIVES = re.compile(r"\b(?:and|to|but|is|if|so|because|times)\b", re.IGNORECASE)
 
@@ -86,7 +89,11 @@ def _after_the_mark(text: str, *, alone: bool) -> str | None:
 
 def _first_number(line: str, *, alone: bool) -> str | None:
     """The number that a line begins with, where the rest of the line leaves it as it is."""
-    line = without_end_tokens(to_latex(line)).lstrip(_DECORATION)
+    whole = without_end_tokens(to_latex(line))
+    line = whole.lstrip(_DECORATION)
+    before = whole[: len(whole) - len(line)]
+    if "<" in before and ("<=" in before or ">" not in line):  # less than; <18> is in brackets
+        return None
     negative = line[:1] in MINUS_SIGNS
     if negative:
         line = line[1:].lstrip(_DECORATION)
@@ -101,6 +108,8 @@ def _first_number(line: str, *, alone: bool) -> str | None:
 
 def _leaves_it(rest: str, number: str) -> bool:
     """Whether what follows a number on its line is a unit or a remark."""
+    if unicodedata.category(rest[0])[0] == "M":  # it strikes through, or draws a bar over, the last digit
+        return False
     if rest.startswith("..") or (rest.startswith(".") and number.endswith(".")):  # 0.333...
         return False
     glued = _GLUED.match(rest)
@@ -112,7 +121,7 @@ def _leaves_it(rest: str, number: str) -> bool:
     if _CONTINUES.match(rest, after.end()) and not _REMARK.match(rest, after.end()):
         return False
     digits = _RAISED_UNIT.sub("", _REMARK.sub("", rest))
-    return not any(map(str.isnumeric, digits)) and not changes_a_number(rest)
+    return not any(map(str.isnumeric, digits)) and not changes_a_number(rest) and _BASE.search(rest) is None
 
 
 def _is_a_unit(rest: str) -> bool:

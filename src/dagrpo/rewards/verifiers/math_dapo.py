@@ -5,7 +5,7 @@ All of the text is read; the published reward looks at its last 300 characters. 
 
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.latex import check, equal
-from dagrpo.rewards.reading import answer_line, last_boxed, tidied
+from dagrpo.rewards.reading import answer_line, box_alone, last_boxed, tidied
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers.gsm8k import extract as extract_after_the_mark
 
@@ -13,7 +13,7 @@ from dagrpo.rewards.verifiers.gsm8k import extract as extract_after_the_mark
 def extract(text: str, extractor: Extractor) -> str | None:
     r"""The answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
 
-    strict: the last line `Answer:`, and the `\boxed{...}` on it. flexible: that, else the last `\boxed{...}`, else the
+    strict: the last line `Answer:`, and the `\boxed{...}` on it, where that says all. flexible: that, else the last `\boxed{...}`, else the
     number after the last `####`. exact: the last `\boxed{...}`, as it stands.
     """
     if extractor == "exact":
@@ -32,9 +32,7 @@ def formatted(text: str) -> bool:
 
 def _on_the_answer_line(text: str) -> str | None:
     line = answer_line(text)
-    if line is None:
-        return None
-    return tidied(last_boxed(line) or line)
+    return None if line is None else tidied(box_alone(line))
 
 
 VERIFIER = Verifier(
