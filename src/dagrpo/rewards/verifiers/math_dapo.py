@@ -32,7 +32,8 @@ def formatted(text: str) -> bool:
 
 def _on_the_answer_line(text: str) -> str | None:
     line = answer_line(text)
-    return None if line is None else tidied(box_alone(line))
+    inside = None if line is None else box_alone(line)
+    return None if inside is None else tidied(inside)
 
 
 VERIFIER = Verifier(
