@@ -35,8 +35,8 @@ class Kl(Section):
         False,
         description=(
             "In the loss, with k1 or k3: multiply each token's estimate by the ratio of the policy to the one that sampled, so that "
-            "value and gradient are those of the divergence in all of a step's updates (DeepSeek-V3.2). Without it, k3 has its "
-            "value in the first update, and the gradient of the reverse divergence, from the initial policy to the trained one."
+            "value and gradient are those of the divergence in all of a step's updates (DeepSeek-V3.2). Without it k3 has, in the "
+            "first update, the value of the divergence and the gradient of the reverse one: KL(initial || trained)."
         ),
     )
 
