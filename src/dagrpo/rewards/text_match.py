@@ -49,7 +49,7 @@ _RAISED = str.maketrans(
     | {chr(0x2460 + number): f" {number + 1} " for number in range(20)}  # digits in circles
 )
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#[0-9]{1,6}|#x[0-9A-Fa-f]{1,5});")
-_ARTICLE = re.compile(r"\b(?:a|an|the)\b(?=\s++\S)")  # the A of vitamin A is none
+_ARTICLE = re.compile(r"\b(?:an|the)\b|\ba\b(?=\s++\S)")  # the A of vitamin A is none
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
