@@ -22,8 +22,8 @@ from typing import Any, TextIO
 
 from math_verify import LatexExtractionConfig, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
-from sympy import And, Eq, Symbol  # type: ignore[import-untyped]
-from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
+from sympy import And, Eq, Symbol
+from sympy.core.function import AppliedUndef
 
 GRACE_SECONDS = 1.0
 STACK_BYTES = 256 << 20
