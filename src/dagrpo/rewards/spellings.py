@@ -33,9 +33,7 @@ def usual(latex: str) -> str:
     if "\\" in latex:
         latex = _COMMAND.sub(lambda command: _COMMANDS[command.group(1)], latex)
         latex = _BLACKBOARD.sub(r"\\mathbb{\1}", _UPRIGHT.sub(r" \1 ", latex))
-        latex = _DIGITS_AS_TEXT.sub(
-            lambda text: f" {text.group(1).replace('$', chr(92) + '$').replace(2 * chr(92), chr(92))} ", latex
-        )
+        latex = _DIGITS_AS_TEXT.sub(lambda text: " \\$ " if "$" in text.group() else f" {text.group(1)} ", latex)
         over = _OVER.fullmatch(latex) if "\\over" in latex else None
         latex = f"\\frac{{{over.group(1)}}}{{{over.group(2)}}}" if over else latex
     return _NAME.sub(lambda name: _IN_PLAIN_TEXT.get(name.group(), f"\\{name.group()} "), latex)
