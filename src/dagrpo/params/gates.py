@@ -10,11 +10,6 @@ from pydantic import Field
 
 from dagrpo.params.base import MOST_STEPS, Section, Share
 
-# By the type that the engine computes in. In bfloat16 8% of the tokens of a healthy model were outside the band when only the shape
-# of a batch had changed (verl issue 6280): of the few tokens of a probe that may be many.
-_OUTSIDE_SHARE = {"float32": 0.01, "bfloat16": 0.5}
-_PROBE_TOKENS = {"float32": 2, "bfloat16": 32}
-
 
 class Gates(Section):
     every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
@@ -85,11 +80,3 @@ class Gates(Section):
         description="Steps in a row whose update may be skipped, because a loss, a gradient or a reward is not finite; one more "
         "ends the run.",
     )
-
-    def largest_share(self, dtype: str) -> float:
-        """`outside_share`, or what it is for an engine's type where it is left open."""
-        return _OUTSIDE_SHARE[dtype] if self.outside_share is None else self.outside_share
-
-    def longest_probe(self, dtype: str) -> int:
-        """`probe_tokens`, or what they are for an engine's type where they are left open."""
-        return _PROBE_TOKENS[dtype] if self.probe_tokens is None else self.probe_tokens

@@ -21,13 +21,14 @@ from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer.gates.agreement import BAND, outside_share
+from dagrpo.trainer.gates.agreement import BAND, largest_share, outside_share
 from dagrpo.trainer.gates.refused import keep
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.support import TokenSupport
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"
+_TOKENS = {"float32": 2, "bfloat16": 32}  # of a completion, by the engine's type
 GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
 
 
@@ -101,7 +102,7 @@ class Probe:
     def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
         """Each prompt once: a repeated one would be computed by a request of its own first."""
         rollout, half = self._rollout, self._params.probe_prompts
-        most = min(self._params.longest_probe(rollout.dtype), rollout.max_new_tokens)
+        most = min(_longest(self._params, rollout.dtype), rollout.max_new_tokens)
         return [
             SamplingRequest(
                 input_ids=problem.token_ids,
@@ -168,14 +169,18 @@ class Probe:
         table = asked.table(trainer_logprobs, dtype)
         differences = table["difference"].to_pylist()
         share, largest = outside_share(differences, dtype), max(map(abs, differences))
-        if share > params.largest_share(dtype) or not all(
+        if share > largest_share(params, dtype) or not all(
             abs(each) <= params.largest_difference for each in differences
         ):
             path = keep(self._state, "probe", step, table)
             raise UserError(
                 f"before step {step}: of {len(differences)} probed tokens {share:.0%} have logprobs of engine and trainer "
                 f"more than {BAND[dtype]:g} nats apart, at most {largest:.3g} (training.gates.outside_share: "
-                f"{params.largest_share(dtype):.0%}, largest_difference: {params.largest_difference:g}): the engine has other "
+                f"{largest_share(params, dtype):.0%}, largest_difference: {params.largest_difference:g}): the engine has other "
                 f"weights, another temperature or another precision. Look at {path}."
             )
         return {OUTSIDE: share, LARGEST: largest}
+
+
+def _longest(gates: Gates, dtype: str) -> int:
+    return _TOKENS[dtype] if gates.probe_tokens is None else gates.probe_tokens
