@@ -25,7 +25,7 @@ def verl_advantages(batch: Batch, estimator: str, options: Options) -> Tensor:
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     policy = {"old_log_probs": batch["old_logprobs"], "sum_pi_squared": batch["collision"]}
-    arguments = {
+    arguments: dict[str, dict[str, Any]] = {
         "remax": {"reward_baselines": batch["greedy_rewards"][batch["group"].long()]},
         "optimal_token_baseline": policy,
         "tir_optimal_token_baseline": policy,
@@ -65,7 +65,7 @@ def _components(batch: Batch) -> dict[str, Any]:
 
 
 def trl_advantages(batch: Batch, trainer: str, options: Options) -> Tensor:
-    """The advantages of GRPOTrainer or RLOOTrainer. They know neither groups of unequal sizes nor tokens."""
+    """The advantages of GRPOTrainer or RLOOTrainer. They know no groups of unequal sizes."""
     advantages: Tensor = _scored(batch, trainer, options)["advantages"]
     return advantages[:, None] * batch["mask"]
 
@@ -126,7 +126,9 @@ def _rewards(batch: Batch, options: Options) -> Tensor:
 def _nothing_else() -> dict[str, Any]:
     """Whatever the trainers ask for beside."""
     return {
-        "accelerator": SimpleNamespace(device="cpu", process_index=0, gather=lambda values: values),
+        "accelerator": SimpleNamespace(
+            device="cpu", process_index=0, gather=lambda values: values, reduce=lambda values, **_: values
+        ),
         "ref_model": SimpleNamespace(),
         "_tokenizer": SimpleNamespace(pad_token_id=0),
         "args": SimpleNamespace(

@@ -1,6 +1,7 @@
 """TRL and verl compute the advantages that are computed here, on random batches.
 
-No function of theirs: maxrl. Of unequal epsilons (TRL's is 1e-4) nothing is left where rewards are large. A group of one is
+No function of theirs: maxrl. An epsilon beside a standard deviation (TRL's is 1e-4, here 1e-6) is not seen
+where rewards are large. A group of one is
 left out here; verl takes its reward for its advantage, TRL has none.
 """
 
@@ -17,7 +18,7 @@ from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
 
 SEEDS = 3
 EXACT = 1e-12
-NO_EPSILON = 1e-11  # what 1e-4 beside a standard deviation of rewards that are LARGE leaves
+SINGLE_COUNTS = 1e-7  # TRL's n / (n - 1) and verl's alpha are quotients of counts, of single precision
 COUNTED = 1e-8  # verl adds 1e-8 to counts of tokens
 WEIGHED = 1e-6  # and to the weights of a baseline, which may be small
 SINGLE = 1e-6  # of single precision
@@ -75,22 +76,22 @@ OF_COMPONENTS = "normalize_then_sum"
 CASES = [
     _verl("grpo", "grpo", PLAIN)(),
     _verl("grpo", "grpo", PENALISED, norm_adv_by_std_in_grpo=False)(normalize_by_std=False),
-    _trl("grpo", EVEN_LARGE, NO_EPSILON, scale_rewards="group")(),
+    _trl("grpo", EVEN_LARGE, SINGLE_COUNTS, scale_rewards="group")(),
     _trl("grpo", EVEN, EXACT, scale_rewards="none")(normalize_by_std=False),
     _verl("grpo_passk", "grpo_passk", PLAIN)(),
     _verl("grpo_passk", "grpo_passk", PENALISED, norm_adv_by_std_in_grpo=False)(normalize_by_std=False),
     _verl("rloo", "rloo", PENALISED)(),
     _verl("rloo", "rloo_vectorized", PENALISED)(),
     _trl("rloo", EVEN_PENALISED, EXACT, trainer=RLOO, beta=1.0)(),
-    _trl("batch_std", EVEN_LARGE, NO_EPSILON, scale_rewards="batch")(),
+    _trl("batch_std", EVEN_LARGE, SINGLE_COUNTS, scale_rewards="batch")(),
     # What the others' mean leaves out is the same factor everywhere, which the division takes back.
-    _trl("batch_std", EVEN_LARGE, NO_EPSILON, trainer=RLOO, normalize_advantages=True)(std_of="centred"),
+    _trl("batch_std", EVEN_LARGE, SINGLE_COUNTS, trainer=RLOO, normalize_advantages=True)(std_of="centred"),
     _verl("opo", "opo", PENALISED)(),
     # verl counts rewards that are not 0, the paper groups that have a gradient: the same where all others' rewards are 0.
-    _verl("gpg", "gpg", ZEROS)(max_alpha=1000.0),
+    _verl("gpg", "gpg", ZEROS, SINGLE_COUNTS)(max_alpha=1000.0),
     # verl whitens over tokens, the paper and TRL over trajectories: the same where each has one token.
     _verl("gdpo", "gdpo", ONE_TOKEN, SINGLE)(),
-    _trl("gdpo", EVEN_LARGE, NO_EPSILON, multi_objective_aggregation=OF_COMPONENTS)(),
+    _trl("gdpo", EVEN_LARGE, SINGLE_COUNTS, multi_objective_aggregation=OF_COMPONENTS)(),
     _verl("reinforce_plus_plus", "reinforce_plus_plus", LONE, COUNTED)(),
     _verl("reinforce_plus_plus", "reinforce_plus_plus", LONE, COUNTED, gamma=0.9)(gamma=0.9),
     _verl("reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline", PENALISED, COUNTED)(),
