@@ -4,23 +4,19 @@ They need an environment of their own (requirements/objectives-test.lock): DAGRP
 `make oracle` does.
 """
 
-import json
-import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.oracles.asking import answers, require
 
 from dagrpo.algorithms.aggregation import Aggregation, Lengths, weights
 from dagrpo.algorithms.divergence import divergence
 from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 
-ORACLE = Path(__file__).with_name("objectives.py")
 LENGTHS = [3, 1, 5, 4]
 MAX_NEW_TOKENS = 5
 # Weights of tokens are of single precision here, and verl adds 1e-8 to lengths and probabilities.
@@ -206,20 +202,9 @@ def _ours(case: Case) -> tuple[float, list[float]]:
 @pytest.fixture(scope="module")
 def theirs() -> list[dict[str, Any]]:
     """What the libraries compute. [cases]"""
-    python = os.environ.get("DAGRPO_OBJECTIVES_PYTHON")
-    if python is None or not Path(python).exists():
-        pytest.skip(
-            "DAGRPO_OBJECTIVES_PYTHON names no Python of an environment with TRL and verl: `make oracle` makes one"
-        )
     cases = [{"library": case.library, "function": case.function, "options": case.options} for case in CASES]
-    asked = {"batch": {name: values.tolist() for name, values in _batch().items()}, "cases": cases}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, ORACLE], input=json.dumps(asked), capture_output=True, text=True, timeout=600, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    results: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return results
+    batch = {name: values.tolist() for name, values in _batch().items()}
+    return answers("objectives.py", {"batch": batch, "cases": cases})
 
 
 @pytest.mark.parametrize(
@@ -227,8 +212,7 @@ def theirs() -> list[dict[str, Any]]:
 )
 def test_the_loss_and_its_gradient_are_the_librarys(place: int, case: Case, theirs: list[dict[str, Any]]) -> None:
     result = theirs[place]
-    if "unavailable" in result:
-        pytest.skip(f"{case.library} cannot be imported there: {result['unavailable']}")
+    require(case.library.removesuffix("_divergence"), result)
     loss, gradient = _ours(case)
     expected = torch.tensor(result["gradient"], dtype=torch.float64)[_batch()["mask"].bool()]
     assert loss == pytest.approx(result["loss"], **NEAR)
