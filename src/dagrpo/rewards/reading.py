@@ -38,8 +38,14 @@ def last_boxed(text: str) -> str | None:
             return None
         if box and end is not None and (content := text[box.end() : end].strip()):
             around = _box_around(text, box.start(), end) if "box" in text[:at] else None
-            return to_ascii(content if around is None else _BOX_COMMAND.sub("", around))
+            return to_ascii(content if around is None else _without_boxes(around))
     return None
+
+
+def _without_boxes(content: str) -> str:
+    r"""A box's content without the commands of the boxes in it, and without braces around all of it: 34 of `\boxed{34}`."""
+    bare = _BOX_COMMAND.sub("", content).strip()
+    return bare[1:-1].strip() if bare.startswith("{") and closing_brace(bare, 1) == len(bare) - 1 else bare
 
 
 def _box_around(text: str, start: int, end: int) -> str | None:

@@ -26,8 +26,10 @@ for line in map(json.loads, sys.stdin):
 """
 
 
-# The same, but the second process answers at once.
-DIES_ONCE_THEN_ANSWERS = DIES_ONCE.replace("    time.sleep(2)  # until the first process is cleared away\n", "")
+# The same, but the second process answers at once, and what the first one leaves behind stays until it is told to go.
+DIES_ONCE_THEN_ANSWERS = DIES_ONCE.replace(
+    "    time.sleep(2)  # until the first process is cleared away\n", ""
+).replace('["sleep", "2"]', '["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]')
 
 
 def _runs(service: Service) -> bool:
@@ -73,8 +75,7 @@ def test_what_is_stopped_has_cleared_away_every_program_that_died_before(
         assert list(scratch.iterdir()) == []
         with pytest.raises(ProgramFailure, match="The program has ended: dead"):
             await first
-        await asyncio.sleep(
-            2
-        )  # until what the first has left behind closes its stderr, which asyncio would complain of
+        (tmp_path / "go").touch()
+        await asyncio.sleep(1)  # until that has closed its stderr, which asyncio would complain of
 
     asyncio.run(asyncio.wait_for(run(), 30))
