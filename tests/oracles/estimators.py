@@ -179,6 +179,7 @@ def verl_correction(batch: Batch, level: str, options: Options) -> Tensor:
     weights, _ = compute_rollout_correction_weights(log_ratio, batch["mask"], level, options["threshold"])
     if "rollout_rs" not in options:
         return weights
+    kept: Tensor
     kept, _ = compute_rollout_rejection_mask(
         log_ratio, batch["mask"], options["rollout_rs"], options["rollout_rs_threshold"]
     )
