@@ -82,7 +82,7 @@ def test_the_policy_learns_without_a_reward(inputs: Inputs, teacher: Path, tmp_p
     other = run.reward.model_copy(update={"permuted": True})
     permuted = replace(_run(inputs, teacher, tmp_path / "permuted", steps=1), reward=other)
     runs.execute(permuted)
-    assert read_parquet(run.metrics)["grad_norm"].to_pylist()[0] > 0.01
+    assert read_parquet(run.metrics)["policy/grad_norm"].to_pylist()[0] > 0.01
     assert runs.bytes_of(run)["policy"] == runs.bytes_of(permuted)["policy"]
 
 
@@ -123,7 +123,7 @@ def test_the_halves_of_a_step_are_those_of_a_whole_one(
     assert asked == ["load step_0", "load teacher", "generate", "score"]
     assert _tables(run)[1].read_bytes() == _tables(whole)[1].read_bytes()
     ((_, figures),) = update_from(run, _tables(run), None, single_process())
-    assert figures["grad_norm"] == read_parquet(whole.metrics)["grad_norm"].to_pylist()[0]
+    assert figures["policy/grad_norm"] == read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()[0]
 
 
 def test_rollouts_without_a_teacher_are_refused_where_one_is_learned_from(
