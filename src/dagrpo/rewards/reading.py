@@ -66,7 +66,7 @@ def _box_around(text: str, start: int, end: int) -> str | None:
 
 def box_alone(line: str) -> str | None:
     r"""The box of a line where nothing beside it matters: "It is \boxed{34}." and not "\boxed{34} or 35"; else all of the line."""
-    content = last_boxed(line)
+    content = last_boxed(line) if "box" in line else None
     if content is None:
         return line
     box = _BOX_COMMAND.search(line)
