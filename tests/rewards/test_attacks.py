@@ -37,7 +37,9 @@ NOT_THE_FIRST_NUMBER = (
 TAILS = (
     "M plus N", "M minus N", "M times N", "M mod N", "M choose N", "minus N", "negative N", "\u221a N", "\\sqrt N", "log N",
     "<del>N</del>", "<strike>N</strike>", "N and a half", "N and three quarters", "N point five", "N in base eight",
+    "M e N", "M.5 E N", "\u2014N", "It is \u2014N", "it is **\u2014N**",
 )  # fmt: skip
+NEGATIVE_TAILS = ("x = - N", "Total: - N", "- - N", "Sum: \u2212 N", "x = -N", "$x = - N$")
 LAST_NUMBERS = (
     "<think>hm</think>N", "<b>N</b>", "\u7b54\u6848\u662fN\u3002", "\u7b54\u6848\uff1aN", "It covers N cm^2.", "It covers N m\u00b2",
     "\u20b9N", "It costs N \u20bd.",
@@ -49,18 +51,18 @@ SAME_FORMULAS = (
     ("sin(x)", "\\sin x"), ("x**2", "x^2"), ("\\mathrm{e}^{2}", "e^2"), ("\\mathbb R", "\\mathbb{R}"), ("5m", "m \\cdot 5"),
     ("\\emptyset", "\\varnothing"), ("x \\in [1,2)", "[1,2)"), ("1 \\le x < 2", "[1,2)"), ("(3,\\infty)", "x > 3"),
     ("(x,y)=(1,2)", "(1,2)"), ("{10 \\over 3}", "\\frac{10}{3}"), ("\\frac{\\text{1}}{\\text{3}}", "1/3"), ("\\sqrt{16}=4", "4"),
-    ("\\sqrt{12} = 2\\sqrt{3}", "2\\sqrt{3}"), ("y = 2x+1", "2x+1"), ("f(x) = 2x+1", "2x+1"), ("0.\\dot{1}4285\\dot{7}", "1/7"),
+    ("\\sqrt{12} = 2\\sqrt{3}", "2\\sqrt{3}"), ("\\frac{2}{\\sqrt{2}}", "\\sqrt{2}"), ("\\infty + 1", "\\infty"), ("\\sqrt{3+2\\sqrt{2}}", "1+\\sqrt{2}"), ("\\sin(\\pi/6)+\\pi", "\\pi+\\frac12"), ("\u221b2", "\\sqrt[3]{2}"), ("\u221c{5}", "\\sqrt[4]{5}"), ("y = 2x+1", "2x+1"), ("f(x) = 2x+1", "2x+1"), ("0.\\dot{1}4285\\dot{7}", "1/7"),
 )  # fmt: skip
 OTHER_FORMULAS = (
     ("\\pi h", "\\pi"), ("34 m", "34"), ("3\\sqrt{2} m", "3\\sqrt{2}"), ("9.6 e 4", "9.6"), ("y'", "y"), ("f'", "f"), ("34'", "34"),
     ("\\ldots 34", "34"), ("\\sqrt{2}=\\sqrt{3}", "\\sqrt{3}"), ("\\pi=3", "3"), ("2x+1=2x+2", "2x+2"), ("\\sqrt{16}=5", "5"),
-    ("y=2x+1=2x+2", "2x+2"), ("a", "A"), ("x > 3", "(4,\\infty)"), ("3\\text{4}", "34"), ("\\begin{pmatrix}1\\\\ 2\\end{pmatrix}", "2"),
+    ("y=2x+1=2x+2", "2x+2"), ("x\\ast", "x"), ("\\sqrt2+10^{-20}", "\\sqrt2"), ("\\pi+10^{-40}", "\\pi"), ("\\{1\\},\\{2\\}", "\\{1,2\\}"), ("\\{1,2\\},\\{3\\}", "\\{1,2,3\\}"), ("a", "A"), ("x > 3", "(4,\\infty)"), ("3\\text{4}", "34"), ("\\begin{pmatrix}1\\\\ 2\\end{pmatrix}", "2"),
 )  # fmt: skip
 SAME_TEXTS = (
     ("Pa\u200bris", "Paris"), ("\u200eParis\u200f", "Paris"), ("Paris&nbsp;", "Paris"), ("AT&amp;T", "AT&T"), ("an egg", "egg"),
 )  # fmt: skip
 OTHER_TEXTS = (
-    ("vitamin", "Vitamin A"), ("B", "A"), ("- 5", "5"), ("5\u20190", "50"), ("\u24655", "65"), ("C++", "C"), ("C#", "C"),
+    ("vitamin", "Vitamin A"), ("B", "A"), ("- 5", "5"), ("5\u20190", "50"), ("\u24655", "65"), ("C++", "C"), ("C#", "C"), ("5%", "5"), ("5 %", "5"),
 )  # fmt: skip
 
 
@@ -134,6 +136,14 @@ def test_flexible_reads_no_tail_of_words_that_calculate(form: str, numbers: tupl
     text = f"So {filled(form, numbers)}"
     assert answer_of(text, "gsm8k", "flexible") is None
     assert equal(answer_of(text, "math", "flexible") or "none", str(numbers[0])) is not True
+
+
+@pytest.mark.parametrize("form", NEGATIVE_TAILS)
+@given(numbers=TWO)
+def test_a_minus_that_a_space_divides_from_its_number_belongs_to_it(form: str, numbers: tuple[int, int]) -> None:
+    text = f"So {filled(form, numbers)}"
+    assert answer_of(text, "gsm8k", "flexible") == str(-numbers[0])
+    assert equal(answer_of(text, "math", "flexible") or "none", str(-numbers[0])) is True
 
 
 @pytest.mark.parametrize("form", LAST_NUMBERS)

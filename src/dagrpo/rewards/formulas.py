@@ -26,7 +26,7 @@ _BASE_OF_DIGITS = re.compile(r"[0-9] ?_")
 _LETTERS = re.compile(r"[A-Za-z]++")
 _ALLOWED = re.compile(r"[A-Za-z0-9 +\-*/^_=<>().,;|!\[\]{}&\\]*+")  # no prime: math-verify does not see it
 _BARE_END = re.compile(
-    r"(?:[-+*/^_=<>,;(\[{&]|\\(?:cdot|times|div|pm|le|leq|ge|geq|in|cup|cap|ldots|cdots|dots))\Z"
+    r"(?:[-+*/^_=<>,;(\[{&]|\\(?:cdot|times|div|pm|le|leq|ge|geq|in|cup|cap|ast|ldots|cdots|dots))\Z"
     r"|\A(?:[!*/^_<>,;)\]}&]|\\(?:le|leq|ge|geq|in|ldots|cdots|dots)(?![A-Za-z]))"
 )
 _SEVERAL = re.compile(r"[0-9] ++[0-9.]|\} ++[0-9]")

@@ -59,10 +59,16 @@ def _equal_values(answer: Form, truth: Form) -> bool | None:
     unordered = answer.brackets in _UNORDERED and truth.brackets in _UNORDERED
     if not unordered and answer.brackets and truth.brackets and answer.brackets != truth.brackets:
         return False
+    if _sets_in(answer) != _sets_in(truth):  # math-verify takes {1}, {2} for {1, 2}
+        return False
     if any(form.kind != "number" for form in (*answer.values, *truth.values)):
         return None
     left, right = ([form.value for form in values] for values in (answer.values, truth.values))
     return sorted(left) == sorted(right) if unordered else left == right
+
+
+def _sets_in(form: Form) -> int:
+    return sum(value.latex.startswith("\\{") for value in form.values)
 
 
 def shown(text: str) -> str:

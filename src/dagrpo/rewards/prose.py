@@ -23,6 +23,8 @@ _OPERATOR_TOKENS = (
     "+ - * / ^ ** = x X \u00d7 \u00b7 \u22c5 \u00f7 \u2212 \u2013 \\times \\cdot \\div < > \u2260 \\neq \\ne != <= >= :"
 )
 _OPERATORS = frozenset(_OPERATOR_TOKENS.split())
+_MINUS = ("-", "\u2212")
+_DASH = re.compile(r"[\"'`*_$(]*+[\u2014\u2015][$.0-9]")  # a minus, or a pause: nobody can tell
 _WORD_TOKENS = (
     "plus minus times mod choose multiplied divided negative sqrt log ln \\sqrt \\log \\ln \\minus \u221a \u2796"
 )
@@ -57,7 +59,8 @@ def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
     if before and not before_a_unit and not bare[:1].isdecimal() and (unit := _RAISED_UNIT.fullmatch(bare)):
         form = last_form(text[: text.rindex(token, 0, last + len(glued) + 1)], before_a_unit=True)
         return form and f"{form} {unit.group()}"
-    form = None if _ends_a_list(line, token) or _STRUCK_OUT.search(token) else _joined(before, bare)
+    doubtful = _ends_a_list(line, token) or _STRUCK_OUT.search(token) or _DASH.match(token)
+    form = None if doubtful else _joined(before, bare)
     if form is None:
         return None
     if goes_on := _GOES_ON.match(text, last + 1 + len(glued)):
@@ -93,7 +96,11 @@ def _joined(before: list[str], form: str) -> str | None:
         return None
     if previous in _OPERATORS:
         operand = before[-2][-1:] if len(before) > 1 else ""
-        return None if previous not in ("=", ":") and _OPERAND_END.match(operand) else form
+        if previous not in ("=", ":") and _OPERAND_END.match(operand):
+            return None
+        return _negative(form) if previous in _MINUS and operand else form
+    if previous in ("e", "E") and len(before) > 1 and before[-2][-1:].isdecimal():  # 9.6 e 2
+        return None
     if previous[-1:] in _OPERATORS - {"=", ":"} and _NUMBER_END.match(previous[-2:-1]):
         return None
     if previous.endswith("{") and not _WRAPPER.search(previous):
@@ -103,6 +110,11 @@ def _joined(before: list[str], form: str) -> str | None:
     if _GROUP.match(form) and previous.isdecimal() and len(previous) <= 3:
         return _joined(before[:-1], f"{previous} {form}")
     return None if previous[-1:].isdecimal() else form
+
+
+def _negative(form: str) -> str | None:
+    """A form whose minus stands apart from it: `x = - 5`. At the beginning of a line it marks an item of a list."""
+    return None if form.startswith(_MINUS) else f"-{form}"
 
 
 def _bare(token: str) -> str:

@@ -34,6 +34,8 @@ _COMMANDS = {
 _LETTERS: dict[str, str] = {
     **{sign: f"\\{command} " for sign, command in _COMMANDS.items()},
     **{sign: f"\\frac{{{numerator}}}{{{denominator}}}" for sign, (numerator, denominator) in VULGAR.items()},
+    "∛": "\\sqrt[3]",
+    "∜": "\\sqrt[4]",
     **dict.fromkeys("°º˚", "^{\\circ}"),
     "\u2103": "^{\\circ}\\text{C}",
     "\u2109": "^{\\circ}\\text{F}",

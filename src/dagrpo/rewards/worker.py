@@ -22,11 +22,12 @@ from typing import Any, TextIO
 
 from math_verify import LatexExtractionConfig, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
-from sympy import And, Eq, Symbol
+from sympy import And, Eq, Expr, Float, Symbol
 from sympy.core.function import AppliedUndef
 
 GRACE_SECONDS = 1.0
 STACK_BYTES = 256 << 20
+EXACT_DIGITS = 50  # after which two numbers are one
 DEEPEST_RECURSION = 50_000  # beyond it the stack ends, and the process with it
 WARM_UP = (
     r"\frac{1}{2}",
@@ -103,11 +104,23 @@ def _compare(answer: str, ground_truth: str) -> bool:
     equations = [equation for each in target for equation in _equations(each)]
     if not any(map(_equations, gold)) and any(map(_contradicts_itself, equations)):
         return False  # math-verify takes the last side alone
-    return _verified(gold, target)
+    return _verified(gold, target) and not _differ_in_some_digit(gold, target)
 
 
 def _verified(gold: Sequence[Any], target: Sequence[Any]) -> bool:
     return bool(verify(list(gold), list(target), timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _differ_in_some_digit(gold: Sequence[Any], target: Sequence[Any]) -> bool:
+    r"""Whether two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify looks at their first digits."""
+    if len(gold) != 1 or len(target) != 1 or not all(map(_is_exact, (gold[0], target[0]))):
+        return False
+    first, second = (each.evalf(EXACT_DIGITS) for each in (gold[0], target[0]))
+    return bool(abs(first - second) > abs(first) * 10.0 ** (2 - EXACT_DIGITS))
+
+
+def _is_exact(expression: Any) -> bool:
+    return isinstance(expression, Expr) and bool(expression.is_number and expression.is_finite) and not expression.has(Float)
 
 
 def _equations(expression: Any) -> list[Any]:
