@@ -120,7 +120,11 @@ def _differ_in_some_digit(gold: Sequence[Any], target: Sequence[Any]) -> bool:
 
 
 def _is_exact(expression: Any) -> bool:
-    return isinstance(expression, Expr) and bool(expression.is_number and expression.is_finite) and not expression.has(Float)
+    return (
+        isinstance(expression, Expr)
+        and bool(expression.is_number and expression.is_finite)
+        and not expression.has(Float)
+    )
 
 
 def _equations(expression: Any) -> list[Any]:
