@@ -240,6 +240,7 @@ class Buffer:
         graded = self._graded(trajectories)
         learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+        rewards[np.isnan(rewards)] = np.inf  # no less wrong, and not taken for one that is left out
         return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
 
     def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
