@@ -77,6 +77,13 @@ class Training(Section):
             "drawing it."
         ),
     )
+    digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
+        1,
+        description=(
+            "Steps from one whose gradients and weights are recorded by digest, for `dagrpo replay`, to the next: each hashes the "
+            "model once per update and once more. The weights after a step follow from all before it; 0: none are recorded."
+        ),
+    )
     gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")
 
     @model_validator(mode="after")

@@ -119,7 +119,8 @@ class PolicyUpdate:
             seen.fill(before)
         sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
         grad_norms: list[float | None] = []
-        gradients: list[TensorDigests] = []
+        every = self._training.digests_every
+        gradients: list[TensorDigests] | None = [] if every and (step + 1) % every == 0 else None
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batch(step, number, batch, before)
             learning_rate = warmed_up(
@@ -127,7 +128,8 @@ class PolicyUpdate:
             )
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
-                gradients.append(gradient_digests(self._policy.model, self._world))
+                if gradients is not None:
+                    gradients.append(gradient_digests(self._policy.model, self._world))
                 grad_norms.append(self._apply(mini_batch, losses, learning_rate))
                 idle += not any(mini_batch.lengths.tokens)
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
@@ -150,12 +152,13 @@ class PolicyUpdate:
             skipped=grad_norms.count(None),
         )
 
-    def _digests(self, gradients: Sequence[TensorDigests]) -> StepDigests:
-        return StepDigests(
-            computed=computed_by(self._world, self._micro_batch_size),
-            gradients=tuple(gradients),
-            weights=weight_digests(self._policy.model, self._world),
-        )
+    def _digests(self, gradients: Sequence[TensorDigests] | None) -> StepDigests:
+        """With those of the weights beside them; None: the step is none that is recorded."""
+        computed = computed_by(self._world, self._micro_batch_size)
+        if gradients is None:
+            return StepDigests(computed=computed, gradients=(), weights={})
+        weights = weight_digests(self._policy.model, self._world)
+        return StepDigests(computed=computed, gradients=tuple(gradients), weights=weights)
 
     def _apply(self, mini_batch: _MiniBatch, losses: Tensor, learning_rate: float) -> float | None:
         """The gradient's norm: 0 without an update where no sequence counts.
