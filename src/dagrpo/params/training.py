@@ -39,8 +39,8 @@ class Training(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         32, description="Distinct prompts per step."
     )
-    samples_per_prompt: Annotated[int, Field(ge=2, le=65_536)] = Field(
-        8, description="Completions per prompt: the group of GRPO."
+    samples_per_prompt: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        8, description="Completions per prompt: the group of GRPO. 1 is for objectives that compare no samples."
     )
     mini_batches: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         1, description="Optimizer updates per step; divides prompts_per_step."
