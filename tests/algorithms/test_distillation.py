@@ -13,7 +13,8 @@ from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 from dagrpo.params.schema import parse
 
-DISTILS: dict[str, Any] = {"loss": {"name": "on_policy_distillation"}, "teacher": {"source": "initial"}}
+WITH_SOLUTION = {"source": "initial", "prompt": "with_solution"}
+DISTILS: dict[str, Any] = {"loss": {"name": "on_policy_distillation"}, "teacher": WITH_SOLUTION}
 
 
 def _config(**keys: Any) -> Choice:
@@ -96,6 +97,19 @@ def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> Non
             {"algorithm": {"terms": {"distillation": {"coefficient": 0.5}}}},
             "algorithm.terms.distillation learns from a teacher and",
         ),
+        (
+            {"algorithm": {**DISTILS, "teacher": {"source": "initial"}}},
+            "is the policy itself, so that rounding would be all that is learned: set algorithm.teacher.prompt",
+        ),
+        (
+            {"algorithm": {**DISTILS, "kl": {"coefficient": 0.1, "place": "reward"}}},
+            "so that algorithm.kl in the reward would do nothing: set algorithm.kl.place to loss",
+        ),
+        ({"algorithm": {**DISTILS, "off_policy_mask": 0.5}}, "but algorithm.off_policy_mask chooses tokens by their"),
+        (
+            {"algorithm": {**DISTILS, "terms": {"distillation": {"coefficient": 0.1}}}},
+            "algorithm.loss on_policy_distillation and algorithm.terms.distillation are the same but for their factors",
+        ),
         ({"algorithm": {"teacher": {"source": "initial"}}}, "but nothing learns from a teacher: set it to none, or"),
         (
             {"algorithm": {"teacher": {"source": "initial"}, "terms": {"distillation": {}}}},
@@ -130,7 +144,7 @@ def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> Non
         ),
         (
             {
-                "algorithm": {**DISTILS, "teacher": {"source": "initial", "prompt": "with_solution"}},
+                "algorithm": DISTILS,
                 "rollout": {"agent": {"name": "program", "command": ["true"]}},
             },
             "the prompts of rollout.agent program are its own",

@@ -271,6 +271,11 @@ def test_luspo_with_the_mean_over_tokens_is_refused_for_being_gspo() -> None:
     parse({"algorithm": {"loss": {"name": "luspo"}, "aggregation": "constant"}})
 
 
+def test_gspo_with_the_sum_over_tokens_is_refused_for_being_luspo() -> None:
+    with pytest.raises(UserError, match=r"is luspo: take that loss, or"):
+        parse({"algorithm": {"loss": {"name": "gspo"}, "aggregation": "seq-mean-token-sum"}})
+
+
 def test_a_number_that_may_be_null_is_read_with_an_exponent_too() -> None:
     loss = {"name": "dppo", "limit_low": "5e-3"}
     parsed = parse({"algorithm": {"loss": loss, "correction": {"name": "none"}}})

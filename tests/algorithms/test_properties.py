@@ -74,6 +74,11 @@ def _config(name: str) -> Choice:
     return config
 
 
+def _left_out(name: str) -> set[str]:
+    """The terms that would count twice: beside this loss, and beside the term entropy."""
+    return {"adaptive_entropy", *(["distillation"] if LOSSES.get(name).needs_teacher else [])}
+
+
 def _objective(name: str, aggregation: str, correction: str = "token_truncated") -> Objective:
     """With a divergence and every term beside the loss, and a correction where the loss takes one."""
     loss = _config(name)
@@ -82,9 +87,9 @@ def _objective(name: str, aggregation: str, correction: str = "token_truncated")
         "loss": loss,
         "aggregation": aggregation,
         "correction": {"name": correction},
-        "terms": {term: {"coefficient": 0.2} for term in TERMS.own_names()},
+        "terms": {term: {"coefficient": 0.2} for term in TERMS.own_names() if term not in _left_out(name)},
         "kl": {"coefficient": 0.1, "corrected": True},
-        "teacher": {"source": "initial"},
+        "teacher": {"source": "initial", "prompt": "with_solution"},
     }
     return Objective(Algorithm.model_validate(algorithm), 9, None)
 

@@ -1,8 +1,10 @@
 """Halves of steps, put together again, are what a whole run does."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from dagrpo import __main__ as application
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
-from dagrpo.files import read_parquet
+from dagrpo.files import read_parquet, write_parquet
 from dagrpo.half_steps import place
 from dagrpo.half_steps.command import of_rollouts
 from dagrpo.half_steps.rollouts import RolloutHalf
@@ -111,6 +113,34 @@ def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
     ours, theirs = read_parquet(run.metrics), read_parquet(whole.metrics)
     assert ours["policy/grad_norm"] == theirs["policy/grad_norm"]
     assert ours["policy/logprob_difference_max"] == theirs["policy/logprob_difference_max"]
+
+
+def _changed(whole: TrainingRun, folder: Path, name: str, values: Sequence[Any]) -> dict[int, Path]:
+    """The rollouts of the first step with another column."""
+    table = read_parquet(whole.rollouts.with_name("step_00001.parquet"))
+    place, path = table.column_names.index(name), folder / "step_00001.parquet"
+    write_parquet(path, table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place])))
+    return {1: path}
+
+
+def test_rollouts_of_another_step_or_policy_are_refused(inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    first = read_parquet(whole.rollouts.with_name("step_00001.parquet"))
+    with pytest.raises(UserError, match=r"has the rollouts of step 7: name it step_00007\.parquet"):
+        _updates(run, None, _changed(whole, tmp_path, "step", [7] * len(first)))
+    prompts = [[10**6, *ids[1:]] for ids in first["prompt_ids"].to_pylist()]
+    with pytest.raises(UserError, match=r"step 1 have the token 1000000, and the policy knows 0 to \d+: name rollouts"):
+        _updates(run, None, _changed(whole, tmp_path, "prompt_ids", prompts))
+    told = [[-1.0] * len(ids) if place else [] for place, ids in enumerate(first["completion_ids"].to_pylist())]
+    with pytest.raises(UserError, match="row 0: `teacher_logprobs` is empty, and not in every row"):
+        _updates(run, None, _changed(whole, tmp_path, "teacher_logprobs", told))
+
+
+def test_an_update_that_was_skipped_is_told(inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    attempts = len(read_parquet(whole.rollouts.with_name("step_00001.parquet")))
+    _updates(run, None, _changed(whole, tmp_path, "advantage", [math.nan] * attempts))
+    assert read_parquet(run.metrics)["gate/skipped_updates"].to_pylist() == [1.0]
 
 
 def test_another_learning_rate_leads_elsewhere_from_the_same_rollouts(

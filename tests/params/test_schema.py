@@ -50,6 +50,20 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
         ({"model": {"fresh": {"hidden_size": 130}}}, "not a multiple of num_attention_heads"),
         ({"model": {"fresh": {"num_key_value_heads": 3}}}, "does not divide num_attention_heads"),
         ({"training": {"mini_batches": 5}}, "does not divide prompts_per_step"),
+        (
+            {"training": {"samples_per_prompt": 1}},
+            "algorithm.advantage grpo compares the samples of a prompt: set training.samples_per_prompt to 2 or more",
+        ),
+        (
+            {
+                "algorithm": {
+                    "loss": {"name": "on_policy_distillation"},
+                    "teacher": {"source": "initial", "prompt": "with_solution"},
+                },
+                "training": {"samples_per_prompt": 1, "zero_variance_filter": True},
+            },
+            "would leave out everything: set zero_variance_filter to false",
+        ),
         ({"algorithm": {"loss": {"name": "ppo_clip", "clip_low": 0.3}}}, "use clip_high >= clip_low"),
         ({"algorithm": {"loss": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2}}}, "so delete them for 0.0003 and"),
         (

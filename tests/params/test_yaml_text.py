@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -104,6 +104,10 @@ _PLAIN = st.text(st.sampled_from("0123456789abcdefoxyestrunlfn._-+:~=<TFNYO"), m
 
 
 @settings(max_examples=60)
+@example("._")
+@example("-_1")
+@example("4_e+8")
+@example("-0o7")
 @given(_PLAIN)
 def test_what_is_accepted_means_the_same_in_both_versions_of_yaml(
     tmp_path_factory: pytest.TempPathFactory, scalar: str

@@ -24,7 +24,8 @@ from dagrpo.replay.batch import read_step
 from dagrpo.replay.command import require_recorded, steps_of
 from dagrpo.replay.recomputation import StepCheck, replay
 from dagrpo.replay.recorded import RecordedRun, read_run, unfinished
-from dagrpo.replay.terminal import first_difference
+from dagrpo.replay.terminal import basis, first_difference
+from dagrpo.trainer.digest_table import read_digests
 from dagrpo.trainer.run import TrainingRun
 
 Inputs = tuple[Path, Path]
@@ -104,6 +105,40 @@ def test_steps_that_leave_groups_out_and_tokens_that_are_drawn_from_a_few_are_fo
     unfiltered = run.training.model_copy(update={"zero_variance_filter": False})
     differences = [check.difference for check in _replayed(replace(recorded, training=unfiltered), 4)]
     assert any(differences), "what is filtered would show"
+
+
+def test_a_run_that_records_every_second_step_is_compared_in_these(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=3, save_every=1, keep_states=3)
+    run = replace(run, training=run.training.model_copy(update={"digests_every": 2}))
+    runs.execute(run)
+    recorded = _read(run, run.state)
+    assert [recorded.digests[step].are_recorded for step in (1, 2, 3)] == [False, True, False]
+    assert read_digests(run.rollouts.with_name("digests.parquet")) == recorded.digests
+    with pytest.raises(
+        UserError, match=r"nothing of what it computed in step 3 \(.*: 2\): ask for one of every 2, such as 2"
+    ):
+        require_recorded(recorded, [3])
+    checks = _replayed(recorded, 2, 3)  # from the state of step 1, which has no digests
+    assert [(check.after, check.is_compared, check.difference) for check in checks] == [
+        (1, True, None),
+        (1, False, None),
+    ]
+    assert "1 of 1 steps" in basis(recorded, checks, checks[0].computed.computed)
+    assert "1 more were computed on the way" in basis(recorded, checks, checks[0].computed.computed)
+    other = replace(recorded, training=run.training.model_copy(update={"learning_rate": 1e-3}))
+    assert [bool(check.difference) for check in _replayed(replace(other, state=tmp_path / "none"), 3)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_run_that_records_no_digests_says_so(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1)
+    run = replace(run, training=run.training.model_copy(update={"digests_every": 0}))
+    runs.execute(run)
+    with pytest.raises(UserError, match=r"in step 1 \(training\.digests_every: 0\): train again with another one"):
+        require_recorded(_read(run, run.state), [1])
 
 
 def test_a_support_that_is_not_of_its_tokens_is_refused(finished: TrainingRun, copied: Path) -> None:

@@ -92,6 +92,21 @@ def test_a_reward_below_0_is_refused_by_an_estimator_that_takes_none() -> None:
     ]
 
 
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "config", [_config("maxrl"), _config("grpo_passk", normalize_by_std=False), _config("rloo")], ids=lambda c: c.name
+)
+def test_a_reward_that_is_no_number_is_an_advantage_that_is_none(config: Choice, reward: float) -> None:
+    """maxrl takes a mean that is no number for one that is not above 0, and pass@k one for a reward that is not the best."""
+    rollouts = _rollouts([_trajectory("p+"), _trajectory("p++")], [0.25, reward])
+    assert step_advantages(rollouts, config, None, None)[1:].isnan().all()
+
+
+def test_a_reward_that_is_no_number_is_seen_also_where_it_is_alone_in_its_group() -> None:
+    rollouts = _rollouts([_trajectory("p+"), _trajectory("p+", stop_reason="excluded")], [math.nan, 1.0])
+    assert step_advantages(rollouts, _config("grpo"), None, None).isnan().tolist() == [True]
+
+
 def test_components_reach_the_estimator_with_their_weights() -> None:
     """Of two groups one differs in each component: the sums are +-sqrt(2) and +-1 / sqrt(2), as their weights are 2 and 1."""
     components = {"first": torch.tensor([2.0, 0.0, 0.0, 0.0]), "second": torch.tensor([0.0, 0.0, 7.0, 0.0])}

@@ -15,6 +15,7 @@ from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
@@ -78,6 +79,7 @@ def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: fl
             reward=run.reward,
             training=run.training,
             seed=run.seed,
+            state=run.state,
         )
         assert LOST in prompt_indices(run.seed, 0, 4, 10), "the step has the problem whose attempts are lost"
         return buffer.next(0)
@@ -103,8 +105,13 @@ def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_pa
 
 
 def test_too_many_excluded_trajectories_stop_the_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"step 1: 6 of 16 trajectories were excluded.*'no server' \(6 times\)"):
+    with pytest.raises(
+        UserError, match=r"step 1: 6 of 16 trajectories were excluded.*'no server' \(6 times\)"
+    ) as refused:
         _rollouts_of_a_flaky_agent(tmp_path, permuted=False, max_excluded=0.3)
+    kept = tmp_path / "state" / "refused" / "attempts_step_00001.parquet"
+    assert str(refused.value).endswith(f"Every attempt is in {kept}.")
+    assert read_parquet(kept)["fault"].to_pylist().count("no server") == 6
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +134,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
             reward=run.reward,
             training=run.training,
             seed=run.seed,
+            state=run.state,
         )
         rollouts = buffer.next(2)
     return rollouts, engine.requests, prompt_indices(run.seed, 2, 4, 10)
@@ -166,6 +174,7 @@ def _greedy_step(
             reward=run.reward,
             training=run.training,
             seed=run.seed,
+            state=run.state,
             greedy=True,
         )
         return buffer.next(2), engine.requests

@@ -61,6 +61,7 @@ def test_the_joint_digest_does_not_depend_on_the_order_of_the_tensors() -> None:
 
 def test_digests_are_read_as_they_were_written(tmp_path: Path) -> None:
     steps = {1: STEP, 2: replace(STEP, gradients=STEP.gradients[:1], computed=replace(COMPUTED, processes=2))}
+    steps[3] = replace(STEP, gradients=(), weights={})
     write_parquet(tmp_path / "digests.parquet", digest_table(steps))
     assert read_digests(tmp_path / "digests.parquet") == steps
 

@@ -44,6 +44,8 @@ def test_what_is_left_out_makes_no_spread() -> None:
 def test_a_reward_that_is_not_a_number_is_not_filtered_away_before_the_update_sees_it() -> None:
     assert spread([np.nan, 0.0, np.nan, np.nan], [True] * 4, 2).tolist() == [True, True]
     assert spread([np.nan, 0.0, 0.0], [False, True, True], 3).tolist() == [False]
+    assert spread([np.inf, np.inf, -np.inf, -np.inf], [True] * 4, 2).tolist() == [True, True]
+    assert spread([np.inf, np.inf, 0.0, 0.0], [False, False, True, True], 2).tolist() == [False, False]
 
 
 def test_groups_differ_in_reward_or_in_accuracy() -> None:

@@ -232,6 +232,19 @@ def test_a_number_that_is_none_in_what_does_not_count_skips_no_update() -> None:
     assert _update(_policy(), 8, algorithm, {}).run(0, batch).skipped == 0
 
 
+def test_an_advantage_that_is_no_number_skips_the_update_also_of_a_loss_that_reads_none() -> None:
+    assert BATCH.advantages is not None
+    advantages = BATCH.advantages.clone()
+    advantages[0] = torch.nan
+    batch = replace(BATCH, advantages=advantages, teacher_logprobs=BATCH.rollout_logprobs)
+    algorithm = {
+        "loss": {"name": "on_policy_distillation"},
+        "teacher": {"source": "initial", "prompt": "with_solution"},
+    }
+    for found, skipped in ((BATCH.advantages, 0), (advantages, 1)):
+        assert _update(_policy(), 8, algorithm, {}).run(0, replace(batch, advantages=found)).skipped == skipped
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alone(World):
     """A rank that hears nothing of the others."""

@@ -6,13 +6,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
 from dagrpo.replay.batch import read_step
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
+from dagrpo.trainer.gates.finite import SKIPPED
 from dagrpo.trainer.record import update_metrics, with_plugins
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import TrainingRun, step_file
 
 
 def update_from(
@@ -20,7 +22,8 @@ def update_from(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Update the policy from each step's table, and tell of its figures. At the end, write state, figures and digests.
 
-    The advantages are those in the tables. `start`: the state to go on from; None: the initial checkpoint.
+    The advantages are those in the tables. `start`: the state to go on from; None: the initial checkpoint. UserError: a
+    table is of another step, or of another policy's rollouts.
     """
     policy = UpdatedPolicy(run, world)
     if start is not None:
@@ -29,9 +32,12 @@ def update_from(
     rows: list[dict[str, float]] = []
     for step, table in tables.items():
         given = read_step(table, run.training)
+        if given.step != step:
+            raise UserError(f"{table} has the rollouts of step {given.step}: name it {step_file(given.step)}.")
         stats = policy.update(step, given.batch, run.runtime.training.micro_batch_size)
         digests[step] = stats.digests
-        rows.append(with_plugins(update_metrics(stats, given.batch.rollout_logprobs.tolist()), stats))
+        own = update_metrics(stats, given.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
+        rows.append(with_plugins(own, stats))
         yield step, rows[-1]
     policy.save(run.state, max(tables))
     columns = {name: [row[name] for row in rows] for name in rows[0]}

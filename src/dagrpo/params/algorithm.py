@@ -121,6 +121,44 @@ class Algorithm(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_policy_is_not_its_own_teacher(self) -> Self:
+        itself = self.teacher.source == "initial" and self.teacher.prompt == "plain"
+        if itself and LOSSES.get(self.loss.name).needs_teacher:
+            raise UserError(
+                f"algorithm.loss {self.loss.name} learns from a teacher alone, and algorithm.teacher.source initial with prompt plain "
+                "is the policy itself, so that rounding would be all that is learned: set algorithm.teacher.prompt to "
+                "with_solution, or algorithm.teacher.source to folder or hub"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_works_on_advantages_that_nobody_reads(self) -> Self:
+        if not LOSSES.get(self.loss.name).needs_teacher:
+            return self
+        start = f"algorithm.loss {self.loss.name} reads no advantages,"
+        if self.kl.coefficient > 0 and self.kl.place == "reward":
+            raise UserError(
+                f"{start} so that algorithm.kl in the reward would do nothing: set algorithm.kl.place to loss, or "
+                "algorithm.kl.coefficient to 0"
+            )
+        if self.off_policy_mask > 0:
+            raise UserError(f"{start} but algorithm.off_policy_mask chooses tokens by their sign: set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_added_twice(self) -> Self:
+        added = [f"algorithm.terms.{name}" for name in computed(self.terms)]
+        functions = [TERMS.get(name).function for name in computed(self.terms)]
+        twins = [key for key, function in zip(added, functions, strict=True) if functions.count(function) > 1]
+        twins = twins or (self.distils if len(self.distils) > 1 else [])
+        if twins:
+            raise UserError(
+                f"{twins[0]} and {twins[1]} are the same but for their factors, and would count twice: choose one of them, and set "
+                f"{twins[1]}.coefficient to 0 to keep the first"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_advantage_sees_the_divergence(self) -> Self:
         in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
         refusal = ADVANTAGES.get(self.advantage.name).refuses_penalty(self.advantage) if in_reward else None

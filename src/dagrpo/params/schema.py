@@ -134,6 +134,24 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_sample_has_others_to_be_compared_with(self) -> Self:
+        if self.training.samples_per_prompt > 1:
+            return self
+        advantage, loss = self.algorithm.advantage.name, self.algorithm.loss.name
+        if ADVANTAGES.get(advantage).compares and not LOSSES.get(loss).needs_teacher:
+            raise UserError(
+                f"training.samples_per_prompt is 1, but algorithm.advantage {advantage} compares the samples of a prompt: set "
+                "training.samples_per_prompt to 2 or more, or take algorithm.advantage: {name: reinforce_plus_plus} or {name: remax}"
+            )
+        if self.training.zero_variance_filter or self.training.dynamic_sampling.is_on:
+            raise UserError(
+                "training.samples_per_prompt is 1, and a single sample differs from no other, so that training.zero_variance_filter "
+                "and dynamic_sampling would leave out everything: set zero_variance_filter to false, and max_rounds and oversampling "
+                "to 1, or training.samples_per_prompt to 2 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_loss_has_the_updates_that_it_is_for(self) -> Self:
         loss = self.algorithm.loss.name
         if LOSSES.get(loss).needs_later_updates and self.training.mini_batches == 1:

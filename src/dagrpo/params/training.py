@@ -39,8 +39,8 @@ class Training(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         32, description="Distinct prompts per step."
     )
-    samples_per_prompt: Annotated[int, Field(ge=2, le=65_536)] = Field(
-        8, description="Completions per prompt: the group of GRPO."
+    samples_per_prompt: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        8, description="Completions per prompt: the group of GRPO. 1 is for objectives that compare no samples."
     )
     mini_batches: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         1, description="Optimizer updates per step; divides prompts_per_step."
@@ -75,6 +75,13 @@ class Training(Section):
         description=(
             "Draw a prompt no more after a step in which this share of its samples was right (ScaleRL: 0.9); null: go on "
             "drawing it."
+        ),
+    )
+    digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
+        1,
+        description=(
+            "Steps from one whose gradients and weights are recorded by digest, for `dagrpo replay`, to the next: each hashes the "
+            "model once per update and once more. The weights after a step follow from all before it; 0: none are recorded."
         ),
     )
     gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")

@@ -24,7 +24,8 @@ _SAME_IN_BOTH = {  # what YAML 1.1 takes for this, and 1.2 as well
     "int": re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"),
     "float": re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
     "null": re.compile(r"~|null|Null|NULL|"),
-    "str": re.compile(r"(?!0o[0-7]+$).*", re.DOTALL),  # 1e-4, a number in 1.2 alone: a section reads it as one
+    # 1e-4, a number in 1.2 alone, passes: a section reads it as one. -_1 and ._ DVC's reader takes for numbers, and fails.
+    "str": re.compile(r"(?![-+]?0o[0-7_]+$|(?=[-+.0-9])[-+]?[.0-9]*_[.0-9_]*([eE][-+]?[0-9]+)?$).*", re.DOTALL),
 }
 
 

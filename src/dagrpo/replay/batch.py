@@ -70,7 +70,7 @@ def read_step(path: Path, training: Training) -> RecordedStep:
             positive=torch.tensor([each.row["correct"] is True for each, _, _ in samples]),
             counted=torch.tensor([counted[each.place] for each, _, _ in samples]),
             support=_support(path, table, learned),
-            teacher_logprobs=_teacher_logprobs(learned),
+            teacher_logprobs=_teacher_logprobs(path, learned),
             advantages=_floats([each.advantages for each in learned]),
         ),
         trainer_logprobs=_floats([each.row["trainer_logprobs"] for each in learned]),
@@ -150,10 +150,16 @@ def _require_aligned(path: Path, learned: _Learned) -> None:
         )
 
 
-def _teacher_logprobs(learned: Sequence[_Learned]) -> Tensor | None:
-    """None: there was no teacher."""
-    told = _floats([each.row["teacher_logprobs"] for each in learned])
-    return told if len(told) else None
+def _teacher_logprobs(path: Path, learned: Sequence[_Learned]) -> Tensor | None:
+    """None: there was no teacher. UserError: it has told those of some attempts alone."""
+    without = [each.place for each in learned if not each.row["teacher_logprobs"]]
+    if len(without) == len(learned):
+        return None
+    if without:
+        raise UserError(
+            f"{path}: row {without[0]}: `teacher_logprobs` is empty, and not in every row: restore the file."
+        )
+    return _floats([each.row["teacher_logprobs"] for each in learned])
 
 
 def _floats(values: list[list[float]]) -> Tensor:

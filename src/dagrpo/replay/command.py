@@ -60,12 +60,27 @@ def steps_of(text: str) -> list[int]:
 
 
 def require_recorded(run: "RecordedRun", steps: Sequence[int]) -> Sequence[int]:
-    """The steps; UserError where the run has not finished one of them."""
+    """The steps; UserError where the run has not finished one of them, or has recorded nothing of what it computed."""
     if run.steps == 0:
         raise UserError(f"{run.folder} has not finished a step yet: wait for its first.")
     if steps[-1] > run.steps:
         raise UserError(f"{run.folder} has no step {steps[-1]}: it has the steps 1 to {run.steps}.")
+    if not any(run.digests[step].are_recorded for step in steps):
+        recorded = [step for step in range(1, run.steps + 1) if run.digests[step].are_recorded]
+        remedy = (
+            f"ask for one of every {run.training.digests_every}, such as {recorded[-1]}"
+            if recorded
+            else "train again with another one"
+        )
+        raise UserError(
+            f"{run.folder} has recorded nothing of what it computed in {_named(steps)} (training.digests_every: "
+            f"{run.training.digests_every}): {remedy}."
+        )
     return steps
+
+
+def _named(steps: Sequence[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"the steps {steps[0]} to {steps[-1]}"
 
 
 def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> int:

@@ -62,9 +62,10 @@ class UpdatedPolicy:
     def update(self, step: int, batch: RolloutBatch, micro_batch_size: int) -> UpdateStats:
         """Take the step, numbered from 1, from its rollouts, which have advantages.
 
-        UserError: they lack the teacher's logprobs, from which the run learns.
+        UserError: they lack the teacher's logprobs, from which the run learns, or have tokens that the policy has not.
         """
         run = self._run
+        self._require_known_tokens(step, batch)
         if run.algorithm.distils and batch.teacher_logprobs is None:
             raise UserError(
                 f"The rollouts of step {step} have no teacher_logprobs, which {run.algorithm.distils[0]} learns from: name those "
@@ -87,3 +88,12 @@ class UpdatedPolicy:
         stats = update.run(step - 1, batch)
         self._coefficients = update.objective.coefficients
         return stats
+
+    def _require_known_tokens(self, step: int, batch: RolloutBatch) -> None:
+        known = int(self.model.config.get_text_config().vocab_size)
+        lowest, highest = (int(each) for each in batch.sequences.token_ids.aminmax())
+        if lowest < 0 or highest >= known:
+            raise UserError(
+                f"The rollouts of step {step} have the token {lowest if lowest < 0 else highest}, and the policy knows 0 to "
+                f"{known - 1}: name rollouts of this policy."
+            )

@@ -11,7 +11,7 @@ from dagrpo.replay.recorded import RecordedRun
 from dagrpo.trainer.digest_table import Computed, joint_digest
 
 SHOWN = 16  # hex digits of a digest
-SAME, DIFFERENT = ("same", "green"), ("differs", "bold red")
+SAME, DIFFERENT, UNKNOWN = ("same", "green"), ("differs", "bold red"), ("not recorded", "dim")
 
 
 def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
@@ -34,19 +34,29 @@ def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
             str(check.step),
             f"step {check.after}" if check.after else "initial",
             ", ".join(digest[:SHOWN] for digest in gradients),
-            Text(*(SAME if check.gradient_agrees else DIFFERENT)),
-            joint_digest(check.recorded.weights)[:SHOWN],
-            Text(*(SAME if check.weights_agree else DIFFERENT)),
+            _verdict(check, agrees=check.gradient_agrees),
+            joint_digest(check.recorded.weights)[:SHOWN] if check.is_compared else "",
+            _verdict(check, agrees=check.weights_agree),
             f"{check.recorded_grad_norm:.6g}" + ("" if check.difference is None else f", now {check.grad_norm:.6g}"),
             f"{check.largest_logprob_difference:.1e}",
         )
     return shown
 
 
+def _verdict(check: StepCheck, *, agrees: bool) -> Text:
+    return Text(*((SAME if agrees else DIFFERENT) if check.is_compared else UNKNOWN))
+
+
 def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
     """In what the comparison was made, and how that differs from what the run was computed in."""
-    agree = sum(check.difference is None for check in checks)
-    lines = [f"{agree} of {len(checks)} steps that were computed again agree bit for bit in gradient and weights."]
+    compared = [check for check in checks if check.is_compared]
+    agree = sum(check.difference is None for check in compared)
+    lines = [f"{agree} of {len(compared)} steps that were computed again agree bit for bit in gradient and weights."]
+    if without := len(checks) - len(compared):
+        lines.append(
+            f"{without} more were computed on the way, of which nothing is recorded (training.digests_every: "
+            f"{run.training.digests_every}): the weights after a later step follow from them."
+        )
     lines += _not_comparable(run, checks[-1].recorded.computed, here)
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """The advantages of a step's rollouts: which of them an estimator sees, and in which groups."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -19,9 +20,9 @@ def step_advantages(
 ) -> Tensor:
     """One advantage for each token of the trajectories that are kept, 0 where nothing is to be compared. [tokens] float32
 
-    Trajectories that are left out, or that the update does not count, are no part of a baseline. `before`: where the
-    estimator needs the policy. `penalty`: [tokens], what the tokens' rewards lose. UserError: a reward is below 0, and the
-    estimator takes none.
+    Trajectories that are left out, or that the update does not count, are no part of a baseline. An advantage is no number
+    where the reward is none, so that the update is skipped. `before`: where the estimator needs the policy. `penalty`:
+    [tokens], what the tokens' rewards lose. UserError: a reward is below 0, and the estimator takes none.
     """
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths
@@ -31,18 +32,24 @@ def step_advantages(
     if estimator.never_negative:
         _require_none_below_0(rollouts, places, config.name)
     advantages = torch.zeros(sum(lengths), dtype=torch.float32)
-    if not places:
-        return advantages
-    chosen = _tokens_of(places, lengths)
-    batch = _reward_batch(
-        rollouts,
-        places,
-        penalty=None if penalty is None else penalty[chosen],
-        policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
-    )
-    # Plus zero: -0.0 becomes 0.0. The table of rollouts has one value for equal ones, and a gradient shows the difference.
-    advantages[chosen] = advantages_of(batch, config).float() + 0.0
+    if places:
+        chosen = _tokens_of(places, lengths)
+        batch = _reward_batch(
+            rollouts,
+            places,
+            penalty=None if penalty is None else penalty[chosen],
+            policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
+        )
+        # Plus zero: -0.0 becomes 0.0. The table of rollouts has one value for equal ones, and a gradient shows the difference.
+        advantages[chosen] = advantages_of(batch, config).float() + 0.0
+    if wrong := _without_a_number(rollouts):
+        advantages[_tokens_of(wrong, lengths)] = math.nan
     return advantages
+
+
+def _without_a_number(rollouts: StepRollouts) -> list[int]:
+    """The places of the trajectories whose reward is not finite: not every estimator passes that on to their advantages."""
+    return [place for place in rollouts.kept if not math.isfinite(rollouts.rewards[place])]
 
 
 def _require_none_below_0(rollouts: StepRollouts, places: Sequence[int], name: str) -> None:

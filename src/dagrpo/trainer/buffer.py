@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, TokenSa
 from dagrpo.trainer import gates
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.gates import diversity
+from dagrpo.trainer.gates.refused import keeping_attempts
 from dagrpo.trainer.groups import Drawn, Flags, figures, prompts_to_draw, spread, used_groups
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.support import TokenSupport
@@ -140,9 +142,12 @@ class Buffer:
         reward: Reward,
         training: Training,
         seed: int,
+        state: Path,
         greedy: bool = False,
     ) -> None:
-        """`greedy`: also grade a greedy completion of each problem, for a baseline; nothing else is made of it."""
+        """`state`: the folder of the run's state, for a table of attempts that are refused. `greedy`: also grade a greedy
+        completion of each problem, for a baseline; nothing else is made of it.
+        """
         self._engine = engine
         self._agent = agent
         self._max_excluded = rollout.agent.max_excluded
@@ -156,6 +161,7 @@ class Buffer:
         self._reward = reward
         self._training = training
         self._seed = seed
+        self._state = state
         self._grading_seconds = 0.0  # of the current step
 
     def next(self, step: int) -> StepRollouts:
@@ -220,9 +226,10 @@ class Buffer:
         return collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
 
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
-        """UserError: what the step has sampled cannot be learned from."""
-        gates.require_usable(so_far, self._max_excluded, step + 1)
-        diversity.require_independent(so_far, self._sampling, self._training, step + 1)
+        """UserError, which names a table of them: what the step has sampled cannot be learned from."""
+        with keeping_attempts(self._state, step + 1, so_far):
+            gates.require_usable(so_far, self._max_excluded, step + 1)
+            diversity.require_independent(so_far, self._sampling, self._training, step + 1)
 
     def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         started = time.perf_counter()
@@ -236,10 +243,12 @@ class Buffer:
         A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
         stops the run.
         """
-        gates.require_usable(trajectories, self._max_excluded, step + 1)
+        with keeping_attempts(self._state, step + 1, trajectories):
+            gates.require_usable(trajectories, self._max_excluded, step + 1)
         graded = self._graded(trajectories)
         learned = np.array([trajectory.learned for trajectory in trajectories])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
+        rewards[np.isnan(rewards)] = np.inf  # no less wrong, and not taken for one that is left out
         return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
 
     def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from dagrpo.rollout.table import read_table, required
 FILE = "digests.parquet"  # beside the rollouts of the steps
 WEIGHTS = "weights"
 GRADIENT = "gradient"
+NOT_RECORDED = "none"  # the kind of the only row of a step between two of training.digests_every
 TensorDigests = Mapping[str, str]  # sha256 of each tensor's bytes, by its name in the trainer
 
 
@@ -33,11 +34,18 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDigests:
-    """What one step computed. A mini-batch from which nothing is learned has no gradient."""
+    """What one step computed. A mini-batch from which nothing is learned has no gradient; a step that is none of
+    training.digests_every has neither gradients nor weights.
+    """
 
     computed: Computed
     gradients: tuple[TensorDigests, ...]  # [updates], before clipping
     weights: TensorDigests  # after the last update
+
+    @property
+    def are_recorded(self) -> bool:
+        """Whether there is anything to compare."""
+        return bool(self.weights)
 
     def parts(self) -> Iterator[tuple[str, int, TensorDigests]]:
         """(kind, update from 1, digests), in the order in which they were computed."""
@@ -66,7 +74,9 @@ SCHEMA = pa.schema(
         required("threads", pa.int32()),
         required("micro_batch_size", pa.int32()),
         required("device", pa.string()),
-        required("kind", pa.string()),  # gradient or weights
+        required(
+            "kind", pa.string()
+        ),  # gradient or weights; none: neither was recorded, and the rest of the row is empty
         required("update", pa.int32()),  # of the step, from 1: after it, for weights
         required("tensor", pa.string()),
         required("sha256", pa.string()),
@@ -76,15 +86,21 @@ assert [field.name for field in fields(Computed)] == SCHEMA.names[1:5]
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
-    """One row per tensor, gradient or weights, and step; columns as in SCHEMA."""
+    """One row per tensor, gradient or weights, and step, and one for a step without; columns as in SCHEMA."""
     rows = [
-        (step, *astuple(digests.computed), kind, update, tensor, sha256)
-        for step, digests in sorted(steps.items())
-        for kind, update, part in digests.parts()
-        for tensor, sha256 in sorted(part.items())
+        (step, *astuple(digests.computed), *row) for step, digests in sorted(steps.items()) for row in _rows(digests)
     ]
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def _rows(digests: StepDigests) -> Iterator[tuple[str, int, str, str]]:
+    """(kind, update, tensor, sha256)"""
+    if not digests.are_recorded:
+        yield NOT_RECORDED, 0, "", ""
+        return
+    for kind, update, part in digests.parts():
+        yield from ((kind, update, tensor, sha256) for tensor, sha256 in sorted(part.items()))
 
 
 def read_digests(path: Path) -> dict[int, StepDigests]:
@@ -94,6 +110,8 @@ def read_digests(path: Path) -> dict[int, StepDigests]:
 
 
 def _of_rows(path: Path, rows: Sequence[tuple[Any, ...]]) -> StepDigests:
+    if [row[5] for row in rows] == [NOT_RECORDED]:
+        return StepDigests(computed=Computed(**_computed(rows[0])), gradients=(), weights={})
     parts = {key: {row[7]: row[8] for row in own} for key, own in groupby(rows, key=lambda row: (row[5], row[6]))}
     weights = parts.pop((WEIGHTS, len(parts) - 1), None)
     if weights is None or list(parts) != [(GRADIENT, update) for update in range(1, len(parts) + 1)]:

@@ -29,13 +29,13 @@ class Drawn:
 def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
     """Whether two trajectories of a group, among those that are learned from, differ in value. [trajectories] -> [groups]
 
-    What is not a number differs from everything, so that the update sees it and is skipped.
+    What is not finite differs from everything, so that the update sees it and is skipped.
     """
     table = np.asarray(values, dtype=np.float32).reshape(-1, group_size)
     counts = np.asarray(learned, dtype=np.bool_).reshape(table.shape)
     largest = np.where(counts, table, -np.inf).max(axis=1)
     smallest = np.where(counts, table, np.inf).min(axis=1)
-    return np.asarray(~(largest <= smallest))
+    return np.asarray((largest > smallest) | (counts & ~np.isfinite(table)).any(axis=1))
 
 
 def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:

@@ -47,6 +47,7 @@ from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 # Among a state's notes:
 COEFFICIENTS = "coefficients"  # of the objective's terms
 DRAWN = "drawn"  # how far the run has come in its prompts, and which are retired
+GATES = "gates"  # what they count over hand-overs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,7 @@ class Trainer:
         """The steps from `first` on, numbered from 0."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update, saved = self._policy_update(first), first
+        self._watch.go_on(self._notes(first).get(GATES, {}))
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
         stop = Stop(run.runtime.grace_seconds, self._world)
         with self._rank_zero(weights, first) as rank_zero, stop.listening():
@@ -159,7 +161,8 @@ class Trainer:
 
     def _save(self, finished: int, update: PolicyUpdate, drawn: Mapping[str, Any] | None) -> None:
         """Write the state after so many finished steps, which have `drawn` so far; rank 0 knows, and writes the notes."""
-        run, notes = self._run, {COEFFICIENTS: update.objective.coefficients, DRAWN: drawn}
+        run = self._run
+        notes = {COEFFICIENTS: update.objective.coefficients, DRAWN: drawn, GATES: self._watch.saved}
         keep = max(run.runtime.training.keep_states, state.KEPT_WHILE_RUNNING)
         state.save(run.state, finished, self._policy.model, self._optimizer, self._world, notes, keep)
 
@@ -262,6 +265,7 @@ class Trainer:
             reward=self._run.reward,
             training=self._run.training,
             seed=self._run.seed,
+            state=self._run.state,
             greedy=ADVANTAGES.get(self._run.algorithm.advantage.name).needs_greedy,
         )
 

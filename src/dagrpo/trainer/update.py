@@ -49,6 +49,7 @@ class _MiniBatch:
     positive: Lengths  # of those with a right answer, 0 for the others
     selected: Tensor | None  # [trained tokens of the mini-batch], on the CPU; of the loss
     update: int  # from 0, over the run
+    has_numbers: bool  # whether all advantages that count are finite
 
 
 class PolicyUpdate:
@@ -118,7 +119,8 @@ class PolicyUpdate:
             seen.fill(before)
         sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
         grad_norms: list[float | None] = []
-        gradients: list[TensorDigests] = []
+        every = self._training.digests_every
+        gradients: list[TensorDigests] | None = [] if every and (step + 1) % every == 0 else None
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batch(step, number, batch, before)
             learning_rate = warmed_up(
@@ -126,7 +128,8 @@ class PolicyUpdate:
             )
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
-                gradients.append(gradient_digests(self._policy.model, self._world))
+                if gradients is not None:
+                    gradients.append(gradient_digests(self._policy.model, self._world))
                 grad_norms.append(self._apply(mini_batch, losses, learning_rate))
                 idle += not any(mini_batch.lengths.tokens)
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
@@ -149,23 +152,27 @@ class PolicyUpdate:
             skipped=grad_norms.count(None),
         )
 
-    def _digests(self, gradients: Sequence[TensorDigests]) -> StepDigests:
-        return StepDigests(
-            computed=computed_by(self._world, self._micro_batch_size),
-            gradients=tuple(gradients),
-            weights=weight_digests(self._policy.model, self._world),
-        )
+    def _digests(self, gradients: Sequence[TensorDigests] | None) -> StepDigests:
+        """With those of the weights beside them; None: the step is none that is recorded."""
+        computed = computed_by(self._world, self._micro_batch_size)
+        if gradients is None:
+            return StepDigests(computed=computed, gradients=(), weights={})
+        weights = weight_digests(self._policy.model, self._world)
+        return StepDigests(computed=computed, gradients=tuple(gradients), weights=weights)
 
     def _apply(self, mini_batch: _MiniBatch, losses: Tensor, learning_rate: float) -> float | None:
         """The gradient's norm: 0 without an update where no sequence counts.
 
-        None: it or a loss is not finite in some rank, and nothing was updated in any.
+        None: it, a loss or an advantage is not finite in some rank, and nothing was updated in any.
         """
         if not any(mini_batch.lengths.tokens):
             self._optimizer.zero_grad(set_to_none=True)
             return 0.0
         norm = clipped_norm(self._optimizer, self._training.max_grad_norm)
-        if not finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world):
+        # A loss that reads no advantages is finite whatever the rewards are.
+        if not mini_batch.has_numbers or not finite_everywhere(
+            torch.stack([losses, losses.new_tensor(norm)]), self._world
+        ):
             self._optimizer.zero_grad(set_to_none=True)
             return None
         take_step(self._optimizer, learning_rate)
@@ -188,6 +195,7 @@ class PolicyUpdate:
             positive=Lengths(tokens=positive, prompts=prompts),
             selected=self._selected(update, batch, spans, before),
             update=update,
+            has_numbers=_are_finite(batch, spans),
         )
 
     def _selected(
@@ -301,6 +309,15 @@ class PolicyUpdate:
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, self._world.device)
         return batch.padded(part, self._pad_token_id, self._world.device)
+
+
+def _are_finite(batch: RolloutBatch, spans: Sequence[slice]) -> bool:
+    """Whether the advantages of these trajectories are, where they count: the same in every rank."""
+    assert batch.advantages is not None
+    if not spans:
+        return True
+    tokens = batch.tokens(slice(spans[0].start, spans[-1].stop))
+    return bool(batch.advantages[tokens][batch.counted_tokens()[tokens]].isfinite().all())
 
 
 def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:

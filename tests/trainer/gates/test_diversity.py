@@ -48,6 +48,10 @@ def test_one_pair_in_a_step_may_be_chance_but_not_where_there_is_only_one() -> N
         require_distinct_seeds(_groups((3, 3)), 2, 1)
 
 
+def test_a_single_sample_shares_its_seed_with_none() -> None:
+    require_distinct_seeds(_groups((1,), (1,), (2,)), 1, 1)
+
+
 def test_a_group_of_identical_completions_that_chance_makes_too_rarely_is_refused() -> None:
     # Three more like the first, whose two tokens have the logprobs -2.5 each: 3 * -5 = -15 nats, 10^-6.51 of all groups.
     group = [_trajectory(3, seed, (7, 8), -2.5) for seed in range(4)]

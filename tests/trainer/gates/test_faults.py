@@ -17,7 +17,7 @@ from dagrpo.files import read_parquet
 from dagrpo.params.training import Training
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.digests import digest_on_cpu
-from dagrpo.trainer import loop
+from dagrpo.trainer import loop, update
 from dagrpo.trainer.gates.finite import SKIPPED
 from dagrpo.trainer.gates.hand_over import COMPARED
 from dagrpo.trainer.gates.probe import OUTSIDE
@@ -125,6 +125,17 @@ def test_without_a_probe_the_rollouts_themselves_show_it(
     with pytest.raises(UserError, match=r"step 1: the engine's logprobs are .* Every token is in "):
         runs.execute(_run(inputs, tmp_path, probe_prompts=0), engine)
     assert read_parquet(tmp_path / "state/refused/rollouts_step_00001.parquet").num_rows
+
+
+def test_weights_that_do_not_change_are_counted_over_an_interruption(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step has a gradient, and none is applied. The first execution ends in step 2, with the state of step 1."""
+    monkeypatch.setattr(update, "take_step", lambda optimizer, learning_rate: optimizer.zero_grad(set_to_none=True))
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=6, save_every=1)
+    runs.execute(run, stop=lambda step: step == 2)
+    with pytest.raises(UserError, match="after step 3: in 3 hand-overs in a row not a bit"):
+        runs.execute(run)
 
 
 def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_path: Path) -> None:

@@ -53,4 +53,4 @@ def gspo(batch: TokenBatch, config: Config) -> TokenLoss:
     return TokenLoss(per_token=plain.maximum(bounded), metrics={"clip_fraction": (bounded > plain).sum()})
 
 
-LOSS = Loss(config=Config, function=gspo, aggregation="seq-mean-token-mean")
+LOSS = Loss(config=Config, function=gspo, aggregation="seq-mean-token-mean", same_with={"seq-mean-token-sum": "luspo"})

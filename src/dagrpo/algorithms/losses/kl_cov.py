@@ -24,7 +24,7 @@ class Config(Choice):
             "parameters, 0.002 for 7."
         ),
     )
-    coefficient: Annotated[float, Field(ge=0, le=1000)] = Field(1.0, description="Weight of the penalty.")
+    coefficient: Annotated[float, Field(gt=0, le=1000)] = Field(1.0, description="Weight of the penalty.")
 
 
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:

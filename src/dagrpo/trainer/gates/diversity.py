@@ -29,7 +29,7 @@ def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, 
     groups = [*_groups(trajectories, group_size)]
     shared = [len(group) - len({each.sampling_seed for each in group}) for group in groups]
     pairs = len(groups) * math.comb(group_size, 2)
-    if sum(shared) >= min(2, pairs):
+    if sum(shared) >= max(min(2, pairs), 1):
         worst = max(range(len(groups)), key=shared.__getitem__)
         raise UserError(
             f"step {step}: {sum(shared)} samples have the seed of another sample of their prompt; of the {group_size} at row "

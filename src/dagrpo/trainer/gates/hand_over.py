@@ -27,7 +27,7 @@ class HandOver:
         self._params = params
         self._seed = seed
         self._held: list[dict[str, str]] = []
-        self._unchanged = 0
+        self.unchanged = 0  # hand-overs in a row: belongs to a run's state
 
     def check(self, engine: RolloutEngine, weights: Tensors, finished: int, *, updated: bool) -> dict[str, float]:
         """Compare; how many tensors were compared.
@@ -74,10 +74,10 @@ class HandOver:
         if not updated or len(held) != len(self._held):
             return
         stuck = any(now == before for now, before in zip(held, self._held, strict=True))
-        self._unchanged = self._unchanged + 1 if stuck else 0
-        if self._unchanged >= self._params.unchanged_weights:
+        self.unchanged = self.unchanged + 1 if stuck else 0
+        if self.unchanged >= self._params.unchanged_weights:
             raise UserError(
-                f"after step {finished}: in {self._unchanged} hand-overs in a row not a bit of the engine's weights has "
+                f"after step {finished}: in {self.unchanged} hand-overs in a row not a bit of the engine's weights has "
                 "changed, although each step had a gradient: the update does not reach what is handed over, or rounding to "
                 "rollout.dtype takes it away. Raise training.learning_rate, or set rollout.dtype to float32."
             )

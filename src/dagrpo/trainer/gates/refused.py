@@ -1,10 +1,14 @@
 """What a gate leaves behind when it refuses: a table beside the run's state, for whoever wants to look."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
+from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
+from dagrpo.rollout.trajectory import Trajectory
 
 FOLDER = "refused"  # in the folder of the run's state
 
@@ -15,3 +19,33 @@ def keep(state: Path, name: str, step: int, table: pa.Table) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(path, table)
     return path
+
+
+@contextmanager
+def keeping_attempts(state: Path, step: int, trajectories: Sequence[Trajectory]) -> Iterator[None]:
+    """A refusal inside leaves a table of these attempts at the step numbered from 1, and its sentence names the file."""
+    try:
+        yield
+    except UserError as refusal:
+        path = keep(state, "attempts", step, _table(trajectories))
+        raise UserError(f"{refusal} Every attempt is in {path}.") from None
+
+
+def _table(trajectories: Sequence[Trajectory]) -> pa.Table:
+    """A row for each, before anything is graded."""
+    columns = {
+        "problem_index": pa.array([each.problem.index for each in trajectories], pa.int64()),
+        "sample_index": pa.array([each.sample_index for each in trajectories], pa.int32()),
+        "sampling_seed": pa.array([each.sampling_seed for each in trajectories], pa.int64()),
+        "stop_reason": pa.array([each.stop_reason for each in trajectories], pa.string()),
+        "fault": pa.array([each.fault for each in trajectories], pa.string()),
+        "dropped_calls": pa.array([each.dropped_calls for each in trajectories], pa.int32()),
+        "text": pa.array([each.text for each in trajectories], pa.string()),
+        "completion_ids": pa.array([_written(each) for each in trajectories], pa.list_(pa.int32())),
+    }
+    return pa.table(columns)
+
+
+def _written(trajectory: Trajectory) -> list[int]:
+    """The tokens that the policy wrote, over all samples."""
+    return [token for sample in trajectory.samples for token in sample.completion_ids]

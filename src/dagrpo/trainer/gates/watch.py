@@ -27,6 +27,8 @@ from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update import UpdateStats
 
+_UNCHANGED = "unchanged_weights"
+
 
 class Watch:
     """Told of all that happens in a run, in order."""
@@ -66,6 +68,15 @@ class Watch:
         self._updated = False  # since the last comparison of digests
         self._handed_over: dict[str, float] = {}
         self.figures: dict[str, float] = {}  # of the weights that the current step samples from; no part of a result
+
+    @property
+    def saved(self) -> dict[str, int]:
+        """What a resumed run has to know and nothing on record says, as JSON can say it; of rank 0."""
+        return {_UNCHANGED: self._hand_over.unchanged}
+
+    def go_on(self, saved: Mapping[str, int]) -> None:
+        """From what a state has of it; {}: from the beginning."""
+        self._hand_over.unchanged = saved.get(_UNCHANGED, 0)
 
     def handed_over(self, engine: RolloutEngine, weights: Tensors, finished: int) -> None:
         """Rank 0 has loaded the weights after so many steps into the engine."""
