@@ -14,6 +14,7 @@ from dagrpo.half_steps import command as half_steps_command
 from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
+from dagrpo.status import command as status_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 PARAMS = Path("params.yaml")
@@ -111,6 +112,7 @@ def search(
 
 
 checkpoint_commands.register(app)
+status_command.register(app)
 show_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
