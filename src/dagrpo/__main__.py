@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dagrpo.checkpoints import commands as checkpoint_commands
+from dagrpo.compare import command as compare_command
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
@@ -114,6 +115,7 @@ def search(
 checkpoint_commands.register(app)
 status_command.register(app)
 show_command.register(app)
+compare_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
 

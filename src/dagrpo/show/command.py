@@ -19,6 +19,7 @@ def show(
     seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
     task: Annotated[str | None, typer.Option(help="an evaluation instead of training: its task")] = None,
     which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
+    prompt: Annotated[str | None, typer.Option(help="only problems whose prompt has this text")] = None,
     full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
 ) -> None:
@@ -27,7 +28,7 @@ def show(
     from dagrpo.show.tokens import decoder
 
     place = _place(run, step, seed, task, which)
-    chosen = attempts.choose(place, best, worst)
+    chosen = attempts.choose(place, best, worst, prompt)
     decode = decoder(place) if tokens else None
     console = terminal.console()
     console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))

@@ -2,7 +2,7 @@
 
 import binascii
 from base64 import urlsafe_b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from dagrpo.files import read_object
 from dagrpo.freshness.made import named, stage_and_seed
 from dagrpo.sealed import Damaged, read_sealed
 from dagrpo.sole import noted_holder
+from dagrpo.times import step_seconds
 
 BEGUN = Path(".snakemake/incomplete")
 DESCRIPTION = "run.json"  # of a training's state
@@ -62,7 +63,7 @@ def _training(state: Path) -> Progress | None:
     figures = [step for path in finished[-STEPS_AVERAGED:] if (step := _figures(path)) is not None]
     if not figures:
         return Progress(what=what, step=0, steps=steps)
-    seconds = sum(map(_seconds, figures)) / len(figures)
+    seconds = sum(step_seconds(step["seconds"]) for step in figures) / len(figures)
     done = len(finished)
     reward = figures[-1]["metrics"].get(REWARD)
     return Progress(what=what, step=done, steps=steps, reward=reward, seconds_left=max(0, steps - done) * seconds)
@@ -73,10 +74,6 @@ def _figures(path: Path) -> dict[str, Any] | None:
         return read_sealed(path)
     except Damaged:  # it is being replaced, or the run will find it and make it again
         return None
-
-
-def _seconds(step: Mapping[str, Any]) -> float:
-    return float(sum(value for name, value in step["seconds"].items() if name.endswith("_seconds")))
 
 
 def _begun(experiment: str) -> Iterator[str]:
