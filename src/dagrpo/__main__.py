@@ -8,6 +8,7 @@ import typer
 
 from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.compare import command as compare_command
+from dagrpo.doctor import command as doctor_command
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
@@ -116,6 +117,7 @@ checkpoint_commands.register(app)
 status_command.register(app)
 show_command.register(app)
 compare_command.register(app)
+doctor_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
 
