@@ -17,6 +17,7 @@ from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 from dagrpo.status import command as status_command
+from dagrpo.why import command as why_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 PARAMS = Path("params.yaml")
@@ -117,6 +118,7 @@ checkpoint_commands.register(app)
 status_command.register(app)
 show_command.register(app)
 compare_command.register(app)
+why_command.register(app)
 doctor_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)

@@ -1,4 +1,4 @@
-"""The checkpoint commands of `dagrpo`: convert, inspect, diff and verify. Their work is elsewhere."""
+"""The checkpoint commands of `dagrpo`: convert, inspect, diff and verify, which takes whole experiments, too. Their work is elsewhere."""
 
 from pathlib import Path
 from typing import Annotated
@@ -74,13 +74,25 @@ def diff(first: Folder, second: Folder) -> None:
         raise typer.Exit(1)
 
 
-def verify(folder: Folder) -> None:
-    """Check every file of a checkpoint, and the digest of its tensors, against its manifest."""
+def verify(
+    target: Annotated[Path, typer.Argument(metavar="RUN_OR_FOLDER", help="an experiment, or a checkpoint's folder")],
+    as_json: Annotated[bool, typer.Option("--json", help="of an experiment: a list with an object per file")] = False,
+) -> None:
+    """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
+
+    Exit code 1 where something is missing or was changed.
+    """
+    from dagrpo.verification.command import experiment_of, verify_experiment
+
+    experiment = experiment_of(target)
+    if experiment is not None:
+        verify_experiment(experiment, as_json=as_json)
+        return
     from dagrpo.checkpoints.compare import verify_weights
 
-    manifest = verify_weights(folder)
+    manifest = verify_weights(target)
     typer.echo(
-        f"{folder} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
+        f"{target} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
         f"digest {manifest.tensors.digest}."
     )
 

@@ -1,7 +1,7 @@
 """What has changed since a stage ran: each output, parameter, input file and file of code that is not as it was then."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,6 @@ class Change:
                 if self.now is None:
                     return f"{name} is missing"
                 return f"{name} is new" if self.before is None else f"{name} has changed"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Changes:
