@@ -13,6 +13,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
 from dagrpo.half_steps import command as half_steps_command
+from dagrpo.new import command as new_command
 from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
@@ -119,6 +120,7 @@ status_command.register(app)
 show_command.register(app)
 compare_command.register(app)
 why_command.register(app)
+new_command.register(app)
 doctor_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
