@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dagrpo.completion import experiments
 from dagrpo.errors import UserError
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
@@ -75,7 +76,12 @@ def diff(first: Folder, second: Folder) -> None:
 
 
 def verify(
-    target: Annotated[Path, typer.Argument(metavar="RUN_OR_FOLDER", help="an experiment, or a checkpoint's folder")],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_FOLDER", help="an experiment, or a checkpoint's folder", autocompletion=experiments
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="of an experiment: a list with an object per file")] = False,
 ) -> None:
     """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
@@ -97,7 +103,15 @@ def verify(
     )
 
 
+EXAMPLES = {
+    convert: "dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp",
+    inspect: "dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported",
+    diff: "dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported",
+    verify: "dagrpo verify arithmetic_tiny",
+}
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    for command in (convert, inspect, diff, verify):
-        app.command()(command)
+    for command, example in EXAMPLES.items():
+        app.command(epilog=f"Example: `{example}`")(command)

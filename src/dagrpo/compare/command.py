@@ -6,13 +6,16 @@ from typing import Annotated
 
 import typer
 
+from dagrpo.completion import experiments as names
 from dagrpo.show.place import Which
 
 EPILOG = "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`"
 
 
 def compare(
-    experiments: Annotated[list[str], typer.Argument(metavar="A B [C ...]", help="names of experiments, or folders")],
+    experiments: Annotated[
+        list[str], typer.Argument(metavar="A B [C ...]", help="names of experiments, or folders", autocompletion=names)
+    ],
     which: Annotated[Which, typer.Option(help="whose scores: those of base or of trained")] = "trained",
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object")] = False,
     html: Annotated[Path | None, typer.Option(help="also write it as a page to this file")] = None,
