@@ -1,5 +1,6 @@
 """The command line beside Snakemake and DVC: `dagrpo --help`."""
 
+import platform
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -7,16 +8,39 @@ from typing import Annotated
 import typer
 
 from dagrpo.checkpoints import commands as checkpoint_commands
+from dagrpo.compare import command as compare_command
+from dagrpo.doctor import command as doctor_command
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
 from dagrpo.half_steps import command as half_steps_command
+from dagrpo.new import command as new_command
 from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
+from dagrpo.status import command as status_command
+from dagrpo.why import command as why_command
 
-app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
+EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
+app = typer.Typer(no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
 PARAMS = Path("params.yaml")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from dagrpo.execution.environment import version_of
+
+        typer.echo(f"dagrpo {version_of('dagrpo') or 'that is not installed'}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _require_own_code() -> None:
@@ -29,7 +53,9 @@ def _require_own_code() -> None:
         )
 
 
-@app.command()
+@app.command(
+    epilog="Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`"
+)
 def use(
     presets: Annotated[
         list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file")
@@ -43,7 +69,7 @@ def use(
     write(presets, force=force)
 
 
-@app.command()
+@app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage")
 def generate() -> None:
     """Write what is generated: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
     from dagrpo.params import documents
@@ -58,7 +84,7 @@ def generate() -> None:
     write_text(dvc_file.PATH, dvc_file.dvc_yaml(params, Path.cwd()))
 
 
-@app.command()
+@app.command(epilog="Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`")
 def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
     """Walk from a file or a digest up to the raw data, and down to every score that used it."""
     from dagrpo.provenance.walk import show
@@ -66,7 +92,7 @@ def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) ->
     show(target)
 
 
-@app.command()
+@app.command(epilog="Example: `dagrpo grade gsm8k completions.jsonl`")
 def grade(
     task: Annotated[str, typer.Argument(help="whose verifier reads the answers, such as gsm8k")],
     completions: Annotated[Path, typer.Argument(help="JSONL with the fields completion and ground_truth")],
@@ -77,7 +103,7 @@ def grade(
     show(task, completions)
 
 
-@app.command()
+@app.command(epilog="Example: `dagrpo clean --tries`")
 def clean(
     tries: Annotated[bool, typer.Option("--tries", help="the folders of every try: of runs with overrides")] = False,
 ) -> None:
@@ -90,7 +116,7 @@ def clean(
         print(line)
 
 
-@app.command()
+@app.command(epilog="Example: `dagrpo ui --port 5001`")
 def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> None:
     """Serve the MLflow UI on loopback and print the address to open."""
     from dagrpo.tracking.ui import serve
@@ -98,7 +124,7 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     serve(port)
 
 
-@app.command()
+@app.command(epilog="Example: `dagrpo search data/arithmetic_tiny/arithmetic/passages.parquet --port 8001`")
 def search(
     corpus: Annotated[Path, typer.Argument(help="parquet with the columns title and text")],
     port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
@@ -111,7 +137,12 @@ def search(
 
 
 checkpoint_commands.register(app)
+status_command.register(app)
 show_command.register(app)
+compare_command.register(app)
+why_command.register(app)
+new_command.register(app)
+doctor_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
 

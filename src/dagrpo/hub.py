@@ -97,11 +97,11 @@ def _sentence(error: BaseException, wanted: Wanted) -> str:
         return f"{wanted} is to come from the hub, but HF_HUB_OFFLINE is set: unset it, or {wanted.instead}."
     if isinstance(error, NO_ANSWER):
         return (
-            f"{wanted} is to come from the hub, and {_endpoint()} cannot be reached ({_reason(error)}): check the network; "
+            f"{wanted} is to come from the hub, and {endpoint()} cannot be reached ({_reason(error)}): check the network; "
             f"behind a proxy, set HTTPS_PROXY; where the hub has a mirror, set HF_ENDPOINT; or {wanted.instead}."
         )
     if isinstance(error, httpx.TransportError):
-        return f"{_endpoint()} broke off while {wanted} was read ({_reason(error)}): run again, or {wanted.instead}."
+        return f"{endpoint()} broke off while {wanted} was read ({_reason(error)}): run again, or {wanted.instead}."
     if isinstance(error, HFValidationError):
         return f"{wanted.repository} is no name of a repository: {wanted.correct}, or {wanted.instead}."
     return f"{wanted} cannot be read from the hub ({_reason(error)}): run again, or {wanted.instead}."
@@ -110,26 +110,26 @@ def _sentence(error: BaseException, wanted: Wanted) -> str:
 def _about_an_answer(error: HfHubHTTPError, wanted: Wanted) -> str:
     """What an HTTP status means here. The hub also answers 401 where there is no such repository."""
     status = error.response.status_code
-    answer = f"{_endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
+    answer = f"{endpoint()} answers {status} {error.response.reason_phrase}".rstrip()
     if isinstance(error, RevisionNotFoundError):
-        return f"{_endpoint()} has no commit {wanted.revision} of {wanted.repository}: {wanted.correct}, or {wanted.instead}."
+        return f"{endpoint()} has no commit {wanted.revision} of {wanted.repository}: {wanted.correct}, or {wanted.instead}."
     if isinstance(error, EntryNotFoundError):
-        return f"{wanted} lacks a file on {_endpoint()}: {wanted.correct}, or {wanted.instead}."
+        return f"{wanted} lacks a file on {endpoint()}: {wanted.correct}, or {wanted.instead}."
     if status in {401, 403}:
         return f"{wanted} is not handed out ({answer}): {_about_credentials(wanted)}, or {wanted.instead}."
     if status == 404:
-        return f"{_endpoint()} knows no {wanted.repository}: {wanted.correct}, or {wanted.instead}."
+        return f"{endpoint()} knows no {wanted.repository}: {wanted.correct}, or {wanted.instead}."
     return f"{wanted} cannot be read ({answer}): try again later, or {wanted.instead}."
 
 
 def _about_credentials(wanted: Wanted) -> str:
-    page = f"{_endpoint()}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.repository}"
+    page = f"{endpoint()}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.repository}"
     if get_token() is None:
         return f"{wanted.correct}, or set HF_TOKEN to a token that may read it, after accepting its terms on {page}"
     return f"the token in HF_TOKEN, or of `hf auth login`, may not read it: renew the token, accept the terms on {page}"
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
     """The hub's address without a user or a password."""
     parts = urlsplit(constants.ENDPOINT)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -75,6 +75,18 @@ def test_a_conversation_reads_from_the_problem_to_the_answer(show: Show) -> None
     ]
 
 
+def test_a_piece_of_the_prompt_chooses_the_problem_in_any_case_of_letters(show: Show) -> None:
+    text = show("tiny", "--prompt", "what is  13 *").stdout
+    assert "1 attempt, step 2, mean reward 0.900" in text
+    assert "best 1 of 1: arithmetic_tool, problem 1" in text
+    assert "problem 0" not in text
+
+
+def test_a_text_that_no_prompt_has_is_told(show: Show) -> None:
+    told = sentence(show("tiny", "--prompt", "capital of Italy"))
+    assert "has the text 'capital of Italy': take a shorter piece" in told
+
+
 def test_thinking_users_and_faults_are_shown(show: Show) -> None:
     text = show("tiny").stdout
     assert "(thinking) Seven and five, so five." in text

@@ -8,6 +8,8 @@ from dvc.repo import Repo
 
 from dagrpo.errors import UserError
 from dagrpo.execution.identity import ROOT
+from dagrpo.freshness.expected import expected
+from dagrpo.freshness.made import stage_and_seed
 from dagrpo.params.schema import Params, parse, read_params
 from dagrpo.stages import all_stages
 from dagrpo.workflow import dvc_file
@@ -26,6 +28,16 @@ def test_the_committed_file_is_the_generated_one() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         assert (ROOT / "dvc.yaml").read_text() == dvc_file.dvc_yaml(read_params(ROOT / "params.yaml"), ROOT)
+
+
+def test_what_status_expects_of_an_experiment_is_what_snakemake_plans(jobs: list[PlannedJob]) -> None:
+    params = read_params(ROOT / "params.yaml")
+    rules = {job.outputs["provenance"][0]: job.rule for job in jobs}
+    assert set(rules) == {str(path) for path in expected(params, params.experiment.name)}
+    for path, rule in rules.items():
+        found = stage_and_seed(path)
+        assert found is not None
+        assert found[0] == rule
 
 
 def test_every_job_of_snakemake_is_one_stage_of_dvc_with_the_same_files(jobs: list[PlannedJob]) -> None:

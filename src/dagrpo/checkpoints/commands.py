@@ -1,10 +1,11 @@
-"""The checkpoint commands of `dagrpo`: convert, inspect, diff and verify. Their work is elsewhere."""
+"""The checkpoint commands of `dagrpo`: convert, inspect, diff and verify, which takes whole experiments, too. Their work is elsewhere."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dagrpo.completion import experiments
 from dagrpo.errors import UserError
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
@@ -74,18 +75,43 @@ def diff(first: Folder, second: Folder) -> None:
         raise typer.Exit(1)
 
 
-def verify(folder: Folder) -> None:
-    """Check every file of a checkpoint, and the digest of its tensors, against its manifest."""
+def verify(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_FOLDER", help="an experiment, or a checkpoint's folder", autocompletion=experiments
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="of an experiment: a list with an object per file")] = False,
+) -> None:
+    """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
+
+    Exit code 1 where something is missing or was changed.
+    """
+    from dagrpo.verification.command import experiment_of, verify_experiment
+
+    experiment = experiment_of(target)
+    if experiment is not None:
+        verify_experiment(experiment, as_json=as_json)
+        return
     from dagrpo.checkpoints.compare import verify_weights
 
-    manifest = verify_weights(folder)
+    manifest = verify_weights(target)
     typer.echo(
-        f"{folder} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
+        f"{target} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
         f"digest {manifest.tensors.digest}."
     )
 
 
+EXAMPLES = {
+    convert: "dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp",
+    inspect: "dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported",
+    diff: "dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported",
+    verify: "dagrpo verify arithmetic_tiny",
+}
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    for command in (convert, inspect, diff, verify):
-        app.command()(command)
+    for command, example in EXAMPLES.items():
+        app.command(epilog=f"Example: `{example}`")(command)

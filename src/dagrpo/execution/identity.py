@@ -20,6 +20,7 @@ WITHOUT_EFFECT = (
     "dagrpo.console",
     "dagrpo.execution",
     "dagrpo.launch",
+    "dagrpo.notebooks",
     "dagrpo.params.runtime",
     "dagrpo.plugins",
     "dagrpo.tracking",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dagrpo.trainer.run import TrainingRun
     from dagrpo.trainer.state import SavedState
 
+EPILOG = "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`"
 PARAMS = Path("params.yaml")
 Figures = Iterator[tuple[int, dict[str, float]]]  # (step, from 1; what is shown of it)
 
@@ -104,4 +105,4 @@ def _show(figures: Figures, what: str, folder: Path) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(train)
+    app.command(epilog=EPILOG)(train)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dagrpo.replay.recorded import RecordedRun
     from dagrpo.trainer.digest_table import Computed
 
+EPILOG = "Example: `dagrpo replay arithmetic_tiny --steps 3,17`"
 STEPS = "numbers and ranges of steps, such as 3,17 or 1-5"
 MOST_IN_A_RANGE = 1_000_000
 
@@ -115,4 +116,4 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(replay)
+    app.command(epilog=EPILOG)(replay)

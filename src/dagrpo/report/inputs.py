@@ -66,13 +66,13 @@ def read_inputs(
     provenance: Sequence[Path],
 ) -> Inputs:
     """Read every input; UserError names a file that is missing, damaged, or does not fit the others."""
-    score_files = {_evaluation_key(path): path for path in scores}
-    summary_files = {_evaluation_key(path): path for path in summaries}
+    score_files = {evaluation_key(path): path for path in scores}
+    summary_files = {evaluation_key(path): path for path in summaries}
     inputs = Inputs(
         experiment=experiment,
         tasks=tuple(dict.fromkeys(task for task, _, _ in score_files)),
         seeds=tuple(sorted({seed for _, _, seed in score_files})),
-        evaluations={key: _evaluation(path, summary_files.get(key)) for key, path in score_files.items()},
+        evaluations={key: read_evaluation(path, summary_files.get(key)) for key, path in score_files.items()},
         metrics={_seed(path): read_parquet(path) for path in metrics},
         rollouts={_seed(path): path for path in rollouts},
         provenance=tuple(sorted(provenance)),
@@ -83,7 +83,8 @@ def read_inputs(
     return inputs
 
 
-def _evaluation_key(path: Path) -> tuple[str, str, int]:
+def evaluation_key(path: Path) -> tuple[str, str, int]:
+    """Task, variant and seed of a file of an evaluation. UserError: its path is not of the results layout."""
     match = EVALUATION.search(path.as_posix())
     if match is None:
         raise UserError(f"{path}: not of the form seed_<seed>/eval/<task>/<base or trained>/<file>.")
@@ -98,7 +99,8 @@ def _seed(path: Path) -> int:
     return int(match.group(1))
 
 
-def _evaluation(scores: Path, summary: Path | None) -> Evaluation:
+def read_evaluation(scores: Path, summary: Path | None) -> Evaluation:
+    """One scores.parquet and the scores.json beside it. UserError: one of them is missing or damaged."""
     if summary is None:
         raise UserError(f"{scores} comes without its scores.json: run the stage score again.")
     table = read_table(scores, SCORES)

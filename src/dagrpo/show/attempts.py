@@ -12,6 +12,7 @@ from dagrpo.rollout.segments import Segment, segments
 from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
 from dagrpo.show.place import Place
+from dagrpo.visible import shown
 
 NEEDED = (
     *("task", "problem_index", "sample_index", "prompt", "completion", "prompt_ids", "completion_ids"),
@@ -39,9 +40,14 @@ class Chosen:
     shown: tuple[Shown, ...]
 
 
-def choose(place: Place, best: int, worst: int) -> Chosen:
-    """The best and the worst attempts of a file. UserError: it is no rollout table."""
+def choose(place: Place, best: int, worst: int, prompt: str | None = None) -> Chosen:
+    """The best and the worst attempts of a file. `prompt`: of problems whose prompt has this text, in any case of letters.
+
+    UserError: it is no rollout table, or no prompt has that text.
+    """
     table = _read(place)
+    if prompt is not None:
+        table = _with_prompt(table, prompt, place)
     names = [name for name in ("problem_index", "reward", "correct", "turns") if name in table.column_names]
     rows = table.select(names).to_pylist()
     highest, lowest = best_and_worst(rows, best, worst)
@@ -78,6 +84,22 @@ def _read(place: Place) -> pa.Table:
     for name in GRADED:
         table = table.append_column(name, scores.column(name))
     return table
+
+
+def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
+    """The rows whose prompt or question has a text; spaces count as one."""
+    wanted = _plain(text)
+    rows = table.select(["prompt", "question"]).to_pylist()
+    found = [number for number, row in enumerate(rows) if any(wanted in _plain(value or "") for value in row.values())]
+    if not found:
+        raise UserError(
+            f"No prompt of {place.attempts} has the text {shown(text)}: take a shorter piece of it, or name another --step or --task."
+        )
+    return table.take(found)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def _titles(kind: str, rows: Sequence[int]) -> list[str]:

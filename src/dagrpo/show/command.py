@@ -5,20 +5,28 @@ from typing import Annotated
 
 import typer
 
+from dagrpo.completion import experiments
 from dagrpo.errors import UserError
 from dagrpo.show.place import Place, Which
 
+EPILOG = 'Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; `dagrpo show arithmetic_tiny --prompt "48+44" --tokens`'
 NO_TOKENIZER = "The run has no tokenizer.json, so its tokens cannot be shown: this is the text."
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="an experiment, the folder of a seed, or a parquet file")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="an experiment, the folder of a seed, or a parquet file", autocompletion=experiments
+        ),
+    ],
     step: Annotated[int | None, typer.Option(help="of training; the last one if not given")] = None,
     best: Annotated[int, typer.Option(min=0, help="how many of the highest rewards")] = 3,
     worst: Annotated[int, typer.Option(min=0, help="how many of the lowest rewards")] = 3,
     seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
     task: Annotated[str | None, typer.Option(help="an evaluation instead of training: its task")] = None,
     which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
+    prompt: Annotated[str | None, typer.Option(help="only problems whose prompt has this text")] = None,
     full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="the tokens, and which of them are trained on")] = False,
 ) -> None:
@@ -27,7 +35,7 @@ def show(
     from dagrpo.show.tokens import decoder
 
     place = _place(run, step, seed, task, which)
-    chosen = attempts.choose(place, best, worst)
+    chosen = attempts.choose(place, best, worst, prompt)
     decode = decoder(place) if tokens else None
     console = terminal.console()
     console.print(terminal.heading(chosen, str(place.attempts), coloured=console.is_terminal))
@@ -52,4 +60,4 @@ def _place(run: str, step: int | None, seed: int | None, task: str | None, which
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(show)
+    app.command(epilog=EPILOG)(show)

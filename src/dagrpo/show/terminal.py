@@ -32,7 +32,7 @@ def console() -> Console:
 
 def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     """What is looked at, and what the colours say."""
-    facts = [f"{chosen.attempts:,} attempts"]
+    facts = [_counted(chosen.attempts, "attempt")]
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "right"
     facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]

@@ -61,6 +61,23 @@ def is_run_by_another(experiment: str) -> bool:
         return True
 
 
+def runner_of(experiment: str) -> Holder | None:
+    """Who runs it now, by what runs have written down; None: nobody. For those who look on: no lock is taken.
+
+    Of another machine only Snakemake's own locks tell whether the run still goes on.
+    """
+    owner = noted_holder(_file(experiment))
+    if owner is None or owner.process.is_gone:
+        return None
+    return owner if owner.process.is_here or _locks_of(experiment) else None
+
+
+def driver() -> Holder | None:
+    """The `dvc repro` that is at work in this folder; None: there is none. Between two of its stages nobody runs anything."""
+    noted = noted_holder(DRIVER)
+    return noted if noted is not None and noted.process.is_here and not noted.process.is_gone else None
+
+
 def _wait_for(experiment: str) -> None:
     if not _acquire(experiment, wait=False):
         say(f"Waiting for {_owner(experiment)} to end, which runs {experiment}, too.")
@@ -114,9 +131,9 @@ def _driver() -> Holder:
 
 def _refuse_beside_dvc() -> None:
     """UserError where a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
-    driver = noted_holder(DRIVER)
-    if driver is not None and driver.process.is_here and not driver.process.is_gone:
-        raise UserError(f"{driver} is at work in this folder: wait for it to end, or stop it.")
+    at_work = driver()
+    if at_work is not None:
+        raise UserError(f"{at_work} is at work in this folder: wait for it to end, or stop it.")
 
 
 def _hold_dvcs_lock(experiment: str, *, wait: bool) -> None:

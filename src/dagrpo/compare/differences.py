@@ -1,0 +1,100 @@
+"""What differs between experiments: parameters, data, code and environment, as their provenance recorded them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagrpo.execution.record import in_any_experiment
+from dagrpo.files import canonical_json
+from dagrpo.freshness.code import digests_then
+from dagrpo.freshness.made import Made, all_made
+from dagrpo.params.overlay import flat
+
+GROUPS = ("parameters", "data", "code", "environment")
+DIGITS = 12
+ABSENT = "\N{EM DASH}"
+Facts = dict[tuple[str, str], str]  # (group, name) -> text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that is not the same in all experiments."""
+
+    group: str  # one of GROUPS
+    name: str  # a dotted key, a file, a stage, a package
+    values: tuple[str, ...]  # one for each experiment
+
+
+def differences(names: Sequence[str]) -> list[Difference]:
+    """Everything on record that is not the same in all of them, by group. UserError: a record is damaged."""
+    made = [all_made(name) for name in names]
+    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) for each in made]
+    facts = _with_files(facts, made)
+    keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
+    found = [
+        Difference(group=group, name=name, values=tuple(each.get((group, name), ABSENT) for each in facts))
+        for group, name in keys
+    ]
+    return [each for each in found if len(set(each.values)) > 1]
+
+
+def _parameters(made: Sequence[Made]) -> Facts:
+    """Each key that a stage has read. Several values: the experiment is not of one piece."""
+    values: dict[str, set[str]] = {}
+    for each in made:
+        for key, value in flat(each.params).items():
+            values.setdefault(key, set()).add(canonical_json(value))
+    return {("parameters", key): ", ".join(sorted(texts)) for key, texts in values.items()}
+
+
+def _data(made: Sequence[Made]) -> Facts:
+    """The digest of each prepared file, by its task and name."""
+    return {
+        ("data", in_any_experiment(path, each.experiment).removeprefix("data/*/")): digest[:DIGITS]
+        for each in made
+        if each.stage == "prepare"
+        for path, digest in each.outputs.items()
+    }
+
+
+def _environment(made: Sequence[Made]) -> Facts:
+    values: dict[str, set[str]] = {}
+    for each in made:
+        for name, version in each.environment.items():
+            if name != "device" or each.stage == "train":  # other stages use the CPU anyway
+                values.setdefault(name, set()).add(str(version))
+    return {("environment", name): ", ".join(sorted(found)) for name, found in values.items()}
+
+
+def _code(made: Sequence[Made]) -> Facts:
+    values: dict[str, set[str]] = {}
+    for each in made:
+        values.setdefault(each.stage, set()).add(each.code[:DIGITS])
+    return {("code", f"stage {stage}"): ", ".join(sorted(digests)) for stage, digests in values.items()}
+
+
+def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[Facts]:
+    """In the place of a stage whose code differs its files, where there is a record of each one's digest."""
+    result = [dict(each) for each in facts]
+    stages = {name for each in facts for group, name in each if group == "code"}
+    for stage in stages:
+        if len({each.get(("code", stage)) for each in facts}) == 1:
+            continue
+        files = [_files_of(each, stage.removeprefix("stage ")) for each in made]
+        if all(found is not None for found in files):
+            for own, found in zip(result, files, strict=True):
+                del own["code", stage]
+                own.update({("code", file): digest[:DIGITS] for file, digest in (found or {}).items()})
+    return result
+
+
+def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
+    each = next((each for each in made if each.stage == stage), None)
+    return None if each is None else digests_then(each.provenance, each.code, each.inputs)
+
+
+def as_objects(found: Sequence[Difference], names: Sequence[str]) -> list[dict[str, Any]]:
+    """For JSON: each value under its experiment."""
+    return [
+        {"group": each.group, "name": each.name, "values": dict(zip(names, each.values, strict=True))} for each in found
+    ]

@@ -1,0 +1,32 @@
+"""A comparison as one HTML file that needs no other and runs no script, in the report's style."""
+
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from dagrpo import report
+from dagrpo.compare.comparison import Comparison
+from dagrpo.compare.wording import others, scope, verdict
+from dagrpo.report import wording
+from dagrpo.visible import visible
+
+TEMPLATE = "page.html.j2"
+
+
+def render(comparison: Comparison) -> str:
+    """The whole text; every value is escaped by the template."""
+    styles = Path(report.__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader([Path(__file__).parent, styles]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    groups = [(group, list(found)) for group, found in groupby(comparison.differences, lambda each: each.group)]
+    html = environment.get_template(TEMPLATE).render(
+        comparison=comparison, groups=groups, verdict=verdict, others=others, scope=scope, words=wording
+    )
+    return visible(html)

@@ -1,0 +1,67 @@
+"""A comparison on a terminal or in a pipe."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo.compare.comparison import Comparison
+from dagrpo.compare.differences import Difference
+from dagrpo.compare.scores import TaskPair
+from dagrpo.compare.wording import is_better, others, scope, verdict
+from dagrpo.report.wording import metric_label, percent, percent_interval, points, points_interval
+from dagrpo.visible import one_line
+
+LONGEST = 60  # characters of a value
+STYLES = {True: "bold green", False: "bold red", None: ""}
+
+
+def shown(comparison: Comparison) -> RenderableType:
+    """All of it: verdicts, scores, and what differs."""
+    return Group(*_parts(comparison))
+
+
+def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+    for pair in comparison.pairs:
+        yield Text(verdict(pair), style=STYLES[is_better(pair.metrics[0])] or "bold")
+        if told := others(pair):
+            yield Text(told)
+        yield Text(scope(pair), style="dim")
+        yield _scores(pair)
+    yield from (Text(note, style="yellow") for note in comparison.notes)
+    if comparison.differences:
+        yield _differences(comparison.differences, comparison.names)
+    else:
+        yield Text("On record, nothing differs between them in parameters, data, code or environment.")
+
+
+def _scores(pair: TaskPair) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for heading in (pair.first, pair.second, "difference"):
+        table.add_column(heading, overflow="fold")
+    for metric in pair.metrics:
+        table.add_row(
+            metric_label(metric.name),
+            f"{percent(metric.first.value)} ({percent_interval(metric.first)})",
+            f"{percent(metric.second.value)} ({percent_interval(metric.second)})",
+            Text(
+                f"{points(metric.difference.value)} ({points_interval(metric.difference)})", STYLES[is_better(metric)]
+            ),
+        )
+    return table
+
+
+def _differences(found: Sequence[Difference], names: Sequence[str]) -> Table:
+    table = Table(title="What differs", title_justify="left")
+    table.add_column("")
+    table.add_column("", overflow="fold")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    group = ""
+    for each in found:
+        values = [one_line(value, LONGEST) for value in each.values]
+        table.add_row("" if each.group == group else each.group, one_line(each.name, LONGEST), *values)
+        group = each.group
+    return table

@@ -1,0 +1,1 @@
+"""`dagrpo doctor`: what this machine has, what it lacks, and the command that mends it. Nothing here changes anything."""

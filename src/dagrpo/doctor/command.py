@@ -1,0 +1,57 @@
+"""The command `dagrpo doctor`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dagrpo.doctor.finding import Finding
+
+EPILOG = "Examples: `dagrpo doctor`; `dagrpo doctor --online` asks the hub, too"
+STYLES = {"ok": "green", "missing": "bold red", "none": "yellow"}
+LONGEST = 200
+
+
+def doctor(
+    online: Annotated[bool, typer.Option("--online", help="also ask whether the hub answers")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per line")] = False,
+) -> None:
+    """Say what this machine has and lacks, and what mends it; exit code 1 where something is missing that runs need."""
+    from dagrpo.doctor import accounts, machine, software
+    from dagrpo.status.terminal import console
+
+    found = [*software.findings(), *machine.findings(), *accounts.findings(online=online)]
+    if as_json:
+        typer.echo(json.dumps([asdict(each) | {"state": each.state} for each in found], indent=2))
+    else:
+        console().print(_table(found), soft_wrap=False)
+    if any(each.is_trouble for each in found):
+        raise typer.Exit(1)
+
+
+def _table(found: Sequence["Finding"]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    from dagrpo.visible import one_line
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in found:
+        told = Text(one_line(each.found, LONGEST))
+        if not each.is_there:
+            told.append(f"\n{each.remedy}", style="dim")
+        table.add_row(Text(each.state, STYLES[each.state]), each.name, told)
+    return table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(epilog=EPILOG)(doctor)

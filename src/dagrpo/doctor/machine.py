@@ -1,0 +1,146 @@
+"""What the machine has: processors, memory, disk, shared memory, GPUs, isolation, ports."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from dagrpo.doctor.finding import Finding
+from dagrpo.execution.devices import SECONDS_TO_COUNT, visible_devices
+from dagrpo.shared_memory import MEMORY
+
+GIBIBYTE = 1 << 30
+LEAST_MEMORY = 3 * GIBIBYTE  # what the smallest experiment takes
+LEAST_DISK = 1 * GIBIBYTE
+LEAST_SHARED_MEMORY = 256 << 20
+PORT_OF_UI = 5000
+SANDBOX_SECONDS = 20.0
+QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.free", "--format=csv,noheader,nounits")
+
+
+def findings() -> Iterator[Finding]:
+    """All of it, in seconds."""
+    yield Finding(name="processors", found=f"{len(os.sched_getaffinity(0))} that this process may use")
+    yield _memory()
+    yield _disk()
+    yield _shared_memory()
+    yield from _gpus()
+    yield _isolation()
+    yield _loopback()
+    yield _port_of_ui()
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    return Finding(
+        name="memory",
+        found=f"{_gib(memory.available)} of {_gib(memory.total)} free",
+        is_there=memory.available >= LEAST_MEMORY,
+        remedy=f"end other programs: the smallest experiment takes {_gib(LEAST_MEMORY)}",
+    )
+
+
+def _disk() -> Finding:
+    usage = shutil.disk_usage(Path.cwd())
+    return Finding(
+        name="disk",
+        found=f"{_gib(usage.free)} free in {Path.cwd()}",
+        is_there=usage.free >= LEAST_DISK,
+        remedy="dagrpo clean --tries, or move the project to a larger disk",
+    )
+
+
+def _shared_memory() -> Finding:
+    free = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
+    return Finding(
+        name=str(MEMORY),
+        found=f"{_gib(free)} free",
+        is_there=free >= LEAST_SHARED_MEMORY,
+        remedy=f"mount -o remount,size=2G {MEMORY}; of a container, start it with --shm-size 2g",
+    )
+
+
+def _gpus() -> Iterator[Finding]:
+    """One line for each; one in all where there is none."""
+    devices = visible_devices()
+    if not devices:
+        yield Finding(
+            name="GPU",
+            found="everything runs on the CPU",
+            is_there=False,
+            is_needed=False,
+            remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
+        )
+        return
+    told = _told_by_the_driver()
+    for device in devices:
+        yield Finding(name=f"GPU {device}", found=told.get(device, "as CUDA_VISIBLE_DEVICES names it"))
+
+
+def _told_by_the_driver() -> dict[str, str]:
+    """Name and memory of each GPU by its index; nothing where the driver says nothing."""
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS_TO_COUNT, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return {row[0]: f"{row[1]}, {row[3]} of {row[2]} MiB free" for row in rows if len(row) == 4}
+
+
+def _isolation() -> Finding:
+    """Whether programs of a policy can be run: one is."""
+    from dagrpo_sandbox import Limits, SandboxUnavailable, run_cold
+
+    try:
+        result = asyncio.run(run_cold("print(1)", Limits(seconds=SANDBOX_SECONDS)))
+    except SandboxUnavailable as error:
+        trouble, _, remedy = str(error).rpartition("; ")
+        return Finding(
+            name="bubblewrap",
+            found=trouble or str(error),
+            is_there=False,
+            is_needed=False,  # only tasks with a code interpreter need it
+            remedy=remedy if trouble else "apt-get install bubblewrap",
+        )
+    works = result.status == "ok" and result.stdout == "1\n"
+    return Finding(
+        name="bubblewrap",
+        found=f"isolates programs, {result.seconds:.1f} s for one"
+        if works
+        else f"a program ended with {result.status}",
+        is_there=works,
+        is_needed=False,
+        remedy="see docs/sandbox.md",
+    )
+
+
+def _loopback() -> Finding:
+    with socket.socket() as bound:
+        try:
+            bound.bind(("127.0.0.1", 0))
+        except OSError as error:
+            found, works = f"no port on 127.0.0.1 ({error.strerror})", False
+        else:
+            found, works = "ports on 127.0.0.1 can be opened", True
+    return Finding(name="loopback", found=found, is_there=works, remedy="ip link set lo up")
+
+
+def _port_of_ui() -> Finding:
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(("127.0.0.1", PORT_OF_UI))
+        except OSError:
+            found, is_free = f"port {PORT_OF_UI} is taken", False
+        else:
+            found, is_free = f"port {PORT_OF_UI} is free", True
+    return Finding(name="dagrpo ui", found=found, is_there=is_free, is_needed=False, remedy="dagrpo ui --port 5001")
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIBIBYTE:.1f} GiB"

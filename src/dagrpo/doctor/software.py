@@ -1,0 +1,113 @@
+"""What is installed: Python, the packages, the programs that are called, and the project's folder."""
+
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+
+from dagrpo.doctor.finding import Finding
+from dagrpo.errors import UserError
+from dagrpo.execution.environment import version_of
+
+OLDEST, NEWEST = (3, 11), (3, 13)
+NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
+SETUP = "make setup"
+LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
+MOST_NAMED = 3
+
+
+def findings() -> Iterator[Finding]:
+    """All of it, in seconds; the packages are not imported."""
+    yield _python()
+    yield from map(_package, NEEDED)
+    yield from _lock()
+    yield _git()
+    yield from _project()
+
+
+def _python() -> Finding:
+    fits = OLDEST <= sys.version_info[:2] <= NEWEST
+    return Finding(
+        name="Python",
+        found=f"{platform.python_version()} in {sys.prefix}",
+        is_there=fits,
+        remedy="set the project up with Python 3.11, 3.12 or 3.13: `rm -rf .venv`, then `make setup`",
+    )
+
+
+def _package(name: str) -> Finding:
+    version = version_of(name)
+    return Finding(name=name, found=version or "not installed", is_there=version is not None, remedy=SETUP)
+
+
+def _lock() -> Iterator[Finding]:
+    """Whether what is installed is what one of the locks pins; nothing where there is no lock."""
+    compared = [(path, _differing(Path(path))) for path in LOCKS if Path(path).is_file()]
+    if not compared:
+        return
+    path, differing = min(compared, key=lambda each: len(each[1]))
+    named = ", ".join(differing[:MOST_NAMED])
+    more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
+    yield Finding(
+        name="versions",
+        found=f"{named}{more} not as in {path}" if differing else f"as in {path}",
+        is_there=not differing,
+        is_needed=False,
+        remedy=SETUP,
+    )
+
+
+def _differing(lock: Path) -> list[str]:
+    installed = {_plain(each.name): each.version for each in distributions() if each.name}
+    pinned = PINNED.findall(lock.read_text(encoding="utf-8", errors="replace"))
+    return [f"{name} {version}" for name, version in pinned if not _is(installed.get(_plain(name)), version)]
+
+
+def _is(installed: str | None, pinned: str) -> bool:
+    """A local version such as 2.13.0+cpu is the version before the plus."""
+    return installed is not None and pinned in {installed, installed.partition("+")[0]}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _git() -> Finding:
+    place = shutil.which("git")
+    return Finding(name="git", found=place or "not found", is_there=place is not None, remedy="apt-get install git")
+
+
+def _project() -> Iterator[Finding]:
+    """The folder's own files; only the first thing that is missing is told."""
+    if not Path("Snakefile").is_file():
+        yield Finding(
+            name="project",
+            found=f"{Path.cwd()} has no Snakefile",
+            is_there=False,
+            remedy="change to the folder of the project, or `git clone` it",
+        )
+        return
+    yield _params()
+    has_dvc = Path(".dvc/config").is_file()
+    yield Finding(
+        name="DVC",
+        found="initialised" if has_dvc else "not initialised",
+        is_there=has_dvc,
+        is_needed=False,
+        remedy="dvc init",
+    )
+
+
+def _params() -> Finding:
+    from dagrpo.params.schema import read_params
+
+    try:
+        params = read_params(Path("params.yaml"))
+    except UserError as error:
+        mistake = str(error).splitlines()[0]
+        return Finding(name="params.yaml", found=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
+    return Finding(name="params.yaml", found=f"experiment {params.experiment.name}")

@@ -1,0 +1,133 @@
+"""What has changed since a stage ran: each output, parameter, input file and file of code that is not as it was then."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.files import digest_of, sha256_of
+from dagrpo.freshness.code import digests_now, digests_then
+from dagrpo.freshness.made import Made
+from dagrpo.freshness.today import Today
+from dagrpo.listing import MANIFEST, fault_of_size, listed_files
+from dagrpo.params.overlay import flat
+from dagrpo.visible import one_line, shown
+
+DIGITS = 12
+LONGEST_PATH = 300
+
+
+class Kind(StrEnum):
+    """What is not as it was."""
+
+    OUTPUT = "output"
+    PARAMETER = "parameter"
+    INPUT = "input"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that is not as it was when the stage ran."""
+
+    kind: Kind
+    name: str  # a path, or a dotted key
+    before: str | None  # a value, or a digest; None: there was none, or it is on no record
+    now: str | None  # None: it is missing
+
+    def __str__(self) -> str:
+        name = one_line(self.name, LONGEST_PATH)
+        match self.kind:
+            case Kind.PARAMETER:
+                return f"{name} was {self.before or 'not there'} and is {self.now or 'not there any more'}"
+            case Kind.OUTPUT:
+                return f"{name} is missing" if self.now is None else f"{name} was changed after it was made"
+            case Kind.CODE | Kind.INPUT:
+                if self.now is None:
+                    return f"{name} is missing"
+                return f"{name} is new" if self.before is None else f"{name} has changed"
+
+
+class Changes:
+    """Finds changes; each file is read once, however many stages name it."""
+
+    def __init__(self, today: Today) -> None:
+        self._today = today
+        self._digests: dict[str, str | None] = {}
+        self._code: dict[str, str] = {}
+
+    def of(self, made: Made) -> list[Change]:
+        """Every change since then, the outputs' first. Of the files in a checkpoint's folder the sizes alone are looked at."""
+        return [*self._outputs(made), *self._parameters(made), *self._inputs(made), *self._code_files(made)]
+
+    def digest_now(self, path: str) -> str | None:
+        """The sha256 of a file; None where there is none."""
+        if path not in self._digests:
+            file = Path(path)
+            self._digests[path] = sha256_of(file) if file.is_file() else None
+        return self._digests[path]
+
+    def _outputs(self, made: Made) -> Iterator[Change]:
+        yield from self._files(Kind.OUTPUT, made.outputs)
+        for path in made.outputs:
+            if Path(path).name == MANIFEST and self.digest_now(path) == made.outputs[path]:
+                yield from _folder(Path(path))
+
+    def _inputs(self, made: Made) -> Iterator[Change]:
+        yield from self._files(Kind.INPUT, made.inputs)
+
+    def _files(self, kind: Kind, digests: Mapping[str, str]) -> Iterator[Change]:
+        for path, before in digests.items():
+            now = self.digest_now(path)
+            if now != before:
+                yield Change(kind=kind, name=path, before=before[:DIGITS], now=now and now[:DIGITS])
+
+    def _parameters(self, made: Made) -> Iterator[Change]:
+        own = self._today.own_params(made)
+        if own is None:
+            return
+        before, now = flat(made.params), flat(own)
+        for key in [*now, *(key for key in before if key not in now)]:
+            if key not in before or key not in now or before[key] != now[key]:
+                yield Change(kind=Kind.PARAMETER, name=key, before=_value(before, key), now=_value(now, key))
+
+    def _code_files(self, made: Made) -> Iterator[Change]:
+        files = self._today.code_of(made)
+        if files is None:
+            return
+        now = self._code_now(files)
+        if digest_of(now) == made.code:
+            return
+        before = digests_then(made.provenance, made.code, made.inputs)
+        if before is None:
+            yield Change(
+                kind=Kind.CODE, name="the code of the stage", before=made.code[:DIGITS], now=digest_of(now)[:DIGITS]
+            )
+            return
+        for file in sorted({*before, *now}):
+            if before.get(file) != now.get(file):
+                yield Change(kind=Kind.CODE, name=file, before=before.get(file), now=now.get(file))
+
+    def _code_now(self, files: list[str]) -> dict[str, str]:
+        unread = [file for file in files if file not in self._code]
+        self._code |= digests_now(unread)
+        return {file: self._code[file] for file in files if file in self._code}
+
+
+def _folder(manifest: Path) -> Iterator[Change]:
+    """The files of a folder that are missing or have another size."""
+    try:
+        listed = listed_files(manifest)
+    except UserError:  # a manifest of something that lists no files
+        return
+    for name, entry in listed.items():
+        file = manifest.parent / name
+        if fault_of_size(file, entry) is not None:
+            now = f"{file.stat().st_size:,} bytes" if file.is_file() else None
+            yield Change(kind=Kind.OUTPUT, name=str(file), before=f"{entry.bytes:,} bytes", now=now)
+
+
+def _value(values: Mapping[str, Any], key: str) -> str | None:
+    return shown(values[key]) if key in values else None

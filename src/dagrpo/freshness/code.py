@@ -1,0 +1,77 @@
+"""Which files of a stage's code have changed since it ran, and which of their lines.
+
+Provenance has one digest of all the code. Snakemake's own record of the job has one per file; the text of then is
+looked for in git, by its digest.
+"""
+
+import difflib
+import hashlib
+import subprocess
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.execution import identity
+from dagrpo.files import digest_of, read_json, sha256_of
+
+RECORDS = Path(".snakemake/metadata")
+SCRIPT = "workflow/scripts/stage.py"  # of every stage's rule, and of no stage's code
+MOST_VERSIONS = 200  # of a file, that are looked at
+GIT_SECONDS = 20
+
+
+def digests_now(files: Sequence[str]) -> dict[str, str]:
+    """The sha256 of each file of code that is there."""
+    places = {file: identity.ROOT / file for file in files}
+    return {file: sha256_of(place) for file, place in places.items() if place.is_file()}
+
+
+def digests_then(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:
+    """The same when the stage ran, by Snakemake's record; None where that is missing or is of another execution."""
+    try:
+        recorded = read_json(RECORDS / urlsafe_b64encode(str(provenance).encode()).decode())
+        seen = {str(path): digest.removeprefix("sha256:") for path, digest in recorded["input_checksums"].items()}
+    except (OSError, UserError, KeyError, TypeError, AttributeError):
+        return None
+    files = {path: digest for path, digest in seen.items() if path not in inputs and path != SCRIPT}
+    return files if digest_of(files) == code else None
+
+
+def changed_lines(file: str, digest: str) -> list[str]:
+    """The lines that were taken out of a file and put in, such as "12: - old"; empty where git knows no such text."""
+    place = identity.ROOT / file
+    then = _text_of(file, digest)
+    if then is None or not place.is_file():
+        return []
+    now = place.read_text(encoding="utf-8", errors="replace")
+    return list(_numbered(then.splitlines(), now.splitlines()))
+
+
+def _numbered(then: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+    for kind, start, stop, now_start, now_stop in difflib.SequenceMatcher(
+        None, then, now, autojunk=False
+    ).get_opcodes():
+        if kind != "equal":
+            yield from (f"{number + 1}: - {then[number]}" for number in range(start, stop))
+            yield from (f"{number + 1}: + {now[number]}" for number in range(now_start, now_stop))
+
+
+def _text_of(file: str, digest: str) -> str | None:
+    """The file as it was with that digest, in any commit that touched it."""
+    for commit in _git("log", "--format=%H", f"--max-count={MOST_VERSIONS}", "--", file).decode().split():
+        content = _git("show", f"{commit}:./{file}")
+        if hashlib.sha256(content).hexdigest() == digest:
+            return content.decode(errors="replace")
+    return None
+
+
+def _git(*arguments: str) -> bytes:
+    """What git says; nothing where there is no git, or no repository."""
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(identity.ROOT), *arguments), capture_output=True, timeout=GIT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return b""
+    return done.stdout

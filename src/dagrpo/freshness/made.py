@@ -1,0 +1,129 @@
+"""What a stage has made, as its provenance.json says it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
+from dagrpo.files import read_object
+from dagrpo.listing import MANIFEST
+from dagrpo.provenance.records import read_execution
+
+SEED = re.compile(r"/runs/seed_(\d+)/")
+STAGES = (  # by what a provenance file is called within an experiment; the first that fits
+    (re.compile(r"^data/[^/]+/[^/]+/"), "prepare"),
+    (re.compile(r"^models/[^/]+/teacher/"), "teacher"),
+    (re.compile(r"^models/"), "model"),
+    (re.compile(r"^results/[^/]+/difficulty/"), "difficulty"),
+    (re.compile(r"^results/[^/]+/report/"), "report"),
+    (re.compile(r"/sft/"), "sft"),
+    (re.compile(r"/initial/"), "convert"),
+    (re.compile(r"/(?:policy|rollouts)/|/metrics\.parquet$"), "train"),
+    (re.compile(r"/exported/"), "export"),
+    (re.compile(r"/completions\."), "sample"),
+    (re.compile(r"/scores\."), "score"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One execution of a stage, and what it depended on."""
+
+    provenance: Path  # the record itself
+    stage: str
+    experiment: str
+    seed: int | None  # None for stages that all seeds share
+    params: Mapping[str, Any]  # what the stage read, nested
+    code: str  # one digest of all its files
+    job: str | None  # the name of its file in .state/jobs; None: not on record
+    environment: Mapping[str, str]
+    overrides: Mapping[str, Any]  # of a try
+    inputs: Mapping[str, str]  # sha256 by path
+    outputs: Mapping[str, str]  # sha256 by path
+
+    @property
+    def what(self) -> str:
+        """Such as "train, seed 0"."""
+        return named(self.stage, self.seed, str(self.provenance))
+
+
+def read_made(provenance: Path) -> Made:
+    """The record. UserError names the file and the field that is missing or wrong."""
+    execution, record = read_execution(provenance), read_object(provenance)
+    job = record.get("job")
+    return Made(
+        provenance=provenance,
+        stage=execution.stage,
+        experiment=execution.experiment,
+        seed=execution.seed,
+        params=_object(record, "params", provenance),
+        code=str(record.get("code", "")),
+        job=job if isinstance(job, str) else None,
+        environment=_object(record, "environment", provenance),
+        overrides=_object(record, "overrides", provenance),
+        inputs=dict(execution.inputs),
+        outputs=dict(execution.outputs),
+    )
+
+
+def all_made(experiment: str) -> list[Made]:
+    """Everything that an experiment has made. UserError: a record is damaged."""
+    return [read_made(path) for path in provenances_of(experiment)]
+
+
+def experiments() -> list[str]:
+    """The names of the experiments, tries too, of which this folder has at least one record."""
+    names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
+    return sorted(name for name in names if next(provenances_of(name), None) is not None)
+
+
+def maker_of(path: Path) -> Made | None:
+    """Who has made a file of this folder; None where no record names it. A checkpoint's folder stands for its manifest."""
+    wanted = path / MANIFEST if path.is_dir() else path
+    root = Path.cwd()
+    if wanted.is_absolute() and wanted.is_relative_to(root):
+        wanted = wanted.relative_to(root)
+    parts = wanted.parts
+    if len(parts) < 3 or parts[0] not in TOPS:
+        return None
+    if wanted.name.endswith(PROVENANCE):
+        return read_made(wanted) if wanted.is_file() else None
+    return next((made for made in _readable(parts[1]) if _makes(made, wanted)), None)
+
+
+def _makes(made: Made, wanted: Path) -> bool:
+    """Whether it is an output, or a file in a folder that a manifest among the outputs lists."""
+    folders = {Path(output).parent for output in made.outputs if Path(output).name == MANIFEST}
+    return str(wanted) in made.outputs or not folders.isdisjoint(wanted.parents)
+
+
+def _readable(experiment: str) -> Iterator[Made]:
+    return (read_made(path) for path in provenances_of(experiment))
+
+
+def stage_and_seed(path: str) -> tuple[str, int | None] | None:
+    """Which stage makes a file of the results layout; None for another file."""
+    stage = next((stage for pattern, stage in STAGES if pattern.search(path)), None)
+    seed = SEED.search(path)
+    return None if stage is None else (stage, int(seed.group(1)) if seed else None)
+
+
+def named(stage: str, seed: int | None, path: str) -> str:
+    """A job in words: its stage, its seed, and of an evaluation its task and policy."""
+    words = [stage, *([f"seed {seed}"] if seed is not None else [])]
+    inner = Path(path).parts
+    if "eval" in inner:
+        words += inner[inner.index("eval") + 1 : inner.index("eval") + 3]
+    elif inner[0] == "data":
+        words += inner[2:3]
+    return ", ".join(words)
+
+
+def _object(record: Mapping[str, Any], field: str, provenance: Path) -> dict[str, Any]:
+    value = record.get(field, {})
+    if not isinstance(value, dict):
+        raise UserError(f"{provenance} has no valid field {field}: run the stage that makes it again.")
+    return value

@@ -1,0 +1,89 @@
+"""Today's parameters and code of a stage, as far as this folder says.
+
+The parameters of an experiment are known where params.yaml holds it, and those of a try where it is a try of that one.
+Of every other experiment the parameters are taken to be those that it was made with.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import declared
+from dagrpo.freshness.made import Made
+from dagrpo.params.overlay import OVERRIDE, with_overrides
+from dagrpo.params.schema import Params, parse, read_params
+from dagrpo.params.yaml_text import read_yaml
+from dagrpo.stages import all_stages
+from dagrpo.workflow.jobs import JOBS, code_files, own_params
+from dagrpo.workflow.tries import try_of
+
+PARAMS = Path("params.yaml")
+
+
+@dataclass(slots=True)
+class Today:
+    """Reads params.yaml once, and a stage's code once for each experiment."""
+
+    held: Params | None = None  # the experiment of params.yaml; None: there is no such file
+    _params: dict[str, Params | None] = field(default_factory=dict)
+    _code: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls) -> "Today":
+        """UserError: params.yaml has a mistake."""
+        return cls(held=read_params(PARAMS) if PARAMS.is_file() else None)
+
+    def params_of(self, made: Made) -> Params | None:
+        """The parameters of the experiment that has made it; None where params.yaml says nothing of it."""
+        if made.experiment not in self._params:
+            self._params[made.experiment] = self._found(made)
+        return self._params[made.experiment]
+
+    def own_params(self, made: Made) -> dict[str, Any] | None:
+        """What the stage would read today; None where that is not known."""
+        params, stage = self.params_of(made), all_stages().get(made.stage)
+        return None if params is None or stage is None else own_params(params, stage)
+
+    def code_of(self, made: Made) -> list[str] | None:
+        """The files of the stage's code, as today's parameters select it, or the list of then; None: neither is known."""
+        params, stage = self.params_of(made), all_stages().get(made.stage)
+        if params is None or stage is None:
+            return _code_of_job(made)
+        key = (made.experiment, made.stage)
+        if key not in self._code:
+            self._code[key] = code_files(params, stage)
+        return self._code[key]
+
+    def _found(self, made: Made) -> Params | None:
+        if self.held is None:
+            return None
+        if made.experiment == self.held.experiment.name:
+            return self.held
+        if made.experiment.partition("~")[0] != self.held.experiment.name:
+            return None
+        without_removed = {key: value for key, value in made.overrides.items() if value is not None}
+        for overrides in (made.overrides, without_removed):  # null also stands for a key that the try does not have
+            params = _overlaid(overrides)
+            if params is not None and try_of(params, self.held).folder == made.experiment:
+                return params
+        return None
+
+
+def _overlaid(overrides: Mapping[str, Any]) -> Params | None:
+    """params.yaml with these keys laid over it; None where it has become one that they do not fit."""
+    overlay = {key.replace(".", OVERRIDE): json.dumps(value) for key, value in overrides.items()}
+    try:
+        return parse(with_overrides(read_yaml(PARAMS) | overlay))
+    except UserError:
+        return None
+
+
+def _code_of_job(made: Made) -> list[str] | None:
+    try:
+        code = declared(JOBS / f"{made.job}.json")["code"]
+    except UserError:
+        return None
+    return [str(file) for file in code] if isinstance(code, list) else None

@@ -1,0 +1,103 @@
+"""What an experiment has made, as tables for a notebook: `import dagrpo`, then `dagrpo.load_scores("arithmetic_tiny")`.
+
+Each function returns a pyarrow.Table, of which `.to_pandas()` makes a data frame. Nothing is computed here: differences with
+intervals are `dagrpo compare`'s.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from dagrpo.errors import UserError
+from dagrpo.evaluation.tables import SCORES
+from dagrpo.files import read_parquet
+from dagrpo.rollout.table import read_table
+from dagrpo.trainer.run import step_file
+
+
+def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
+    """A row per scored completion: of every seed, task and policy.
+
+    Columns: `seed` (int64), `policy` ("base" or "trained"), then those of `dagrpo.evaluation.tables.SCORES`: `task`,
+    `problem_index`, `sample_index` (-1: greedy), `extracted`, `verdict`, `correct`, `completion_tokens`, `completion`,
+    `question`, `ground_truth` and others. `root` is the project's folder. UserError: nothing is scored yet, or a file is damaged.
+    """
+    files = [path for run in _runs(experiment, root) for path in sorted(run.glob("eval/*/*/scores.parquet"))]
+    if not files:
+        raise UserError(f"{experiment} has no scores yet: run it to its stage score.")
+    tables = [
+        _with(_with(read_table(path, SCORES), "policy", path.parent.name), "seed", _seed(path.parents[3]))
+        for path in files
+    ]
+    return pa.concat_tables(tables)
+
+
+def load_metrics(experiment: str, *, root: str | Path = ".") -> pa.Table:
+    """A row per training step of every seed.
+
+    Columns: `seed` (int64), `step` (int32, from 1), then a float64 for each figure, such as `reward/mean`; docs/metrics.md says what
+    they are. A figure that a seed does not have is null. UserError: no seed has been trained to its end.
+    """
+    files = [path for run in _runs(experiment, root) if (path := run / "metrics.parquet").is_file()]
+    if not files:
+        raise UserError(f"{experiment} has no metrics yet: run it to the end of its stage train.")
+    return pa.concat_tables(
+        [_with(read_parquet(path), "seed", _seed(path.parent)) for path in files], promote_options="default"
+    )
+
+
+def load_rollouts(
+    experiment: str, *, steps: Sequence[int] | None = None, seeds: Sequence[int] | None = None, root: str | Path = "."
+) -> pa.Table:
+    """A row per attempt that training made.
+
+    Columns: `seed` (int64), then what the trainer has kept of it: `step`, `prompt`, `completion`, `completion_ids`, `reward`,
+    `advantage`, `correct`, `discarded` (made, and not trained on) and others. `steps` and `seeds` name those to read; all of
+    them if not given, which may be gigabytes. UserError: one of them is not there.
+    """
+    runs = {_seed(run): run for run in _runs(experiment, root)}
+    missing = [seed for seed in seeds or () if seed not in runs]
+    if missing:
+        raise UserError(f"{experiment} has no seed {missing[0]}: it has {', '.join(map(str, runs))}.")
+    tables = [
+        _with(read_parquet(path), "seed", seed)
+        for seed, run in runs.items()
+        if seeds is None or seed in seeds
+        for path in _step_files(run, steps)
+    ]
+    if not tables:
+        raise UserError(f"{experiment} has no rollouts yet: run it to the end of its stage train.")
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _runs(experiment: str, root: str | Path) -> list[Path]:
+    """The folders of the seeds, ascending."""
+    results = Path(root, "results")
+    runs = sorted((results / experiment / "runs").glob("seed_*"), key=_seed)
+    if not runs:
+        known = sorted(path.parent.name for path in results.glob("*/runs"))
+        there = f"there are {', '.join(known)}" if known else "there is none yet"
+        raise UserError(f"There is no experiment `{experiment}` in {results}: {there}.")
+    return runs
+
+
+def _step_files(run: Path, steps: Sequence[int] | None) -> list[Path]:
+    folder = run / "rollouts"
+    if steps is None:
+        return sorted(folder.glob("step_*.parquet"))
+    files = [folder / step_file(step) for step in steps]
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise UserError(f"{missing[0]} is missing: name steps that {run} has trained.")
+    return files
+
+
+def _seed(run: Path) -> int:
+    return int(run.name.removeprefix("seed_"))
+
+
+def _with(table: pa.Table, name: str, value: int | str) -> pa.Table:
+    """The table with a first column of one value."""
+    kind = pa.int64() if isinstance(value, int) else pa.string()
+    return table.add_column(0, pa.field(name, kind, nullable=False), pa.repeat(pa.scalar(value, kind), table.num_rows))

@@ -1,0 +1,125 @@
+"""What an experiment has come to: running, failed, stale, done, or begun and not complete."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from dagrpo.errors import UserError
+from dagrpo.execution.ending import FOLDER as FAILURES
+from dagrpo.execution.ending import Failure, Kind
+from dagrpo.execution.record import provenances_of
+from dagrpo.files import files_of, read_regular
+from dagrpo.freshness.changes import Change, Changes
+from dagrpo.freshness.expected import expected
+from dagrpo.freshness.made import Made, experiments, read_made
+from dagrpo.freshness.today import Today
+from dagrpo.status.progress import Progress, at_work
+from dagrpo.workflow.locks import driver, runner_of
+
+MOST_BYTES = 1 << 20
+_FAILURE = TypeAdapter(Failure)
+
+
+class State(StrEnum):
+    """The most urgent thing that can be said of an experiment."""
+
+    RUNNING = "running"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    STALE = "stale"
+    DONE = "done"
+    UNFINISHED = "unfinished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """A stage that would run again."""
+
+    what: str  # "train, seed 0"
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One experiment."""
+
+    experiment: str
+    state: State
+    is_selected: bool  # params.yaml holds it
+    made: int  # stages
+    expected: int | None  # stages of the whole experiment; None: params.yaml does not hold it
+    runner: str | None  # who runs it
+    progress: tuple[Progress, ...]
+    stale: tuple[Stale, ...]
+    damaged: tuple[str, ...]  # sentences on records that cannot be read
+    failures: tuple[Failure, ...]
+
+
+def all_statuses() -> list[Status]:
+    """Every experiment of this folder, the selected one first. UserError: params.yaml has a mistake."""
+    today = Today.read()
+    changes = Changes(today)
+    selected = today.held.experiment.name if today.held is not None else None
+    failures = all_failures()
+    names = dict.fromkeys([*([selected] if selected else []), *experiments(), *sorted(failures)])
+    return [_status(name, today, changes, failures.get(name, ())) for name in names]
+
+
+def all_failures() -> dict[str, list[Failure]]:
+    """What is on record of stages that did not end well, by experiment, the latest first."""
+    found: dict[str, list[Failure]] = {}
+    for path in files_of(FAILURES, "*.json"):
+        try:
+            failure = _FAILURE.validate_json(read_regular(path, MOST_BYTES))
+        except (OSError, ValidationError):  # damaged, or removed just now
+            continue
+        parts = Path(failure.log).parts
+        if len(parts) > 2 and parts[0] == "logs":
+            found.setdefault(parts[1], []).append(failure)
+    return {name: sorted(each, key=lambda failure: -failure.time) for name, each in found.items()}
+
+
+def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failure]) -> Status:
+    made, damaged = _records(name)
+    is_selected = today.held is not None and today.held.experiment.name == name
+    runner = runner_of(name) or (driver() if is_selected else None)
+    params = today.held if is_selected else next(filter(None, map(today.params_of, made)), None)
+    wanted = expected(params, name) if params is not None else None
+    current = [each for each in made if wanted is None or each.provenance in wanted]
+    stale = tuple(Stale(what=each.what, changes=tuple(found)) for each in current if (found := changes.of(each)))
+    is_complete = any(each.stage == "report" for each in made) if wanted is None else len(current) == len(wanted)
+    return Status(
+        experiment=name,
+        state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
+        is_selected=is_selected,
+        made=len(current),
+        expected=None if wanted is None else len(wanted),
+        runner=None if runner is None else str(runner),
+        progress=tuple(at_work(name)) if runner is not None else (),
+        stale=stale,
+        damaged=tuple(damaged),
+        failures=tuple(failures),
+    )
+
+
+def _records(name: str) -> tuple[list[Made], list[str]]:
+    made, damaged = list[Made](), list[str]()
+    for path in provenances_of(name):
+        try:
+            made.append(read_made(path))
+        except UserError as error:
+            damaged.append(str(error))
+    return made, damaged
+
+
+def _state(is_running: bool, failures: Sequence[Failure], is_stale: bool, is_complete: bool) -> State:
+    if is_running:
+        return State.RUNNING
+    if failures:
+        return State.STOPPED if all(failure.kind == Kind.STOPPED for failure in failures) else State.FAILED
+    if is_stale:
+        return State.STALE
+    return State.DONE if is_complete else State.UNFINISHED

@@ -1,0 +1,93 @@
+"""How far a run that is at work has come: which jobs it has begun, and of training the step, the reward and the time left."""
+
+import binascii
+from base64 import urlsafe_b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import STATES, TOPS
+from dagrpo.files import read_object
+from dagrpo.freshness.made import named, stage_and_seed
+from dagrpo.sealed import Damaged, read_sealed
+from dagrpo.sole import noted_holder
+from dagrpo.times import step_seconds
+
+BEGUN = Path(".snakemake/incomplete")
+DESCRIPTION = "run.json"  # of a training's state
+LOCK_NOTE = "lock.json"
+STEPS_AVERAGED = 10
+REWARD = "reward/mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A job that is at work. The figures are those of training; None for other stages, and before the first step."""
+
+    what: str  # "train, seed 0"
+    step: int | None = None
+    steps: int | None = None
+    reward: float | None = None  # mean of the last step
+    seconds_left: float | None = None
+
+
+def at_work(experiment: str) -> list[Progress]:
+    """The jobs that a run of this experiment has begun and not ended; only while somebody runs it."""
+    training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
+    begun = sorted(set(_begun(experiment)))
+    others = [Progress(what=what) for what in begun if what not in training]
+    return [*training.values(), *others]
+
+
+def _states(experiment: str) -> list[Path]:
+    """The states of trainings that some process holds now. Not those of `<experiment>-with-a-longer-name`."""
+    folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
+    return [folder for folder in folders if _is_held(folder)]
+
+
+def _is_held(folder: Path) -> bool:
+    holder = noted_holder(folder / LOCK_NOTE)
+    return holder is not None and not holder.process.is_gone
+
+
+def _training(state: Path) -> Progress | None:
+    """How far a training is; None where the state is another stage's."""
+    try:
+        run = read_object(state / DESCRIPTION)
+        what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
+    except (OSError, UserError, KeyError, TypeError, ValueError):
+        return None
+    finished = sorted((state / "metrics").glob("step_*.json"))
+    figures = [step for path in finished[-STEPS_AVERAGED:] if (step := _figures(path)) is not None]
+    if not figures:
+        return Progress(what=what, step=0, steps=steps)
+    seconds = sum(step_seconds(step["seconds"]) for step in figures) / len(figures)
+    done = len(finished)
+    reward = figures[-1]["metrics"].get(REWARD)
+    return Progress(what=what, step=done, steps=steps, reward=reward, seconds_left=max(0, steps - done) * seconds)
+
+
+def _figures(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_sealed(path)
+    except Damaged:  # it is being replaced, or the run will find it and make it again
+        return None
+
+
+def _begun(experiment: str) -> Iterator[str]:
+    """The jobs that Snakemake has noted as begun."""
+    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
+    for marker in sorted(BEGUN.glob("*")):
+        path = _decoded(marker.name)
+        job = stage_and_seed(path) if path.startswith(starts) else None
+        if job is not None:
+            yield named(*job, path)
+
+
+def _decoded(name: str) -> str:
+    try:
+        return urlsafe_b64decode(name).decode()
+    except (binascii.Error, UnicodeDecodeError):  # a name of another version of Snakemake
+        return ""

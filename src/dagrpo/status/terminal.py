@@ -1,0 +1,86 @@
+"""Experiments on a terminal or in a pipe: a line for each, and below it what there is to say."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group
+from rich.text import Text
+
+from dagrpo.status.experiments import Stale, State, Status
+from dagrpo.status.progress import Progress
+from dagrpo.visible import one_line, sentence
+
+STYLES = {
+    State.RUNNING: "bold cyan",
+    State.FAILED: "bold red",
+    State.STOPPED: "bold yellow",
+    State.STALE: "bold yellow",
+    State.DONE: "bold green",
+    State.UNFINISHED: "bold",
+}
+MOST_STALE, MOST_CHANGES = 4, 3  # shown of one experiment, and of one stage
+LONGEST_CHANGE, LONGEST_NAME = 160, 80
+PIPE_WIDTH = 200
+
+
+def console() -> Console:
+    """Where it is shown: nothing in a text is markup. A pipe breaks no line."""
+    made = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = PIPE_WIDTH
+    return made
+
+
+def shown(statuses: Sequence[Status]) -> Group:
+    """All of them; a word where there is none."""
+    if not statuses:
+        return Group(Text("No experiment has been run in this folder: `dagrpo use arithmetic_tiny` selects one."))
+    return Group(*(line for status in statuses for line in _lines(status)))
+
+
+def _lines(status: Status) -> Iterator[Text]:
+    line = Text.assemble(
+        (one_line(status.experiment, LONGEST_NAME), "bold"), "  ", (status.state.value, STYLES[status.state])
+    )
+    line.append(f"  {_stages(status)}", style="dim")
+    line.append("  (params.yaml)" if status.is_selected else "", style="dim")
+    yield line
+    if status.runner:
+        yield Text(f"  by {status.runner}", style="dim")
+    yield from (Text(f"  {_progress(progress)}") for progress in status.progress)
+    yield from (
+        Text(
+            f"  {failure.what}: {sentence(failure.sentence)} Log: {one_line(failure.log, LONGEST_CHANGE)}", style="red"
+        )
+        for failure in status.failures
+    )
+    yield from (Text(f"  {sentence(told)}", style="red") for told in status.damaged)
+    yield from (Text(f"  {_stale(stale)}", style="yellow") for stale in status.stale[:MOST_STALE])
+    if len(status.stale) > MOST_STALE:
+        yield Text(f"  and {len(status.stale) - MOST_STALE} more stages are stale", style="yellow")
+
+
+def _stages(status: Status) -> str:
+    return f"{status.made} stages" if status.expected is None else f"{status.made} of {status.expected} stages"
+
+
+def _progress(progress: Progress) -> str:
+    if progress.step is None:
+        return progress.what
+    parts = [f"{progress.what}: step {progress.step} of {progress.steps}"]
+    parts += [f"reward {progress.reward:.3f}"] if progress.reward is not None else []
+    parts += [f"{duration(progress.seconds_left)} left"] if progress.seconds_left is not None else []
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Such as 45 s, 12 min or 3 h 20 min."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _stale(stale: Stale) -> str:
+    told = [one_line(str(change), LONGEST_CHANGE) for change in stale.changes[:MOST_CHANGES]]
+    rest = len(stale.changes) - len(told)
+    return f"{stale.what} would run again: {'; '.join(told)}" + (f"; and {rest} more" if rest else "")

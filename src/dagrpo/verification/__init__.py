@@ -1,0 +1,1 @@
+"""`dagrpo verify RUN`: every digest of an experiment recomputed, from the raw data to the report."""

@@ -1,0 +1,114 @@
+"""Every file of an experiment held against its records: outputs, the files in its folders, inputs, raw data.
+
+Nothing is made again: that the same inputs give the same outputs is `dagrpo replay`'s to show.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import PROVENANCE, TOPS
+from dagrpo.files import sha256_of
+from dagrpo.freshness.made import Made, all_made
+from dagrpo.listing import MANIFEST, fault_of, listed_files
+from dagrpo.verification.raw_data import raw_files
+
+
+class State(StrEnum):
+    """What became of a file."""
+
+    WHOLE = "whole"
+    MISSING = "missing"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"  # no record says what it was, or, of raw data, it is not on this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """One file, or one link between two stages."""
+
+    path: str
+    state: State
+    said: str  # what a record says of it, such as "output of train, seed 0"
+    bytes: int  # that were read
+
+
+def verify(experiment: str) -> list[Verified]:
+    """Read every file. UserError: a record is damaged, or there is none."""
+    made = all_made(experiment)
+    if not made:
+        raise UserError(
+            f"There is no record of `{experiment}` in {', '.join(TOPS)}: name an experiment that has run here."
+        )
+    outputs = [verified for each in made for verified in _outputs(each)]
+    known = {verified.path for verified in outputs} | {str(each.provenance) for each in made}
+    return [*_raw(made), *outputs, *_inputs(made), *_unknown(experiment, known)]
+
+
+def _raw(made: Sequence[Made]) -> Iterator[Verified]:
+    for each in made:
+        for name, digest, place in raw_files(each) if each.stage == "prepare" else ():
+            if place is None:
+                yield Verified(path=name, state=State.UNKNOWN, said="raw data that is not on this machine", bytes=0)
+            else:
+                yield _file(place, digest, f"raw data, {name}")
+
+
+def _outputs(made: Made) -> Iterator[Verified]:
+    for path, digest in made.outputs.items():
+        verified = _file(Path(path), digest, f"output of {made.what}")
+        yield verified
+        if Path(path).name == MANIFEST and verified.state == State.WHOLE:
+            yield from _folder(Path(path), f"in a folder of {made.what}")
+
+
+def _folder(manifest: Path, said: str) -> Iterator[Verified]:
+    try:
+        listed = listed_files(manifest)
+    except UserError:  # of something that lists no files
+        return
+    for name, entry in listed.items():
+        path = manifest.parent / name
+        fault = fault_of(path, entry)
+        state = State.WHOLE if fault is None else State.CHANGED if path.is_file() else State.MISSING
+        yield Verified(path=str(path), state=state, said=said, bytes=entry.bytes)
+
+
+def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
+    """Each input is what its maker has recorded; one that no stage here has made is read."""
+    makers = {path: (each, digest) for each in made for path, digest in each.outputs.items()}
+    for each in made:
+        for path, digest in each.inputs.items():
+            if path in makers:
+                maker, recorded = makers[path]
+                if recorded != digest:
+                    said = f"made again by {maker.what} after {each.what} has read it"
+                    yield Verified(path=path, state=State.CHANGED, said=said, bytes=0)
+            elif not _is_record(path):
+                yield _file(Path(path), digest, f"input of {each.what}")
+
+
+def _is_record(path: str) -> bool:
+    """A provenance file, which the report reads: it says itself what it is."""
+    return path.endswith(PROVENANCE)
+
+
+def _unknown(experiment: str, known: set[str]) -> Iterator[Verified]:
+    for top in TOPS:
+        for path in sorted(Path(top, experiment).rglob("*")):
+            if path.is_file() and str(path) not in known and not any(part.startswith(".") for part in path.parts):
+                yield Verified(path=str(path), state=State.UNKNOWN, said="on no record", bytes=0)
+
+
+def _file(path: Path, digest: str, said: str) -> Verified:
+    if not path.is_file():
+        return Verified(path=str(path), state=State.MISSING, said=said, bytes=0)
+    state = State.WHOLE if sha256_of(path) == digest else State.CHANGED
+    return Verified(path=str(path), state=state, said=said, bytes=path.stat().st_size)
+
+
+def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
+    """How many there are of each."""
+    return {state: sum(each.state == state for each in verified) for state in State}

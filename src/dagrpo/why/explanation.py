@@ -1,0 +1,94 @@
+"""Why a stage would run again: its own changes, and those of the stages before it."""
+
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.execution.damaged import is_noted
+from dagrpo.freshness.changes import Change, Changes, Kind
+from dagrpo.freshness.code import changed_lines
+from dagrpo.freshness.made import Made, all_made, maker_of, named, stage_and_seed
+from dagrpo.freshness.today import Today
+
+UNFINISHED = Path(".snakemake/incomplete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One job that would run again."""
+
+    what: str  # "train, seed 0"
+    changes: tuple[Change, ...]
+    lines: dict[str, tuple[str, ...]]  # of files of code, those that changed, as far as git knows the text of then
+    notes: tuple[str, ...]  # sentences on what no digest tells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Of one file."""
+
+    file: str
+    made_by: str  # "score, seed 0, arithmetic, base"
+    own: Reason | None  # None: nothing of its own has changed
+    before: tuple[Reason, ...]  # jobs that come before it, the first of the pipeline first
+
+    @property
+    def is_up_to_date(self) -> bool:
+        return self.own is None and not self.before
+
+
+def explain(file: Path) -> Explanation:
+    """UserError: no stage on record has made the file."""
+    made = maker_of(file)
+    if made is None:
+        raise UserError(_not_made(file))
+    changes = Changes(Today.read())
+    before = [reason for each in _ancestors(made) if (reason := _reason(each, changes)) is not None]
+    return Explanation(file=str(file), made_by=made.what, own=_reason(made, changes), before=tuple(before))
+
+
+def _not_made(file: Path) -> str:
+    job = stage_and_seed(str(file))
+    if job is None:
+        return f"{file} is not made by a stage: name a file in data/, models/ or results/ of an experiment."
+    return (
+        f"{file} is on no record: {named(*job, str(file))}, which makes it, has not run to its end here. `snakemake --cores all target` "
+        "runs it."
+    )
+
+
+def _ancestors(made: Made) -> list[Made]:
+    """Every job whose outputs lead to it, the first of the pipeline first."""
+    makers = {path: each for each in all_made(made.experiment) for path in each.outputs}
+    ordered: dict[Path, Made] = {}
+
+    def visit(each: Made) -> None:
+        for path in each.inputs:
+            maker = makers.get(path)
+            if maker is not None and maker.provenance not in ordered and maker is not each:
+                visit(maker)
+                ordered[maker.provenance] = maker
+
+    visit(made)
+    ordered.pop(made.provenance, None)
+    return list(ordered.values())
+
+
+def _reason(made: Made, changes: Changes) -> Reason | None:
+    found = changes.of(made)
+    notes = _notes(made)
+    if not found and not notes:
+        return None
+    code = {each.name: each.before for each in found if each.kind == Kind.CODE and each.before and each.now}
+    lines = {file: tuple(changed_lines(file, digest)) for file, digest in code.items()}
+    return Reason(what=made.what, changes=tuple(found), lines=lines, notes=tuple(notes))
+
+
+def _notes(made: Made) -> list[str]:
+    notes = []
+    if (UNFINISHED / urlsafe_b64encode(str(made.provenance).encode()).decode()).exists():
+        notes.append("a run has begun it and has not ended it")
+    if is_noted(made.experiment, made.provenance):
+        notes.append("a later stage has found one of its outputs damaged")
+    return notes

@@ -1,0 +1,191 @@
+"""`dagrpo compare`: which is better over the problems that both have met, and what differs."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.freshness.made_up import make_project, note_for_snakemake
+from typer.testing import CliRunner, Result
+
+from dagrpo.__main__ import app
+from dagrpo.compare.comparison import compare
+from dagrpo.compare.differences import Difference, differences
+from dagrpo.compare.page import render
+from dagrpo.compare.wording import others, scope, verdict
+from dagrpo.errors import UserError
+from dagrpo.evaluation.scoring import score
+from dagrpo.execution.identity import ROOT
+from dagrpo.files import read_json, read_parquet, sha256_of, write_json, write_parquet
+from dagrpo.params.evaluation import Scoring
+from dagrpo.stages import all_stages
+from dagrpo.workflow.jobs import code_files
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *arguments])
+
+
+def turn_around(folder: Path, keep: int) -> None:
+    """Number the problems of every evaluation in the other order, and keep the first of them alone."""
+    for path in folder.glob("**/scores.parquet"):
+        table = read_parquet(path)
+        index = table["problem_index"].to_pylist()
+        numbers = pa.array([max(index) - number for number in index], pa.int64())
+        table = table.set_column(1, table.schema.field(1), numbers)
+        write_parquet(path, table.filter(pa.compute.less(numbers, keep)))
+
+
+def test_the_better_one_is_named_with_the_interval_of_the_paired_difference(results: Path) -> None:
+    (pair,) = compare(["one", "two"]).pairs
+    assert (pair.problems, pair.left_out, pair.seeds) == (40, 0, (0, 1))
+    assert pair.metrics[0].difference.low > 0
+    assert verdict(pair).startswith("arithmetic: two is better than one (")
+    assert "95% interval +" in verdict(pair)
+    (other,) = compare(["two", "one"]).pairs
+    assert verdict(other).startswith("arithmetic: one is worse than two (")
+    assert other.metrics[0].difference.value == pytest.approx(-pair.metrics[0].difference.value)
+
+
+def test_two_experiments_alike_show_no_difference(results: Path) -> None:
+    shutil.copytree(results / "one", results / "three")
+    (pair,) = compare(["one", "three"]).pairs
+    assert verdict(pair).startswith("arithmetic: no difference shown between three and one")
+    assert {metric.difference.value for metric in pair.metrics} == {0.0}
+    assert others(pair) == ""
+
+
+def test_problems_are_paired_by_what_they_ask_wherever_they_stand(results: Path) -> None:
+    shutil.copytree(results / "one", results / "three")
+    turn_around(results / "three", keep=30)
+    (pair,) = compare(["one", "three"]).pairs
+    assert (pair.problems, pair.left_out) == (30, 10)
+    assert {metric.difference.value for metric in pair.metrics} == {0.0}
+    assert "30 problems that both have met, 10 met by one alone left out" in scope(pair)
+
+
+def test_metrics_that_say_something_else_than_greedy_accuracy_are_named(results: Path) -> None:
+    shutil.copytree(results / "one", results / "three")
+    for path in (results / "three").glob("**/trained/scores.parquet"):
+        table = read_parquet(path)
+        right = [sample >= 0 or correct for sample, correct in zip(*_columns(table), strict=True)]
+        write_parquet(path, table.set_column(6, table.schema.field(6), pa.array(right)))
+    (pair,) = compare(["one", "three"]).pairs
+    assert others(pair).startswith("three is better by mean@4, pass@2")
+
+
+def _columns(table: pa.Table) -> tuple[list[int], list[bool]]:
+    assert table.column_names[6] == "correct"
+    return table["sample_index"].to_pylist(), table["correct"].to_pylist()
+
+
+def test_only_shared_seeds_are_paired_and_without_one_seeds_are_averaged(results: Path) -> None:
+    (results / "two/runs/seed_1").rename(results / "two/runs/seed_7")
+    (pair,) = compare(["one", "two"]).pairs
+    assert pair.seeds == (0,)
+    assert "seed 0 alone" in scope(pair)
+    shutil.rmtree(results / "two/runs/seed_0")
+    (pair,) = compare(["one", "two"]).pairs
+    assert pair.seeds == ()
+    assert "they share no seed" in scope(pair)
+
+
+def test_scores_under_another_contract_are_not_compared(results: Path) -> None:
+    for path in (results / "two").glob("**/scores.json"):
+        write_json(path, read_json(path) | {"extractor": "exact"})
+    comparison = compare(["one", "two"])
+    assert comparison.pairs == ()
+    assert "have scored arithmetic with another extractor" in comparison.notes[0]
+
+
+def test_more_than_two_are_each_compared_with_the_first(results: Path) -> None:
+    shutil.copytree(results / "one", results / "three")
+    assert [(pair.first, pair.second) for pair in compare(["one", "two", "three"]).pairs] == [
+        ("one", "two"),
+        ("one", "three"),
+    ]
+
+
+def test_what_cannot_be_compared_is_told_in_a_sentence(results: Path) -> None:
+    (results / "empty").mkdir()
+    with pytest.raises(UserError, match="There is no experiment `tow`: results/ has scores of one, two"):
+        compare(["one", "tow"])
+    with pytest.raises(UserError, match="results/empty has no scores yet"):
+        compare(["one", "empty"])
+    with pytest.raises(UserError, match="Name two experiments or more"):
+        compare(["one", "one"])
+
+
+def test_the_command_writes_a_table_json_and_a_page(results: Path, tmp_path: Path) -> None:
+    page = tmp_path / "compared.html"
+    assert "two is better than one" in run("one", "two", "--html", str(page)).stdout
+    told = json.loads(run("one", "two", "--json").stdout)
+    assert told["pairs"][0]["verdict"].startswith("arithmetic: two is better")
+    assert "two is better than one" in page.read_text()
+    assert "<script" not in page.read_text()
+
+
+def test_a_hostile_name_does_nothing_on_the_page(results: Path) -> None:
+    name = '<script>alert("1")<'
+    (results / "two").rename(results / "x")
+    comparison = compare(["one", "x"])
+    evil = Difference(group="parameters", name=name, values=(name, "\u202e"))
+    html = render(
+        type(comparison)(
+            **{slot: getattr(comparison, slot) for slot in comparison.__slots__} | {"differences": (evil,)}
+        )
+    )
+    assert "<script" not in html
+    assert "\u202e" not in html
+
+
+def test_what_differs_is_found_in_parameters_data_code_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = make_project(tmp_path)
+    for top in ("data", "models", "results"):
+        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    assert differences([project.name, "other"]) == []
+    provenance = Path(str(project.provenance("train")).replace(project.name, "other"))
+    record = read_json(provenance)
+    record["params"]["training"]["steps"] = 7
+    record["environment"]["torch"] = "2.14.0"
+    write_json(provenance, record | {"code": "c0de" * 16})
+    card = Path(str(project.provenance("prepare")).replace(project.name, "other"))
+    record = read_json(card)
+    path = next(path for path in record["outputs"] if path.endswith("test.parquet"))
+    write_json(card, record | {"outputs": record["outputs"] | {path: "d" * 64}})
+    found = [(each.group, each.name, each.values[1]) for each in differences([project.name, "other"])]
+    task = project.params.experiment.train
+    assert found == [
+        ("parameters", "training.steps", "7"),
+        ("data", f"{task}/test.parquet", "d" * 12),
+        ("code", "stage train", "c0de" * 3),
+        ("environment", "torch", "2.13.0, 2.14.0"),
+    ]
+
+
+def test_the_file_of_code_that_differs_is_named_where_snakemake_has_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = make_project(tmp_path)
+    for top in ("data", "models", "results"):
+        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    project.change_code("score", "src/dagrpo/stages/score.py", "0" * 64)
+    assert [each.name for each in differences([project.name, "other"])] == ["stage score"]
+    provenance = project.provenance("score")
+    copied = Path(str(provenance).replace(project.name, "other"))
+    files = {file: sha256_of(ROOT / file) for file in code_files(project.params, all_stages()["score"])}
+    note_for_snakemake(copied, read_json(copied)["inputs"] | files)
+    (found,) = differences([project.name, "other"])
+    assert (found.name, found.values[0]) == ("src/dagrpo/stages/score.py", "0" * 12)
+
+
+def test_scores_of_a_run_can_be_rescored_and_compared(results: Path) -> None:
+    """The scores are what the stage score writes, not made up for this test."""
+    path = next((results / "one").glob("**/trained/completions.parquet"))
+    table, _ = score(path, Scoring(bootstrap_draws=200))
+    assert table.equals(read_parquet(path.with_name("scores.parquet")))

@@ -1,0 +1,160 @@
+"""`dagrpo doctor`: each line says what there is or what mends it; the exit code is 1 where a run would fail."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from typer.testing import CliRunner
+
+import dagrpo_sandbox
+from dagrpo.__main__ import app
+from dagrpo.doctor import machine, software
+from dagrpo.doctor.finding import Finding
+from dagrpo.execution.identity import ROOT
+
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
+
+
+def diagnosed(*arguments: str) -> tuple[dict[str, dict[str, Any]], int]:
+    """Each line by its name, and the exit code."""
+    done = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+    return {line["name"]: line for line in json.loads(done.stdout)}, done.exit_code
+
+
+def test_a_project_folder_on_this_machine_is_fit_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines, code = diagnosed()
+    assert {name for name, line in lines.items() if line["state"] == "missing"} == set()
+    assert code == 0
+    assert lines["params.yaml"]["found"].startswith("experiment ")
+
+
+def test_another_folder_is_told_and_so_is_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines, code = diagnosed()
+    assert code == 1
+    assert (lines["project"]["state"], "git clone" in lines["project"]["remedy"]) == ("missing", True)
+
+
+def test_a_mistake_in_params_is_told_in_its_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Snakefile").touch()
+    (tmp_path / "params.yaml").write_text("trainign: {}\n")
+    (found,) = [each for each in software.findings() if each.name == "params.yaml"]
+    assert not found.is_there
+    assert "the nearest known key is `training`" in found.found
+
+
+def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://user:{SECRET}@example.org")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    shown = CliRunner().invoke(app, ["doctor"]).stdout
+    assert SECRET not in shown
+    lines, _ = diagnosed()
+    assert lines["HF_TOKEN"]["found"] == lines["MLFLOW_TRACKING_URI"]["found"] == "present"
+    assert lines["AWS_ACCESS_KEY_ID"]["state"] == "none"
+    assert SECRET not in json.dumps(lines)
+
+
+def test_a_package_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "version_of", lambda name: None)
+    found = next(each for each in software.findings() if each.name == "sglang")
+    assert (found.state, found.remedy) == ("missing", "make setup")
+
+
+def test_versions_other_than_the_locks_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/cpu.lock").write_text("pytest==0.0.1\nnot_there==2.0  # why\ntyper==1.0 ; extra\n")
+    (found,) = [each for each in software.findings() if each.name == "versions"]
+    assert found.found == "pytest 0.0.1, not_there 2.0, typer 1.0 not as in requirements/cpu.lock"
+    assert not found.is_trouble
+
+
+def test_a_gpu_is_named_with_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\ncase "$1" in *name*) echo "0, NVIDIA H200, 143771, 143000";; *) echo 0;; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert list(machine._gpus()) == [Finding(name="GPU 0", found="NVIDIA H200, 143000 of 143771 MiB free")]
+
+
+def test_too_little_shared_memory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "LEAST_SHARED_MEMORY", 1 << 60)
+    found = machine._shared_memory()
+    assert (found.state, "remount" in found.remedy) == ("missing", True)
+
+
+def test_a_port_that_is_taken_is_told_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(machine, "PORT_OF_UI", taken.getsockname()[1])
+        found = machine._port_of_ui()
+    assert (found.state, found.remedy) == ("none", "dagrpo ui --port 5001")
+
+
+def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(program: str, limits: object) -> None:
+        raise dagrpo_sandbox.SandboxUnavailable("bubblewrap cannot isolate programs here (x); user namespaces: sysctl")
+
+    monkeypatch.setattr(dagrpo_sandbox, "run_cold", refused)
+    found = machine._isolation()
+    assert found == Finding(
+        name="bubblewrap",
+        found="bubblewrap cannot isolate programs here (x)",
+        is_there=False,
+        is_needed=False,
+        remedy="user namespaces: sysctl",
+    )
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
+    """Something on loopback that answers as the hub would."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://user:{SECRET}@127.0.0.1:{server.server_port}")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_hub_is_asked_only_when_wanted(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert "hub" not in diagnosed()[0]
+    lines, code = diagnosed("--online")
+    assert lines["hub"]["found"] == f"http://127.0.0.1:{hub.server_port} answers 200"
+    assert code == 0
+
+
+def test_a_hub_that_is_not_reached_is_missing_without_its_password(
+    hub: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://user:{SECRET}@127.0.0.1:{closed.getsockname()[1]}")
+        lines, code = diagnosed("--online")
+    assert (lines["hub"]["state"], code) == ("missing", 1)
+    assert SECRET not in json.dumps(lines)

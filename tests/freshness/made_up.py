@@ -1,0 +1,122 @@
+"""A made-up project in a temporary folder: every record that a complete run leaves, and files of a few bytes."""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dagrpo.execution.identity import ROOT, code_digest
+from dagrpo.files import digest_of, read_json, sha256_of, write_json, write_text
+from dagrpo.freshness.expected import expected
+from dagrpo.freshness.made import stage_and_seed
+from dagrpo.listing import MANIFEST, entry_of
+from dagrpo.params import documents
+from dagrpo.params.schema import Params
+from dagrpo.stages import all_stages
+from dagrpo.workflow.jobs import code_files, job_file, own_params
+
+SCRIPT = "workflow/scripts/stage.py"
+OUTPUTS = {
+    "prepare": ("train.parquet", "test.parquet", "card.json"),
+    "difficulty": ("train.parquet",),
+    "train": (MANIFEST, "../metrics.parquet", "../rollouts/manifest.json"),
+    "sample": ("completions.parquet",),
+    "score": ("scores.parquet", "scores.json"),
+    "report": ("report.html",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """Where it is, and what it is of. The tests' working directory is its folder."""
+
+    root: Path
+    params: Params
+    provenances: tuple[Path, ...]  # in the order of the pipeline, relative to the folder
+
+    @property
+    def name(self) -> str:
+        return self.params.experiment.name
+
+    def provenance(self, stage: str) -> Path:
+        """The first record of a stage."""
+        return next(path for path in self.provenances if stage_and_seed(str(path))[0] == stage)  # type: ignore[index]
+
+    def write_params(self, **sections: Mapping[str, Any]) -> None:
+        """Write params.yaml with some values changed."""
+        values = self.params.model_dump()
+        for section, changed in sections.items():
+            values[section] |= changed
+        write_text(Path("params.yaml"), documents.params_yaml(Params.model_validate(values)))
+
+    def change_code(self, stage: str, file: str, digest: str) -> None:
+        """As if a file of the stage's code had had another digest when the stage ran."""
+        provenance = self.provenance(stage)
+        record = read_json(provenance)
+        then = _code_digests(self.params, stage) | {file: digest}
+        write_json(provenance, record | {"code": digest_of(then)})
+        note_for_snakemake(provenance, record["inputs"] | then)
+
+
+def make_project(root: Path) -> Project:
+    """Write it below `root`, which has to be the working directory already."""
+    params = Params()
+    write_text(root / "params.yaml", documents.params_yaml(params))
+    provenances = tuple(expected(params, params.experiment.name))
+    before: list[Path] = []
+    for provenance in provenances:
+        before = _make(params, provenance, before)
+    return Project(root=root, params=params, provenances=provenances)
+
+
+def _make(params: Params, provenance: Path, inputs: list[Path]) -> list[Path]:
+    """One execution: its outputs, its provenance, and Snakemake's record of it."""
+    job = stage_and_seed(str(provenance))
+    assert job is not None
+    name, seed = job
+    stage = all_stages()[name]
+    outputs = [
+        (provenance.parent / output).resolve().relative_to(Path.cwd()) for output in OUTPUTS.get(name, (MANIFEST,))
+    ]
+    for output in outputs:
+        _write(output)
+    digests = {str(path): sha256_of(path) for path in inputs}
+    record = {
+        "stage": name,
+        "experiment": params.experiment.name,
+        "seed": seed,
+        "params": own_params(params, stage),
+        "code": code_digest(code_files(params, stage)),
+        "job": Path(job_file(params, stage)).stem,
+        "environment": {"python": "3.11.7", "torch": "2.13.0"},
+        "overrides": {},
+        "key": f"{name}{outputs[0]}",
+        "inputs": digests,
+        "outputs": {str(path): sha256_of(path) for path in outputs},
+    }
+    write_json(provenance, record)
+    note_for_snakemake(provenance, digests | _code_digests(params, name))
+    return outputs
+
+
+def _write(output: Path) -> None:
+    """A few bytes; of a folder its manifest and one file."""
+    if output.name == MANIFEST:
+        write_text(output.parent / "content", str(output))
+        write_json(output, {"files": {"content": asdict(entry_of(output.parent / "content"))}})
+    elif output.name == "card.json":
+        write_json(output, {"raw": {}, "source": "generator", "revision": None})
+    else:
+        write_text(output, str(output))
+
+
+def _code_digests(params: Params, stage: str) -> dict[str, str]:
+    return {file: sha256_of(ROOT / file) for file in code_files(params, all_stages()[stage])}
+
+
+def note_for_snakemake(provenance: Path, digests: Mapping[str, str]) -> None:
+    """What Snakemake writes down of a job's inputs."""
+    name = urlsafe_b64encode(str(provenance).encode()).decode()
+    seen = {path: f"sha256:{digest}" for path, digest in (dict(digests) | {SCRIPT: "0" * 64}).items()}
+    write_json(Path(".snakemake/metadata") / name, {"input_checksums": seen})

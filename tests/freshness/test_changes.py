@@ -1,0 +1,92 @@
+"""What has changed since a stage ran is found by its records: outputs, parameters, inputs and code, and nothing else."""
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.freshness.made_up import Project
+
+from dagrpo.execution import identity
+from dagrpo.freshness.changes import Change, Changes, Kind
+from dagrpo.freshness.code import changed_lines
+from dagrpo.freshness.made import maker_of, read_made
+from dagrpo.freshness.today import Today
+
+
+def changes(project: Project, stage: str) -> list[Change]:
+    """Of the first job of a stage."""
+    return Changes(Today.read()).of(read_made(project.provenance(stage)))
+
+
+def test_nothing_has_changed_in_what_was_just_made(made_up: Project) -> None:
+    finder = Changes(Today.read())
+    assert [finder.of(read_made(path)) for path in made_up.provenances] == [[]] * len(made_up.provenances)
+
+
+def test_a_changed_parameter_touches_the_stages_that_read_it(made_up: Project) -> None:
+    before = made_up.params.training.learning_rate
+    made_up.write_params(training={"learning_rate": 0.5})
+    (change,) = changes(made_up, "train")
+    assert str(change) == f"training.learning_rate was {before!r} and is 0.5"
+    assert changes(made_up, "score") == []
+
+
+def test_a_changed_and_a_missing_file_are_an_output_of_one_stage_and_an_input_of_the_next(made_up: Project) -> None:
+    train, score = made_up.provenance("sample").parent / "completions.parquet", made_up.provenance("score")
+    train.write_text("other")
+    assert [str(each) for each in changes(made_up, "sample")] == [f"{train} was changed after it was made"]
+    assert [(each.kind, str(each)) for each in changes(made_up, "score")] == [(Kind.INPUT, f"{train} has changed")]
+    train.unlink()
+    assert [str(each) for each in changes(made_up, "score")] == [f"{train} is missing"]
+    assert score.is_file()
+
+
+def test_a_file_in_a_checkpoint_that_is_gone_is_seen_without_reading_the_others(made_up: Project) -> None:
+    content = made_up.provenance("sft").parent / "content"
+    content.unlink()
+    assert [str(each) for each in changes(made_up, "sft")] == [f"{content} is missing"]
+
+
+def test_the_file_of_code_that_changed_is_named_where_snakemake_has_its_digest(made_up: Project) -> None:
+    made_up.change_code("score", "src/dagrpo/stages/score.py", "0" * 64)
+    assert [str(each) for each in changes(made_up, "score")] == ["src/dagrpo/stages/score.py has changed"]
+
+
+def test_without_snakemakes_record_the_code_as_a_whole_is_named(made_up: Project) -> None:
+    made_up.change_code("score", "src/dagrpo/stages/score.py", "0" * 64)
+    for record in Path(".snakemake/metadata").iterdir():
+        record.unlink()
+    assert [str(each) for each in changes(made_up, "score")] == ["the code of the stage has changed"]
+
+
+def test_of_another_experiment_the_parameters_are_those_it_was_made_with(made_up: Project) -> None:
+    made_up.write_params(experiment={"name": "another"}, training={"learning_rate": 0.5})
+    assert changes(made_up, "train") == []
+
+
+def test_the_maker_of_a_file_is_found_by_its_path_or_its_folder(made_up: Project) -> None:
+    policy = made_up.provenance("train").parent
+    for path in (policy, policy / "manifest.json", policy / "content", policy.parent / "metrics.parquet"):
+        made = maker_of(path)
+        assert made is not None
+        assert made.what == "train, seed 0"
+    assert maker_of(Path("params.yaml")) is None
+
+
+def test_lines_that_changed_are_found_in_git_by_the_digest_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "ROOT", tmp_path)
+    file = tmp_path / "loss.py"
+    texts = ("a = 1\nb = 2\n", "a = 1\nb = 3\n")
+    git = ("git", "-c", "user.name=n", "-c", "user.email=e@x", "-C", str(tmp_path))
+    subprocess.run([*git, "init", "-q"], check=True)
+    for text in texts:
+        file.write_text(text)
+        subprocess.run([*git, "add", "loss.py"], check=True)
+        subprocess.run([*git, "commit", "-qm", "c"], check=True)
+    file.write_text("a = 1\nb = 4\nc = 5\n")
+    old = hashlib.sha256(texts[0].encode()).hexdigest()
+    assert changed_lines("loss.py", old) == ["2: - b = 2", "2: + b = 4", "3: + c = 5"]
+    assert changed_lines("loss.py", "0" * 64) == []

@@ -1,0 +1,100 @@
+"""`dagrpo new`: what it writes passes its own test, the linter and the formatter, here and in somebody else's package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dagrpo.__main__ import app
+from dagrpo.errors import UserError
+from dagrpo.execution.identity import ROOT
+from dagrpo.new.kinds import PLACES, Kind
+
+SECONDS = 300
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["new", *arguments])
+
+
+def check(folder: Path, tests: list[Path], on_path: Path) -> None:
+    """Run the tests, then the linter and the formatter with the repository's settings."""
+    environment = os.environ | {"PYTHONPATH": f"{on_path}:{ROOT / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    settings = ("-p", "no:cacheprovider", "-n0", "--import-mode=importlib")
+    command = [sys.executable, "-m", "pytest", "-q", *settings, f"--rootdir={folder}", *map(str, tests)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
+    unsorted = () if on_path.name == "src" else ("--ignore", "I")  # where imports stand depends on the other repository
+    for ruff in (("check", *unsorted), ("format", "--check")):
+        files = sorted(str(path) for path in folder.rglob("*begun*.py"))
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *ruff, "--config", str(ROOT / "pyproject.toml"), *files],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_kind_works_in_a_package_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind in Kind:
+        done = run(kind, f"begun_{kind}", "--package", "lab/my_lab")
+        assert done.exit_code == 0, done.exception
+        assert f"my_lab.begun_{kind}{'.' if kind == Kind.TASK else ':'}{kind.upper()}" in done.stdout
+        assert f"PYTHONPATH={tmp_path / 'lab'} pytest lab/tests/test_begun_{kind}.py" in done.stdout
+    tests = sorted((tmp_path / "lab/tests").glob("test_*.py"))
+    assert len(tests) == len(Kind)
+    check(tmp_path, tests, tmp_path / "lab")
+
+
+def test_each_kind_works_in_the_repository_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    for kind in Kind:
+        done = run(kind, f"begun_{kind}")
+        assert done.exit_code == 0, done.exception
+        assert f"pytest {PLACES[kind].tests}/test_begun_{kind}.py" in done.stdout
+    tests = sorted((tmp_path / "tests").rglob("test_*.py"))
+    assert len(tests) == len(Kind)
+    check(tmp_path, tests, tmp_path / "src")
+
+
+def test_a_name_that_is_none_or_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, sentence in (
+        (("loss", "Tilted"), "'Tilted' is no name of a loss: use lower-case letters"),
+        (("loss", "lambda"), "'lambda' is no name of a loss"),
+        (("task", "../x"), "'../x' is no name of a task"),
+        (("loss", "gspo"), "There is a loss `gspo` already"),
+        (("tool", "mine"), "is not the repository of dagrpo: name the folder of a package of yours with --package."),
+        (("tool", "mine", "--package", "my-lab"), "'my-lab' is no name of a package"),
+    ):
+        done = run(*arguments)
+        assert isinstance(done.exception, UserError)
+        assert sentence in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("verifier", "mine", "--package", "lab/my_lab")
+    module = tmp_path / "lab/my_lab/mine.py"
+    module.write_text("mine")
+    done = run("verifier", "mine", "--package", "lab/my_lab")
+    assert "lab/my_lab/mine.py is there already" in str(done.exception)
+    assert module.read_text() == "mine"
+
+
+def test_places_are_those_of_the_registries() -> None:
+    from dagrpo.new.written import KNOWN
+
+    assert {kind: place.package for kind, place in PLACES.items()} == {
+        kind: each.package for kind, each in KNOWN.items()
+    }
+    assert all((ROOT / place.tests).is_dir() and (ROOT / place.docs).is_file() for place in PLACES.values())

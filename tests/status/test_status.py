@@ -1,0 +1,142 @@
+"""`dagrpo status`: done, running, stale, stopped, failed or unfinished, by what runs have written down."""
+
+import json
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.freshness.made_up import Project
+from typer.testing import CliRunner
+
+from dagrpo.__main__ import app
+from dagrpo.execution.ending import Failure, path_of
+from dagrpo.execution.record import STATES
+from dagrpo.files import write_json
+from dagrpo.sealed import write_sealed
+from dagrpo.sole import Holder
+from dagrpo.status.terminal import duration
+from dagrpo.tracking.environment import Process
+from dagrpo.workflow.locks import RUNNING
+
+
+def text() -> str:
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == 0, done.exception
+    return done.stdout
+
+
+def objects() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+    return found
+
+
+def hold(path: Path, process: Process) -> None:
+    write_json(path, asdict(Holder(process=process, command="snakemake --cores all target")))
+
+
+def fail(project: Project, kind: str, sentence: str) -> None:
+    log = f"logs/{project.name}/seed_0/train.log"
+    failure = Failure(
+        stage="train", what="train, seed 0", kind=kind, sentence=sentence, log=log, attempt=1, step=3, time=time.time()
+    )
+    write_json(path_of("train", Path(log)), asdict(failure))
+
+
+def train(project: Project, seconds: float, steps: int) -> None:
+    """A training at its work, held by this process."""
+    state = STATES / f"{project.name}-0123456789abcdef"
+    for step in range(1, steps + 1):
+        content = {
+            "metrics": {"reward/mean": step / 10},
+            "seconds": {"timing/update_seconds": seconds, "timing/tokens_per_second": 1e6},
+        }
+        write_sealed(state / f"metrics/step_{step:05d}.json", content)
+    rollouts = f"results/{project.name}/runs/seed_0/rollouts/manifest.json"
+    write_json(state / "run.json", {"seed": 0, "rollouts": rollouts, "training": {"steps": 120}})
+    hold(state / "lock.json", Process.current())
+
+
+def test_an_experiment_that_is_made_and_unchanged_is_done(made_up: Project) -> None:
+    count = len(made_up.provenances)
+    assert text() == f"{made_up.name}  done  {count} of {count} stages  (params.yaml)\n"
+
+
+def test_a_changed_parameter_makes_the_stages_that_read_it_stale_and_says_why(made_up: Project) -> None:
+    made_up.write_params(training={"learning_rate": 0.5})
+    (found,) = objects()
+    assert found["state"] == "stale"
+    assert [stale["what"] for stale in found["stale"]] == ["train, seed 0"]
+    assert "train, seed 0 would run again: training.learning_rate was" in text()
+
+
+def test_what_is_not_made_yet_leaves_it_unfinished(made_up: Project) -> None:
+    made_up.provenance("report").unlink()
+    assert objects()[0]["state"] == "unfinished"
+
+
+def test_more_seeds_leave_a_complete_experiment_unfinished(made_up: Project) -> None:
+    made_up.write_params(experiment={"seeds": [0, 1]})
+    (found,) = objects()
+    assert found["expected"] > found["made"] == len(made_up.provenances)
+    assert "experiment.seeds was [0] and is [0, 1]" in text()
+
+
+def test_a_failure_tells_its_sentence_and_its_log(made_up: Project) -> None:
+    fail(made_up, "mistake", "the prompt has 8 tokens.")
+    assert objects()[0]["state"] == "failed"
+    assert f"train, seed 0: the prompt has 8 tokens. Log: logs/{made_up.name}/seed_0/train.log" in text()
+
+
+def test_what_was_told_to_stop_has_not_failed(made_up: Project) -> None:
+    fail(made_up, "stopped", "stopped at step 3; the same command goes on from there.")
+    assert objects()[0]["state"] == "stopped"
+
+
+def test_a_training_at_its_work_tells_step_reward_and_time_left(made_up: Project) -> None:
+    hold(RUNNING / f"{made_up.name}.json", Process.current())
+    train(made_up, seconds=60.0, steps=4)
+    assert "train, seed 0: step 4 of 120, reward 0.400, 1 h 56 min left" in text()
+    (found,) = objects()
+    assert (found["state"], found["progress"][0]["seconds_left"]) == ("running", 116 * 60)
+
+
+def test_a_note_of_a_process_that_has_gone_is_no_run(made_up: Project) -> None:
+    own = Process.current()
+    gone = Process(pid=own.pid, started=own.started - 1, host=own.host, boot=own.boot)
+    hold(RUNNING / f"{made_up.name}.json", gone)
+    train(made_up, seconds=60.0, steps=4)
+    assert objects()[0]["state"] == "done"
+
+
+def test_other_experiments_are_listed_too_without_a_plan_of_theirs(made_up: Project) -> None:
+    made_up.write_params(experiment={"name": "another"})
+    first, second = objects()
+    assert (first["experiment"], first["state"], first["made"]) == ("another", "unfinished", 0)
+    assert (second["experiment"], second["state"], second["expected"]) == (made_up.name, "done", None)
+
+
+def test_a_damaged_record_is_told_and_hides_nothing_else(made_up: Project) -> None:
+    made_up.provenance("sft").write_text("{")
+    (found,) = objects()
+    assert (found["state"], len(found["damaged"])) == ("stale", 1)
+
+
+def test_an_empty_folder_says_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "dagrpo use arithmetic_tiny" in text()
+
+
+def test_a_folder_without_params_has_its_results_all_the_same(made_up: Project) -> None:
+    Path("params.yaml").unlink()
+    shutil.rmtree("data")
+    (found,) = objects()
+    assert found["state"] == "stale"
+    assert found["stale"][0]["changes"][0]["now"] is None
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(45.4, "45 s"), (720.0, "12 min"), (12000.0, "3 h 20 min")])
+def test_a_duration_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -1,0 +1,106 @@
+"""`dagrpo verify RUN`: what is missing, changed or unknown, from the raw data to the report."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from tests.freshness.made_up import Project
+from typer.testing import CliRunner, Result
+
+from dagrpo.__main__ import app
+from dagrpo.errors import UserError
+from dagrpo.files import read_json, sha256_of, write_json
+from dagrpo.verification.experiment import State, Verified, verify
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["verify", *arguments])
+
+
+def faults(project: Project) -> list[tuple[str, State]]:
+    return [(each.path, each.state) for each in verify(project.name) if each.state != State.WHOLE]
+
+
+def with_raw_data(project: Project, origin: str, revision: str | None, **data: str) -> Verified:
+    """The prepared data says that it was made from one raw file, `train.jsonl` with the text "raw"; what is found of it."""
+    provenance = project.provenance("prepare")
+    card = provenance.parent / "card.json"
+    raw = {"train.jsonl": "0" * 64 if "wrong" in data else hashlib.sha256(b"raw").hexdigest()}
+    write_json(card, {"raw": raw, "source": "lab/words", "origin": origin, "revision": revision})
+    record = read_json(provenance)
+    record["params"]["data"]["mirror"] = data.get("mirror")
+    write_json(provenance, record | {"outputs": record["outputs"] | {str(card): sha256_of(card)}})
+    return verify(project.name)[0]
+
+
+def test_an_experiment_that_nobody_touched_is_whole(made_up: Project) -> None:
+    assert faults(made_up) == []
+    done = run(made_up.name)
+    assert done.exit_code == 0
+    assert "0 missing, 0 changed, 0 unknown" in done.stdout
+
+
+def test_a_byte_a_missing_file_and_a_stranger_are_told_apart(made_up: Project) -> None:
+    content = made_up.provenance("sft").parent / "content"
+    content.write_text(content.read_text()[::-1])
+    scores = made_up.provenance("score").parent / "scores.json"
+    scores.unlink()
+    stranger = Path("results", made_up.name, "notes.txt")
+    stranger.write_text("mine")
+    assert set(faults(made_up)) == {
+        (str(content), State.CHANGED),
+        (str(scores), State.MISSING),
+        (str(stranger), State.UNKNOWN),
+    }
+    done = run(f"results/{made_up.name}")
+    assert done.exit_code == 1
+    assert f"changed  {content} (in a folder of sft, seed 0)" in done.stdout
+
+
+def test_a_stranger_alone_is_no_fault(made_up: Project) -> None:
+    Path("results", made_up.name, "notes.txt").write_text("mine")
+    assert run(made_up.name).exit_code == 0
+
+
+def test_an_input_that_was_made_again_since_breaks_the_chain(made_up: Project) -> None:
+    provenance = made_up.provenance("sample")
+    completions = provenance.parent / "completions.parquet"
+    completions.write_text("made again")
+    record = read_json(provenance)
+    write_json(provenance, record | {"outputs": {str(completions): sha256_of(completions)}})
+    (found,) = [each for each in verify(made_up.name) if each.state != State.WHOLE]
+    assert (
+        found.said == "made again by sample, seed 0, arithmetic, base after score, seed 0, arithmetic, base has read it"
+    )
+
+
+def test_raw_data_in_a_mirror_is_read(made_up: Project, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "train.jsonl").write_text("raw")
+    assert with_raw_data(made_up, "mirror", None, mirror=str(mirror)).state == State.WHOLE
+    assert with_raw_data(made_up, "mirror", None, mirror=str(mirror), wrong="").state == State.CHANGED
+
+
+def test_raw_data_in_the_hubs_cache_is_read(made_up: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision = "a" * 40
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    cached = tmp_path / "cache/datasets--lab--words/snapshots" / revision / "train.jsonl"
+    assert with_raw_data(made_up, "hub", revision).state == State.UNKNOWN
+    cached.parent.mkdir(parents=True)
+    cached.write_text("raw")
+    assert with_raw_data(made_up, "hub", revision).state == State.WHOLE
+
+
+def test_a_name_without_a_record_is_told(made_up: Project) -> None:
+    Path("results/other").mkdir()
+    with pytest.raises(UserError, match="There is no record of `other`"):
+        verify("other")
+
+
+def test_programs_get_an_object_for_each_file(made_up: Project) -> None:
+    told = json.loads(run(made_up.name, "--json").stdout)
+    assert {each["state"] for each in told} == {"whole"}
+    assert len(told) > len(made_up.provenances)

@@ -1,0 +1,86 @@
+"""`dagrpo why`: the changes of the stage that makes a file, and of the stages before it."""
+
+import hashlib
+import json
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+from tests.freshness.made_up import Project
+from typer.testing import CliRunner
+
+from dagrpo.__main__ import app
+from dagrpo.errors import UserError
+from dagrpo.execution.identity import ROOT
+from dagrpo.freshness import code
+from dagrpo.why.explanation import explain
+
+
+def text(path: Path) -> str:
+    done = CliRunner().invoke(app, ["why", str(path)])
+    assert done.exit_code == 0, done.exception
+    return done.stdout
+
+
+def test_a_file_that_is_up_to_date_has_nothing_to_explain(made_up: Project) -> None:
+    scores = made_up.provenance("score").parent / "scores.json"
+    assert explain(scores).is_up_to_date
+    assert "has nothing to do" in text(scores)
+
+
+def test_a_changed_parameter_is_named_for_its_stage_and_for_those_behind_it(made_up: Project) -> None:
+    made_up.write_params(training={"steps": 7})
+    steps = made_up.params.training.steps
+    policy = explain(made_up.provenance("train").parent)
+    assert policy.own is not None
+    assert [str(change) for change in policy.own.changes] == [f"training.steps was {steps} and is 7"]
+    assert policy.before == ()
+    exported = made_up.provenance("export").parent
+    assert explain(exported).own is None
+    shown = text(exported)
+    assert "Nothing of its own has changed, but what comes before it would run again" in shown
+    assert f"parameter: training.steps was {steps} and is 7" in shown
+
+
+def test_the_stages_before_are_told_in_the_order_of_the_pipeline(made_up: Project) -> None:
+    made_up.write_params(training={"steps": 7}, model={"name": made_up.params.model.name, "dtype": "bfloat16"})
+    (made_up.provenance("prepare").parent / "card.json").unlink()
+    told = [reason.what for reason in explain(made_up.provenance("report").parent / "report.html").before]
+    assert told[0].startswith("prepare")
+    assert told.index("model") < told.index("train, seed 0")
+
+
+def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = "src/dagrpo/stages/score.py"
+    now = (ROOT / file).read_text()
+    then = now.replace(now.splitlines()[0], '"""Something else."""', 1)
+    digest = hashlib.sha256(then.encode()).hexdigest()
+    monkeypatch.setattr(code, "_text_of", lambda name, wanted: then if (name, wanted) == (file, digest) else None)
+    made_up.change_code("score", file, digest)
+    shown = text(made_up.provenance("score").parent / "scores.json")
+    assert f"code: {file} has changed" in shown
+    assert 'line 1: - """Something else."""' in shown
+    assert f"line 1: + {now.splitlines()[0]}" in shown
+
+
+def test_a_job_that_was_killed_is_told(made_up: Project) -> None:
+    provenance = made_up.provenance("train")
+    marker = Path(".snakemake/incomplete") / urlsafe_b64encode(str(provenance).encode()).decode()
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    assert "a run has begun it and has not ended it" in text(provenance)
+
+
+def test_programs_get_one_object(made_up: Project) -> None:
+    made_up.write_params(training={"steps": 7})
+    done = CliRunner().invoke(app, ["why", str(made_up.provenance("train")), "--json"])
+    told = json.loads(done.stdout)
+    assert told["is_up_to_date"] is False
+    assert told["own"]["changes"][0]["name"] == "training.steps"
+
+
+def test_what_no_stage_makes_is_told(made_up: Project) -> None:
+    with pytest.raises(UserError, match=r"params.yaml is not made by a stage"):
+        explain(Path("params.yaml"))
+    with pytest.raises(UserError, match=r"score, seed 9, aime, base, which makes it, has not run to its end here"):
+        explain(Path(f"results/{made_up.name}/runs/seed_9/eval/aime/base/scores.json"))
