@@ -16,6 +16,8 @@ from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
+tracking = typer.Typer(no_args_is_help=True, help="The history of runs in MLflow.")
+app.add_typer(tracking, name="tracking")
 PARAMS = Path("params.yaml")
 
 
@@ -96,6 +98,14 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     from dagrpo.tracking.ui import serve
 
     serve(port)
+
+
+@tracking.command()
+def rebuild() -> None:
+    """Make the history of runs anew from provenance and metrics, such as after `dvc pull` in another clone."""
+    from dagrpo.tracking.rebuild import rebuild as record
+
+    print(f"{record(Path.cwd())} executions recorded; `dagrpo ui` shows them")
 
 
 @app.command()
