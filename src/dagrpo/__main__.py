@@ -23,6 +23,8 @@ from dagrpo.why import command as why_command
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
 app = typer.Typer(no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
+tracking = typer.Typer(no_args_is_help=True, help="The history of runs in MLflow.")
+app.add_typer(tracking, name="tracking")
 PARAMS = Path("params.yaml")
 
 
@@ -122,6 +124,14 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     from dagrpo.tracking.ui import serve
 
     serve(port)
+
+
+@tracking.command()
+def rebuild() -> None:
+    """Make the history of runs anew from provenance and metrics, such as after `dvc pull` in another clone."""
+    from dagrpo.tracking.rebuild import rebuild as record
+
+    print(f"{record(Path.cwd())} executions recorded; `dagrpo ui` shows them")
 
 
 @app.command(epilog="Example: `dagrpo search data/arithmetic_tiny/arithmetic/passages.parquet --port 8001`")

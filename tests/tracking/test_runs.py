@@ -42,8 +42,8 @@ def test_stages_that_all_seeds_share_have_a_parent_of_their_own(project: Path) -
         with stage_run(record):
             pass
     assert settle(project)
-    assert {parent.info.run_name for parent in parent_runs(project).values()} == {"shared", "seed 0", "seed 1"}
-    assert [run.info.run_name for run in stage_runs(project)] == ["model tiny", "train train", "train train"]
+    assert {parent.info.run_name for parent in parent_runs(project).values()} == {"all seeds", "seed 0", "seed 1"}
+    assert [run.info.run_name for run in stage_runs(project)] == ["model tiny", "train", "train"]
 
 
 def test_parameters_digests_and_the_key_are_recorded(project: Path) -> None:

@@ -136,6 +136,7 @@ def shared_arguments():
     overrides = jobs.overrides_file(a_try.overrides) if a_try.is_one else None
     return [
         *("--runtime", jobs.runtime_file(params)),
+        *("--configuration", jobs.configuration_file(params)),
         *(("--overrides", overrides) if overrides else ()),
     ]
 

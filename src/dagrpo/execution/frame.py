@@ -24,7 +24,7 @@ from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.ending import Ending, Kind
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
 from dagrpo.execution.former import former_outputs_kept
-from dagrpo.execution.record import STATES, inputs_of, outputs_of, record_of, runtime_of, state_folder
+from dagrpo.execution.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.execution.threads import threads_of
 from dagrpo.files import digest_of, open_to_append, refuse_links, sha256_of, write_json
 from dagrpo.full_disk import NO_ROOM, full_disk_naming
@@ -46,6 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--input", action="append", default=[], metavar="NAME=PATH", help="may repeat a name")
     parser.add_argument("--output", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--overrides", type=Path, help="JSON with what a try changes, by dotted key")
+    parser.add_argument("--configuration", type=Path, help="JSON about the whole experiment, for its record")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--attempt", type=int, help="given by the supervisor that starts this process")
     parser.set_defaults(taken_from=None)  # the provenance.json of another experiment that has made the same
@@ -118,7 +119,8 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     whole = record | {"runtime": runtime.model_dump(), "threads": threads}
     if options.taken_from is not None:
         whole |= {"taken_from": str(options.taken_from)}
-    with stage_run(whole | {"outputs": [str(path) for path in outputs.values()]}) as run:
+    recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
+    with stage_run(recorded, configuration_of(options)) as run:
         with former_outputs_kept(outputs.values()):
             stage.work(job(run))
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}

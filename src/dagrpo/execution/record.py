@@ -39,6 +39,14 @@ def runtime_of(path: Path) -> Runtime:
         raise _damaged(path) from None
 
 
+def configuration_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the rules have written of the whole experiment, for its record; empty where a stage is started by hand."""
+    content = _own_json(options.configuration) if options.configuration else {}
+    if not isinstance(content, dict):
+        raise _damaged(options.configuration)
+    return content
+
+
 def _own_json(path: Path) -> Any:
     """A file that the rules have named by its content."""
     named = NAMED_BY_CONTENT.fullmatch(path.name)

@@ -1,6 +1,7 @@
 """Stage report: an experiment's scores, curves, completions and lineage on one page."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dagrpo.execution.declaration import Job, Stage
@@ -11,6 +12,7 @@ def work(job: Job) -> None:
     from dagrpo.console import say, summary
     from dagrpo.params.report import Report
     from dagrpo.report.build import FIGURE_FILES, build, metrics_to_log, write
+    from dagrpo.report.history import pages
     from dagrpo.report.inputs import read_inputs
     from dagrpo.report.times import times_of_seeds, write_times_page
     from dagrpo.report.wording import headline
@@ -42,11 +44,19 @@ def work(job: Job) -> None:
     job.run.log_artifact(html)
     for name in FIGURE_FILES:
         job.run.log_artifact(figures / name, "figures")
-    times = write_times_page(job.experiment, times_of_seeds(job.inputs["metrics"], job.log.parent), job.log.parent)
+    seconds = times_of_seeds(job.inputs["metrics"], job.log.parent)
+    times = write_times_page(job.experiment, seconds, job.log.parent)
     if times is not None:
         job.run.log_artifact(times)
+    for seed, content in pages(page, seconds).items():
+        job.run.log_page(seed, content, _metrics_of(job, seed))
     rows = [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))]
     summary(f"report of {job.experiment}", [*rows, *([("times", str(times))] if times else [])])
+
+
+def _metrics_of(job: Job, seed: int | None) -> Path | None:
+    """The metrics.parquet of a seed; None where it is about all of them."""
+    return next((path for path in job.inputs["metrics"] if path.parent.name == f"seed_{seed}"), None)
 
 
 def reusable(params: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from dagrpo.files import sha256_of
 
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 GIT_TIMEOUT_SECONDS = 10
+GPUS = Path("/proc/driver/nvidia/gpus")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZOMBIE = "Z"
 
@@ -77,7 +78,7 @@ def environment_tags(root: Path) -> dict[str, str]:
     """Tags that say in what a stage ran; what cannot be found out is left out."""
     tags = {"version.python": sys.version.split()[0], "mlflow.user": _user()}
     tags |= {f"version.{name}": installed for name in PACKAGES if (installed := version_of(name))}
-    return tags | _lock_tags(root) | _git_tags(root)
+    return tags | _hardware_tags() | _lock_tags(root) | _git_tags(root)
 
 
 def _user() -> str:
@@ -85,6 +86,28 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
         return str(os.getuid())
+
+
+def _hardware_tags() -> dict[str, str]:
+    """Processor, cores, memory, and the GPUs of the machine; read from /proc, for a driver may take seconds to answer."""
+    tags = {"hardware.cores": str(os.cpu_count() or 0)}
+    tags |= _first_match("hardware.processor", Path("/proc/cpuinfo"), r"^model name\s*: (.+)$")
+    gpus = [_first_match("model", path, r"^Model:\s+(.+)$") for path in sorted(GPUS.glob("*/information"))]
+    models = [gpu["model"] for gpu in gpus if gpu]
+    return tags | _memory() | ({"hardware.gpu": f"{len(models)} x {models[0]}"} if models else {})
+
+
+def _memory() -> dict[str, str]:
+    kibibytes = _first_match("kibibytes", Path("/proc/meminfo"), r"^MemTotal:\s+(\d+) kB$")
+    return {"hardware.memory": f"{int(kibibytes['kibibytes']) / (1 << 20):.0f} GiB"} if kibibytes else {}
+
+
+def _first_match(name: str, path: Path, pattern: str) -> dict[str, str]:
+    try:
+        found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
+    except OSError:  # some containers do not show it
+        return {}
+    return {name: found[1].strip()} if found else {}
 
 
 def _lock_tags(root: Path) -> dict[str, str]:

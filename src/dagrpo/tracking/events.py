@@ -47,6 +47,12 @@ class _Process(BaseModel):
     boot: str = ""
 
 
+class _Configuration(_Shape):
+    digest: str = ""
+    seeds: list[Whole] = []
+    changed: dict[str, Any] = {}
+
+
 class _Timed(_Shape):
     time: Whole
 
@@ -59,6 +65,7 @@ class _Start(_Timed):
     artifacts: str | None
     tags: dict[str, str]
     variation: str = ""
+    configuration: _Configuration = _Configuration()
 
 
 class _Metrics(_Timed):
@@ -95,6 +102,18 @@ class _Dataset(_Timed):
     columns: dict[str, str] = {}
 
 
+class _Page(_Timed):
+    event: Literal["page"]
+    seed: Whole | None
+    page: dict[str, Any]  # as pages.Page
+    curves: str  # a file; "": none
+
+
+class _Tags(_Timed):
+    event: Literal["tags"]
+    values: dict[str, str]
+
+
 class _Outputs(_Timed):
     event: Literal["outputs"]
     digests: Digests
@@ -110,7 +129,7 @@ class _End(_Timed):
     status: Status
 
 
-_Any = _Start | _Metrics | _Artifact | _Table | _Traces | _Dataset | _Outputs | _Error | _End
+_Any = _Start | _Metrics | _Artifact | _Table | _Traces | _Dataset | _Page | _Tags | _Outputs | _Error | _End
 _EVENTS: TypeAdapter[_Any] = TypeAdapter(Annotated[_Any, Field(discriminator="event")])
 
 

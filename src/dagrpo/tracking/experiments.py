@@ -1,4 +1,4 @@
-"""The runs above and beside a stage's run: its experiment, the parent run of its seed, and dead runs before it.
+"""What lies around a stage's run: its experiment, and dead runs before it.
 
 Found by tags and never by remembered ids, so that any process may take over. Callers hold the delivery's lock.
 """
@@ -12,19 +12,7 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from dagrpo.files import canonical_json
 from dagrpo.tracking.environment import Process
-from dagrpo.tracking.names import tag_value
-from dagrpo.tracking.variations import experiment_name
-
-PARENT = "mlflow.parentRunId"
-VARIATION = "variation"
-SHARED = "shared"  # the seed of stages that all seeds share
-
-
-def seed_tag(record: Mapping[str, Any]) -> str:
-    """`0`, `1`, ..., or `shared`."""
-    return SHARED if record["seed"] is None else str(record["seed"])
 
 
 def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -48,41 +36,6 @@ def find_execution(client: MlflowClient, experiment_id: str, execution: str) -> 
     return str(runs[0].info.run_id) if runs else None
 
 
-def find_parent(
-    client: MlflowClient, experiment_id: str, record: Mapping[str, Any], variation: str, start_time: int
-) -> str:
-    """The id of the parent run of an experiment, a variation of it and a seed, made if there is none.
-
-    `start_time` is in milliseconds.
-    """
-    seed = seed_tag(record)
-    for run in client.search_runs([experiment_id], f"tags.role = 'parent' and tags.seed = '{seed}'"):
-        if run.data.tags.get(VARIATION, "") == variation:
-            return str(run.info.run_id)
-    tags = {"role": "parent", "experiment": experiment_name(record), "seed": seed} | variation_tags(record, variation)
-    name = SHARED if seed == SHARED else f"seed {seed}"
-    name = f"{name}, {variation}" if variation else name
-    return str(client.create_run(experiment_id, start_time, tags, name).info.run_id)
-
-
-def variation_tags(record: Mapping[str, Any], variation: str) -> dict[str, str]:
-    """What tells the run of a variation from the experiment's own; nothing for those."""
-    overrides = {
-        f"override.{key}": tag_value(canonical_json(value)) for key, value in record.get("overrides", {}).items()
-    }
-    return ({VARIATION: variation} if variation else {}) | overrides
-
-
-def settle_parent(client: MlflowClient, run_id: str) -> None:
-    """The parent of a run that has just ended: running while any child runs, else ended as its last child did."""
-    run = client.get_run(run_id)
-    experiments, parent = [run.info.experiment_id], run.data.tags[PARENT]
-    children = f"tags.`{PARENT}` = '{parent}'"
-    if not client.search_runs(experiments, f"{children} and attributes.status = 'RUNNING'", max_results=1):
-        (last,) = client.search_runs(experiments, children, order_by=["attributes.end_time DESC"], max_results=1)
-        client.set_terminated(parent, last.info.status, last.info.end_time)
-
-
 def close_dead_runs(client: MlflowClient, experiment_id: str, identity: str) -> None:
     """Close as KILLED what an earlier execution left RUNNING, when its process is known to be gone.
 
@@ -94,17 +47,24 @@ def close_dead_runs(client: MlflowClient, experiment_id: str, identity: str) -> 
             client.set_terminated(run.info.run_id, "KILLED")
 
 
-def run_name(record: Mapping[str, Any]) -> str:
-    """The stage and what tells its executions apart, such as `score gsm8k/trained`."""
+def run_name(record: Mapping[str, Any], attempt: int = 1) -> str:
+    """The stage and what tells its executions apart, such as `score gsm8k/trained`; from the second on, which one it is."""
+    name = f"{record['stage']} {_place(record)}".strip()
+    return f"{name}, attempt {attempt}" if attempt > 1 else name
+
+
+def _place(record: Mapping[str, Any]) -> str:
+    """The task, policy or model; nothing for a stage that runs once per experiment or seed."""
     if not record["outputs"]:
-        return str(record["stage"])
+        return ""
     place = posixpath.commonpath([posixpath.dirname(path) for path in record["outputs"]])
     experiment = record["experiment"]
-    run_folder = f"results/{experiment}/runs/seed_{record['seed']}"
-    folders = (f"{run_folder}/eval/", run_folder, *(f"{top}/{experiment}" for top in ("results", "data", "models")))
-    prefix = next((folder for folder in folders if place.startswith(folder)), "")
-    place = place.removeprefix(prefix)
-    return f"{record['stage']} {place.strip('/')}".strip()
+    evaluations = f"results/{experiment}/runs/seed_{record['seed']}/eval"
+    for folder in (evaluations, f"data/{experiment}", f"models/{experiment}"):
+        if place.startswith(f"{folder}/"):
+            inside = place.removeprefix(f"{folder}/")
+            return "" if inside == record["stage"] else inside
+    return ""
 
 
 def process_tags(process: Process) -> dict[str, str]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -40,18 +40,19 @@ def now_ms() -> int:
 class Journal:
     """The writing end. Every method may raise OSError (a full disk)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], int]) -> None:
         self.folder = folder
+        self._clock = clock
         self._file = os.open(folder / EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._snapshots = 0
 
     @classmethod
-    def begin(cls, root: Path, stage: str, start: Mapping[str, Any]) -> "Journal":
-        """A new journal that a reader either sees with its start event or not at all."""
-        folder = root.resolve() / FOLDER / f"{now_ms()}-{stage}-{uuid.uuid4().hex[:8]}"
+    def begin(cls, root: Path, stage: str, start: Mapping[str, Any], clock: Callable[[], int] = now_ms) -> "Journal":
+        """A new journal that a reader either sees with its start event or not at all. `clock`: milliseconds since 1970."""
+        folder = root.resolve() / FOLDER / f"{clock()}-{stage}-{uuid.uuid4().hex[:8]}"
         temporary = folder.with_name(f".{folder.name}")
         temporary.mkdir(parents=True)
-        journal = cls(temporary)
+        journal = cls(temporary, clock)
         journal.write("start", process=asdict(Process.current()), **start)
         os.fsync(journal._file)  # a power cut must not leave a journal that cannot be read
         temporary.rename(folder)
@@ -60,7 +61,7 @@ class Journal:
 
     def write(self, event: str, **content: object) -> None:
         """Append one event, whole, in one system call."""
-        text = json.dumps({"event": event, "time": now_ms(), **content}, separators=(",", ":"), allow_nan=False)
+        text = json.dumps({"event": event, "time": self._clock(), **content}, separators=(",", ":"), allow_nan=False)
         line = text.encode() + b"\n"
         if os.write(self._file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder / EVENTS))

@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
@@ -18,18 +20,7 @@ from dagrpo.errors import UserError
 from dagrpo.files import read_json
 from dagrpo.tracking.environment import Process
 from dagrpo.tracking.events import Event
-from dagrpo.tracking.experiments import (
-    PARENT,
-    close_dead_runs,
-    find_execution,
-    find_experiment,
-    find_parent,
-    process_tags,
-    run_name,
-    seed_tag,
-    settle_parent,
-    variation_tags,
-)
+from dagrpo.tracking.experiments import close_dead_runs, find_execution, find_experiment, process_tags, run_name
 from dagrpo.tracking.journal import (
     identity,
     last_sign_of_life,
@@ -39,13 +30,26 @@ from dagrpo.tracking.journal import (
     start_of,
 )
 from dagrpo.tracking.names import digest_list, file_tag, flatten, metric_name, tag_value
+from dagrpo.tracking.pages import Page, bring_page, curve_points, log_points
+from dagrpo.tracking.parents import (
+    CURVES,
+    ENTRIES_PER_BATCH,
+    PARENT,
+    WITH_CURVES,
+    attempts_before,
+    describe,
+    find_parent,
+    seed_tag,
+    settle_parent,
+    variation_tags,
+)
+from dagrpo.tracking.policies import bring_policies, register
 from dagrpo.tracking.traces import log_traces, made_of
 from dagrpo.tracking.variations import experiment_name
 from dagrpo.visible import one_line
 
-METRICS_PER_BATCH = 1000  # MLflow's limit
-ENTRIES_PER_BATCH = 100  # params or tags: MLflow's limit
 MAX_DATASET_DIGEST = 36
+ATTEMPT = "attempt"
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
 logger = logging.getLogger(__name__)
 
@@ -86,12 +90,12 @@ class Recorder:
         run_id = find_execution(self._client, experiment, self._folder.name)
         if run_id is None:
             close_dead_runs(self._client, experiment, identity(self._start))
-            parent = find_parent(
-                self._client, experiment, record, self._start.get("variation", ""), self._start["time"]
-            )
+            parent = find_parent(self._client, experiment, self._start, record["seed"])
             self._client.update_run(parent, "RUNNING")
-            tags = self._tags(record) | {PARENT: parent}
-            run = self._client.create_run(experiment, self._start["time"], tags, run_name(record))
+            describe(self._client, parent, self._start)
+            attempt = 1 + attempts_before(self._client, parent, identity(self._start))
+            tags = self._tags(record) | {PARENT: parent, ATTEMPT: str(attempt)}
+            run = self._client.create_run(experiment, self._start["time"], tags, run_name(record, attempt))
             run_id = str(run.info.run_id)
         params = [Param(name, value) for name, value in flatten(record["params"]).items()]
         for part in _batches(params, ENTRIES_PER_BATCH):
@@ -110,13 +114,15 @@ class Recorder:
 
     def _bring(self, events: Sequence[Event]) -> None:
         points = [point for event in events if event["event"] == "metrics" for point in _points(event)]
-        for part in _batches(points, METRICS_PER_BATCH):
-            self._client.log_batch(self._run_id, metrics=part)
+        log_points(self._client, self._run_id, points)
+        self._bring_curves(points)
         handlers: dict[str, Callable[[Event], None]] = {
             "artifact": self._artifact,
             "table": self._table,
             "dataset": self._dataset,
             "traces": self._traces,
+            "page": self._page,
+            "tags": self._add_tags,
             "outputs": lambda event: self._log_digests(self._run_id, "output", event["digests"]),
             "error": lambda event: self._client.set_tag(self._run_id, "error", tag_value(event["words"])),
         }
@@ -126,6 +132,58 @@ class Recorder:
                     handlers[event["event"]](event)
                 except UserError as error:
                     logger.warning("%s: %s is left out of the record: %s", self._folder, event["event"], error)
+
+    def _bring_curves(self, points: Sequence[Metric]) -> None:
+        """The curves of training to the run of the seed, too: one whole curve, however often it was killed and resumed."""
+        stage = self._start["record"]["stage"]
+        own = [point for point in points if not point.key.startswith("system/")]
+        if stage not in WITH_CURVES or not own:
+            return
+        tags = self._client.get_run(self._run_id).data.tags
+        parent = tags[PARENT]
+        if tags.get(ATTEMPT, "1") != "1":  # a stage that goes on tells its earlier steps again
+            held = {key: self._steps_of(parent, key) for key in {point.key for point in own}}
+            own = [point for point in own if point.step not in held[point.key]]
+        log_points(self._client, parent, own)
+        if stage == "train":
+            self._client.set_tag(parent, CURVES, stage)
+
+    def _steps_of(self, run_id: str, key: str) -> set[int]:
+        return {point.step for point in self._client.get_metric_history(run_id, key)}
+
+    def _page(self, event: Event) -> None:
+        """To the run of that seed, which other stages may have made under another configuration, or nobody."""
+        try:
+            page = Page.model_validate(event["page"])
+        except ValueError as error:
+            raise UserError(f"a page of another version: {one_line(str(error), 200)}") from error
+        experiment = self._client.get_run(self._run_id).info.experiment_id
+        run_id = find_parent(self._client, experiment, self._start, event["seed"])
+        describe(self._client, run_id, self._start)
+        bring_page(self._client, run_id, page, self._curves(event), event["time"])
+        if event["seed"] is not None:
+            self._policies(experiment, run_id, str(event["seed"]), page, event["time"])
+        settle_parent(self._client, run_id, event["time"])
+
+    def _curves(self, event: Event) -> list[Metric]:
+        if not event["curves"]:
+            return []
+        with self._file({"file": event["curves"]}) as path:
+            return curve_points(path, event["time"])
+
+    def _policies(self, experiment: str, run_id: str, seed: str, page: Page, time_ms: int) -> None:
+        """A server too old for models goes without them."""
+        try:
+            bring_policies(self._client, experiment, run_id, seed, page, time_ms)
+            register(self._client, experiment, experiment_name(self._start["record"]), run_id, seed, page)
+        except MlflowException as error:
+            if error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
+                raise
+            logger.warning("the policies of a run are left out: %s", error)
+
+    def _add_tags(self, event: Event) -> None:
+        for name, value in event["values"].items():
+            self._client.set_tag(self._run_id, name, tag_value(value))
 
     @contextmanager
     def _file(self, event: Event) -> Iterator[Path]:
@@ -191,7 +249,7 @@ class Recorder:
 
     def _close(self, status: str, time_ms: int) -> None:
         self._client.set_terminated(self._run_id, status, time_ms)
-        settle_parent(self._client, self._run_id)
+        settle_parent(self._client, self._client.get_run(self._run_id).data.tags[PARENT])
 
 
 def _points(event: Event) -> list[Metric]:

@@ -58,6 +58,10 @@ class StageRun:
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
         self._record(lambda journal: journal.write("metrics", step=step, values=finite))
 
+    def log_tags(self, values: Mapping[str, str]) -> None:
+        """What is no number to draw, such as an interval."""
+        self._record(lambda journal: journal.write("tags", values=dict(values)))
+
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """A file to look at beside the run (a figure, a report), as it is now."""
 
@@ -96,6 +100,22 @@ class StageRun:
             lambda journal: journal.write("dataset", name=name, digest=digest, context=context, **_shape(path))
         )
 
+    def log_page(self, seed: int | None, page: Mapping[str, Any], metrics: Path | None = None) -> None:
+        """What the run of a seed, or of all of them (None), says when everything is known.
+
+        `page` is as tracking.pages has it; `metrics`: the metrics.parquet of the seed, with its curves.
+        """
+
+        def write(journal: Journal) -> None:
+            curves = ""
+            if metrics is not None:
+                snapshot = journal.new_snapshot(".parquet")
+                shutil.copyfile(metrics, snapshot)
+                curves = str(snapshot.relative_to(journal.folder))
+            journal.write("page", seed=seed, page=dict(page), curves=curves)
+
+        self._record(write)
+
     def log_outputs(self, digests: Mapping[str, str]) -> None:
         """{path: sha256} of what the stage has written."""
         self._record(lambda journal: journal.write("outputs", digests=dict(digests)))
@@ -125,17 +145,18 @@ class StageRun:
 
 
 @contextmanager
-def stage_run(record: Mapping[str, Any]) -> Iterator[StageRun]:
+def stage_run(record: Mapping[str, Any], configuration: Mapping[str, Any] | None = None) -> Iterator[StageRun]:
     """Record one execution of a stage and how it ends: FINISHED, FAILED on an exception, KILLED when told to stop.
 
-    `record` has stage, experiment, seed, params, code, key, inputs {path: sha256} and outputs [path]; the working
-    directory is the project's root. UserError, before any work, when the settings say nowhere that runs can be recorded.
+    `record` has stage, experiment, seed, params, code, key, inputs {path: sha256} and outputs [path]; `configuration` has
+    digest, seeds and changed parameters of the whole experiment; the working directory is the project's root. UserError,
+    before any work, when the settings say nowhere that runs can be recorded.
     """
     mode = _mode()
     if mode == "off":
         yield StageRun(None)
         return
-    journal = _begin(recording_root(Path.cwd()), record)
+    journal = _begin(recording_root(Path.cwd()), record, configuration or {})
     run = StageRun(journal)
     try:
         with _attended(run, journal.folder if journal and mode == "on" else None):
@@ -157,18 +178,18 @@ def _mode() -> str:
     return mode
 
 
-def _begin(root: Path, record: Mapping[str, Any]) -> Journal | None:
+def _begin(root: Path, record: Mapping[str, Any], configuration: Mapping[str, Any]) -> Journal | None:
     """None, and a warning, where the journal cannot be written: the work goes on without a record."""
     uri = tracking_uri(root)
     require_recording(uri)
     try:
-        return _journal(root, uri, record)
+        return _journal(root, uri, record, configuration)
     except OSError as error:
         logger.warning("this run is not recorded: %s", error)
         return None
 
 
-def _journal(root: Path, uri: str, record: Mapping[str, Any]) -> Journal:
+def _journal(root: Path, uri: str, record: Mapping[str, Any], configuration: Mapping[str, Any]) -> Journal:
     trouble = last_trouble(root)
     if trouble:
         logger.warning("earlier runs are not in MLflow yet: %s", trouble)
@@ -177,6 +198,7 @@ def _journal(root: Path, uri: str, record: Mapping[str, Any]) -> Journal:
         "artifacts": artifact_location(uri, root),
         "tags": environment_tags(Path.cwd()),
         "variation": variation_name(record["experiment"]),
+        "configuration": dict(configuration),
     }
     return Journal.begin(root, record["stage"], {"record": dict(record), **start})
 

@@ -13,13 +13,18 @@ from dagrpo.execution.declaration import Needs, Stage
 from dagrpo.execution.identity import code_of
 from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, refuse_links, write_json
 from dagrpo.listing import MANIFEST, listed_files
+from dagrpo.params.overlay import flat
 from dagrpo.params.schema import Params
 from dagrpo.params.teacher import TEACHER
 from dagrpo.selection import named_code, selected_modules
+from dagrpo.workflow.tries import configuration_digest
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
 NOT_DATA = frozenset({"script", "code"})
+MISSING = object()
+# Parameters that a history of runs names even where they are the defaults.
+SHOWN = ("model.name", "experiment.train", "algorithm.loss.name", "training.steps", "training.learning_rate")
 
 
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
@@ -72,6 +77,18 @@ def job_file(params: Params, stage: Stage) -> str:
 def runtime_file(params: Params) -> str:
     """The same for section runtime."""
     return _file("runtime", params.runtime.model_dump())
+
+
+def configuration_file(params: Params) -> str:
+    """The same for what the history of runs says of the whole experiment: it decides no output."""
+    return _file("configuration", configuration_of(params))
+
+
+def configuration_of(params: Params) -> dict[str, Any]:
+    """The digest of an experiment's parameters, its seeds, and the parameters that are not the defaults, by dotted key."""
+    own, defaults = (flat(each.model_dump(exclude={"runtime"})) for each in (params, Params()))
+    changed = {key: value for key, value in own.items() if key in SHOWN or defaults.get(key, MISSING) != value}
+    return {"digest": configuration_digest(params), "seeds": params.experiment.seeds, "changed": changed}
 
 
 def overrides_file(overrides: Mapping[str, Any]) -> str:

@@ -34,8 +34,13 @@ def try_of(params: Params, held: Params) -> Try:
     own, other = (flat(each.model_dump(exclude={"runtime"})) for each in (params, held))
     overrides = {key: value for key, value in own.items() if key not in other or other[key] != value}
     overrides |= {key: None for key in other if key not in own}
-    digest = digest_of(params.model_dump(exclude={"runtime"}))[:DIGITS] if overrides else ""
+    digest = configuration_digest(params) if overrides else ""
     return Try(folder=_folder(params.experiment, digest), overrides=overrides)
+
+
+def configuration_digest(params: Params) -> str:
+    """The same for all runs of the same parameters; section runtime, which changes no result, is no part of it."""
+    return digest_of(params.model_dump(exclude={"runtime"}))[:DIGITS]
 
 
 def _folder(experiment: Experiment, digest: str) -> str:

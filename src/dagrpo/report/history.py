@@ -1,0 +1,192 @@
+"""What the history of runs says of each seed, and of all seeds together: the page's numbers, in the history's form.
+
+The form is that of `dagrpo.tracking.pages`, which nothing here imports: the history takes it, or says that it cannot.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from dagrpo.evaluation.outcomes import group_of
+from dagrpo.evaluation.scoring import estimates_of
+from dagrpo.files import read_object
+from dagrpo.listing import MANIFEST
+from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
+from dagrpo.report.first_step import doubts
+from dagrpo.report.inputs import VARIANTS, Inputs
+from dagrpo.report.parameters import Parameter, recorded, value_of
+from dagrpo.report.results import summary_markdown
+from dagrpo.report.times import SeedTimes
+from dagrpo.report.wording import headline, includes_zero, points, points_interval
+
+MADE_BY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
+PER_ATTEMPT = ("greedy", "mean_at_")  # metrics that stand beside those of other runs: base, trained, difference
+RATES = ("timing/tokens_per_second",)
+Json = dict[str, Any]
+
+
+class Page(Protocol):
+    """What of the report's page is said here."""
+
+    @property
+    def inputs(self) -> Inputs: ...
+    @property
+    def comparisons(self) -> Sequence[TaskComparison]: ...
+    @property
+    def parameters(self) -> Mapping[str, Sequence[Parameter]]: ...
+    @property
+    def overrides(self) -> Mapping[str, Any]: ...
+    @property
+    def doubts(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The same of files alone, where no page is made."""
+
+    inputs: Inputs
+    comparisons: Sequence[TaskComparison]
+    parameters: Mapping[str, Sequence[Parameter]]
+    overrides: Mapping[str, Any]
+    doubts: Sequence[str]
+
+
+def findings(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[str, Any]) -> Findings:
+    """Computed as the page computes them. `own_params`: those of the stage report."""
+    parameters = recorded(inputs.provenance, own_params)
+    return Findings(
+        inputs=inputs,
+        comparisons=[compare(inputs, task) for task in inputs.tasks],
+        parameters=parameters,
+        overrides=overrides,
+        doubts=doubts(inputs, parameters),
+    )
+
+
+def pages(page: Page, times: Sequence[SeedTimes]) -> dict[int | None, Json]:
+    """What to say of each seed; and under None of all of them, where there are several."""
+    inputs = page.inputs
+    records = [read_object(path) for path in inputs.provenance]
+    shared = [] if len(inputs.seeds) == 1 else [(None, page.comparisons)]
+    of_seeds = [
+        (seed, [compare(replace(inputs, seeds=(seed,)), task) for task in inputs.tasks]) for seed in inputs.seeds
+    ]
+    return {
+        seed: {
+            "text": _text(page, comparisons),
+            "figures": {**_figures(comparisons), **_rates(times, seed)},
+            "tags": _tags(page, comparisons),
+            "data": _data_sets(inputs, records),
+            "policies": [] if seed is None else _policies(inputs, records, seed),
+            "verdict": _verdict(page, seed),
+        }
+        for seed, comparisons in [*shared, *of_seeds]
+    }
+
+
+def _text(page: Page, comparisons: Sequence[TaskComparison]) -> str:
+    """The headline first: it is what a list of runs shows."""
+    head = [headline(comparison) for comparison in comparisons]
+    control = ["**This is a control**: its rewards say nothing."] if _is_control(page) else []
+    table = summary_markdown(page.inputs.experiment, comparisons, page.overrides, page.doubts)
+    return "\n\n".join([*control, *head, table.partition("\n")[2].strip()])
+
+
+def _is_control(page: Page) -> bool:
+    return value_of(page.parameters, "reward.permuted") == "true"
+
+
+def _shown(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]:
+    group = group_of(comparison.task, oracle=comparison.oracle)
+    for metric in comparison.metrics:
+        if metric.metric.startswith(PER_ATTEMPT):
+            yield f"{group}/{metric.metric}", metric
+
+
+def _figures(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
+    """No bounds: they are tags, for as figures they would be drawn as bars of their own."""
+    figures: dict[str, float] = {}
+    for comparison in comparisons:
+        for name, metric in _shown(comparison):
+            figures |= {
+                f"{name}_base": metric.base.value,
+                f"{name}_trained": metric.trained.value,
+                f"{name}_difference": metric.difference.value,
+            }
+    return figures
+
+
+def _tags(page: Page, comparisons: Sequence[TaskComparison]) -> dict[str, str]:
+    intervals = {
+        f"interval.{name}_difference": f"{points(metric.difference.value)} ({points_interval(metric.difference)})"
+        for comparison in comparisons
+        for name, metric in _shown(comparison)
+    }
+    return {**intervals, **({"control": "true"} if _is_control(page) else {})}
+
+
+def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:
+    """Means over the steps, of one seed or of all; nothing where another machine trained."""
+    own = [each for each in times if seed is None or each.seed == str(seed)]
+    found = {name: [mean for each in own if (mean := each.mean(name)) is not None] for name in RATES}
+    return {f"{name}_mean": sum(means) / len(means) for name, means in found.items() if means}
+
+
+def _data_sets(inputs: Inputs, records: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """The splits that the stages read, under the digests that they read them with."""
+    read = {path: digest for record in records for path, digest in record["inputs"].items()}
+    splits = {"train": "training", "test": "evaluation"}
+    return [
+        _data_set(path, digest, splits[Path(path).stem])
+        for path, digest in sorted(read.items())
+        if path.startswith(f"data/{inputs.experiment}/")
+        and Path(path).suffix == ".parquet"
+        and Path(path).stem in splits
+    ]
+
+
+def _data_set(path: str, digest: str, context: str) -> Json:
+    return {"name": f"{Path(path).parent.name}/{Path(path).stem}", "digest": digest, "path": path, "context": context}
+
+
+def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -> list[Json]:
+    """The evaluated checkpoints of a seed that are on record."""
+    steps = {"base": 0, "trained": inputs.metrics[seed].num_rows}
+    tests = {data["name"]: data for data in _data_sets(inputs, records)}
+    found = []
+    for variant in VARIANTS:
+        for path, digest in _checkpoints(records, MADE_BY[variant], seed):
+            scores = [
+                {
+                    "task": group_of(task, oracle=inputs.summary(task, variant, seed).get("oracle", False)),
+                    "data": tests[f"{task}/test"],
+                    "values": {name: e.value for name, e in estimates_of(inputs.summary(task, variant, seed)).items()},
+                }
+                for task in inputs.tasks
+                if f"{task}/test" in tests
+            ]
+            folder = str(Path(path).parent)
+            found.append(
+                {"name": variant, "digest": digest, "folder": folder, "step": steps[variant], "scores": scores}
+            )
+    return found
+
+
+def _checkpoints(records: Sequence[Mapping[str, Any]], stage: str, seed: int) -> Iterator[tuple[str, str]]:
+    for record in records:
+        if record["stage"] == stage and record.get("seed") == seed:
+            yield from ((path, digest) for path, digest in record["outputs"].items() if Path(path).name == MANIFEST)
+
+
+def _verdict(page: Page, seed: int | None) -> Json:
+    """Of the experiment, over all its seeds: the first seed's policy stands for it, for the best of them would be chosen by luck."""
+    reason = " ".join(headline(comparison) for comparison in page.comparisons)
+    first = page.inputs.seeds[0]
+    if _is_control(page):
+        return {"is_better": False, "reason": f"A control never becomes champion. {reason}"}
+    if seed != first:
+        return {"is_better": False, "reason": f"Seed {first} stands for this experiment. {reason}"}
+    differences = [comparison.greedy.difference for comparison in page.comparisons]
+    is_better = all(not includes_zero(each) and each.value > 0 for each in differences)
+    return {"is_better": is_better, "reason": reason}

@@ -1,0 +1,135 @@
+"""Evaluated checkpoints as MLflow's logged models and versions of a registered one. Nothing is uploaded: digest and path.
+
+The registered model has the experiment's name. Its alias `champion` is the trained policy that was last shown to be better
+than its base policy: an interval of the difference that excludes 0. A control never gets it.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, RESOURCE_DOES_NOT_EXIST, ErrorCode
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
+
+from dagrpo.tracking.names import metric_name, tag_value
+from dagrpo.tracking.pages import MAX_DATASET_DIGEST, Page, Policy, log_points
+
+DIGEST = "manifest.sha256"
+CHAMPION = "champion"
+TRAINED = "trained"
+MODEL_TYPE = "policy"
+logger = logging.getLogger(__name__)
+
+
+def bring_policies(client: MlflowClient, experiment_id: str, run_id: str, seed: str, page: Page, time_ms: int) -> None:
+    """The policies of one seed, each with its scores. Brought twice, they are there once."""
+    linked = {output.model_id for output in _outputs(client, run_id)}
+    for policy in page.policies:
+        model = _logged_model(client, experiment_id, run_id, seed, policy)
+        if model.model_id not in linked:
+            client.log_outputs(run_id, [LoggedModelOutput(model.model_id, policy.step)])
+        log_points(client, run_id, _points(policy, model.model_id, run_id, time_ms))
+
+
+def _outputs(client: MlflowClient, run_id: str) -> Sequence[LoggedModelOutput]:
+    outputs = client.get_run(run_id).outputs
+    return outputs.model_outputs if outputs else []
+
+
+def _points(policy: Policy, model_id: str, run_id: str, time_ms: int) -> list[Metric]:
+    """Scores that know their policy and their data; for the run a curve from the base policy to the trained one."""
+    return [
+        Metric(
+            metric_name(f"{score.task}/{name}"),
+            value,
+            time_ms,
+            policy.step,
+            model_id=model_id,
+            dataset_name=score.data.name,
+            dataset_digest=score.data.digest[:MAX_DATASET_DIGEST],
+            run_id=run_id,
+        )
+        for score in policy.scores
+        for name, value in score.values.items()
+    ]
+
+
+def _logged_model(client: MlflowClient, experiment_id: str, run_id: str, seed: str, policy: Policy) -> LoggedModel:
+    """The model of this checkpoint, made if there is none."""
+    model = _of_digest(client, experiment_id, policy.digest)
+    if model is None:
+        model = client.create_logged_model(
+            experiment_id,
+            name=f"{policy.name}-seed-{seed}",
+            source_run_id=run_id,
+            tags={DIGEST: policy.digest, "policy": policy.name, "seed": seed},
+            params={"folder": policy.folder, "step": str(policy.step)},
+            model_type=MODEL_TYPE,
+        )
+    if model.status != LoggedModelStatus.READY:
+        model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    return model
+
+
+def _of_digest(client: MlflowClient, experiment_id: str, digest: str) -> LoggedModel | None:
+    found = client.search_logged_models([experiment_id], f"tags.`{DIGEST}` = '{digest}'", max_results=1)
+    return found[0] if found else None
+
+
+def register(client: MlflowClient, experiment_id: str, experiment: str, run_id: str, seed: str, page: Page) -> None:
+    """The trained policy as a version of the experiment's model; the alias, where the page's verdict says so."""
+    trained = next(policy for policy in page.policies if policy.name == TRAINED)
+    model = _of_digest(client, experiment_id, trained.digest)
+    if model is None:
+        return
+    _make_registered_model(client, experiment)
+    version = _version(client, experiment, run_id, seed, trained, model)
+    client.set_model_version_tag(experiment, version, "verdict", tag_value(page.verdict.reason))
+    client.update_model_version(experiment, version, page.verdict.reason)
+    if page.verdict.is_better:
+        _crown(client, experiment, version)
+
+
+def _make_registered_model(client: MlflowClient, name: str) -> None:
+    about = (
+        "Trained policies of this experiment, by digest and path. `champion`: the last one whose interval of the difference to "
+        "its base policy excludes 0; never one of a control."
+    )
+    try:
+        client.create_registered_model(name, description=about)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+            raise
+
+
+def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, policy: Policy, model: LoggedModel) -> str:
+    for found in client.search_model_versions(f"name = '{experiment}'"):
+        if found.tags.get(DIGEST) == policy.digest:
+            return str(found.version)
+    made = client.create_model_version(
+        experiment,
+        source=f"models:/{model.model_id}",
+        run_id=run_id,
+        tags={DIGEST: policy.digest, "folder": policy.folder, "seed": seed},
+        model_id=model.model_id,
+    )
+    # What the page of the model shows as registered.
+    client.set_logged_model_tags(
+        model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([{"name": experiment, "version": made.version}])}
+    )
+    return str(made.version)
+
+
+def _crown(client: MlflowClient, experiment: str, version: str) -> None:
+    """Move the alias forward, never back: a record delivered again is not the newest."""
+    try:
+        holder = int(client.get_model_version_by_alias(experiment, CHAMPION).version)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST) and "not found" not in str(error).lower():
+            raise
+        holder = 0
+    if int(version) > holder:
+        client.set_registered_model_alias(experiment, CHAMPION, version)
