@@ -29,8 +29,7 @@ def with_lengths(token_ids: Sequence[int], tokens: PictureTokens, lengths: Seque
 
 def before_pictures(token_ids: Sequence[int], tokens: PictureTokens) -> int:
     """How many tokens come before the first placeholder of a picture or a video."""
-    placeholders = (tokens.image, tokens.video)
-    return next((place for place, token in enumerate(token_ids) if token in placeholders), len(token_ids))
+    return next((place for place, token in enumerate(token_ids) if token in tokens.of_pictures), len(token_ids))
 
 
 def _runs(token_ids: Sequence[int], tokens: PictureTokens) -> Iterator[tuple[int, int]]:
