@@ -63,19 +63,38 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTokens:
+    """The ids that stand for pictures in a model's sequences. No policy may write the first two."""
+
+    image: int  # the placeholder, once for each token that a picture takes
+    video: int
+    start: int  # before a picture's placeholders
+    end: int  # after them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPictures:
+    """The pictures of a prompt, in the order in which it shows them."""
+
+    files: tuple[bytes, ...]  # PNG or JPEG, RGB
+    tokens: PictureTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRequest:
     """One completion to sample: prompt tokens in, with a seed of its own.
 
     Always names temperature, top_p and top_k: a server otherwise takes the checkpoint's generation_config.
     """
 
-    input_ids: tuple[int, ...]  # [prompt]
+    input_ids: tuple[int, ...]  # [prompt], with as many placeholders as its pictures take tokens
     seed: int  # 0 <= seed < 2**31
     temperature: float  # 0 is greedy
     top_p: float
     top_k: int  # -1: all tokens
     max_new_tokens: int
     support: bool = False  # whether the answer is to tell which tokens top_p and top_k have left
+    pictures: PromptPictures | None = None  # None: a prompt of text alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
