@@ -64,19 +64,19 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureTokens:
-    """The ids that stand for pictures in a model's sequences. No policy may write the first two."""
+    """The ids of the tokens by which a vision-language model knows where a picture is."""
 
-    image: int  # the placeholder, once for each token that a picture takes
-    video: int
-    start: int  # before a picture's placeholders
-    end: int  # after them
+    image: int  # the placeholder: one for each token that a picture takes
+    video: int  # the same of a video
+    start: int  # before a picture
+    end: int  # after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPictures:
-    """The pictures of a prompt, in the order in which it shows them."""
+    """The pictures of a prompt for a model that takes some, and how to find their places in it."""
 
-    files: tuple[bytes, ...]  # PNG or JPEG, RGB
+    files: tuple[bytes, ...]  # PNG or JPEG files, RGB, in the order of their placeholders; (): it has none
     tokens: PictureTokens
 
 
@@ -87,14 +87,14 @@ class SamplingRequest:
     Always names temperature, top_p and top_k: a server otherwise takes the checkpoint's generation_config.
     """
 
-    input_ids: tuple[int, ...]  # [prompt], with as many placeholders as its pictures take tokens
+    input_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     seed: int  # 0 <= seed < 2**31
     temperature: float  # 0 is greedy
     top_p: float
     top_k: int  # -1: all tokens
     max_new_tokens: int
     support: bool = False  # whether the answer is to tell which tokens top_p and top_k have left
-    pictures: PromptPictures | None = None  # None: a prompt of text alone
+    pictures: PromptPictures | None = None  # None: of a model of text alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

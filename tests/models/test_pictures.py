@@ -9,17 +9,13 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from dagrpo.errors import UserError
 from dagrpo.models.make import make_model
-from dagrpo.models.pictures import PictureProcessor, collapsed
+from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.model import Fresh, Model, Vision
-from dagrpo.records import PictureTokens
 
-TOKENS = PictureTokens(image=7, video=8, start=5, end=6)
 FAMILIES: list[Literal["qwen2_5_vl", "qwen3_vl"]] = ["qwen2_5_vl", "qwen3_vl"]
 
 
@@ -86,21 +82,13 @@ def test_each_placeholder_becomes_as_many_as_its_own_picture_has(folder: Path) -
 
 def test_another_number_of_pictures_than_placeholders_is_refused(folder: Path) -> None:
     processor = PictureProcessor.of(folder)
-    with pytest.raises(UserError, match="the prompt shows 2 pictures, and the problem has 1"):
+    with pytest.raises(UserError, match="the prompt shows 2 pictures, and the problem has 1 picture"):
         processor.expanded((processor.tokens.image, 1, processor.tokens.image), [_picture(40, 40)])
 
 
 def test_a_picture_that_is_all_length_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="1,005 x 5 pixels, and none may be more than 200 times as long as wide"):
         PictureProcessor.of(folder).count(_picture(1005, 5))
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5))))
-def test_what_was_expanded_collapses_to_what_it_was(pieces: list[tuple[int, int]]) -> None:
-    """Pictures stand between marks, so that two of them never touch."""
-    once = [token for text, _ in pieces for token in (text, TOKENS.start, TOKENS.image, TOKENS.end)]
-    many = [token for text, more in pieces for token in (text, TOKENS.start, *[TOKENS.image] * (1 + more), TOKENS.end)]
-    assert list(collapsed(many, TOKENS)) == list(collapsed(once, TOKENS)) == once
 
 
 def _changed(folder: Path, copy: Path, name: str, **changes: Any) -> Path:

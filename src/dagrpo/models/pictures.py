@@ -6,7 +6,7 @@ The limits are those of the model folder's preprocessor_config.json. Not here: b
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from dagrpo import placeholders
 from dagrpo.errors import UserError
 from dagrpo.files import read_object
 from dagrpo.records import PictureTokens
@@ -86,19 +87,15 @@ class PictureProcessor:
 
         UserError: there are not as many pictures as placeholders.
         """
-        places = sum(token == self.tokens.image for token in token_ids)
-        if places != len(files):
-            raise UserError(f"the prompt shows {places} pictures, and the problem has {len(files)}")
-        left = iter(files)
-        return tuple(
-            each
-            for token in token_ids
-            for each in ((token,) * self.count(next(left)) if token == self.tokens.image else (token,))
-        )
+        expanded = placeholders.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
+        if expanded is None:
+            places = sum(token == self.tokens.image for token in token_ids)
+            raise UserError(f"the prompt shows {counted(places)}, and the problem has {counted(len(files))}")
+        return expanded
 
     def collapsed(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """The other way: each run of placeholders is one picture's, and becomes one placeholder."""
-        return tuple(collapsed(token_ids, self.tokens))
+        return placeholders.collapsed(token_ids, self.tokens)
 
     def pixels(self, file: bytes) -> Pixels:
         """A picture's pixels, scaled to the model's limits and normalised."""
@@ -107,13 +104,9 @@ class PictureProcessor:
         return Pixels(pixel_values=done["pixel_values"], grid=done["image_grid_thw"][0])
 
 
-def collapsed(token_ids: Sequence[int], tokens: PictureTokens) -> Iterator[int]:
-    """Each run of placeholders as one, which is how a server is sent a prompt; it makes them as many as the picture has."""
-    before = None
-    for token in token_ids:
-        if token != tokens.image or before != tokens.image:
-            yield token
-        before = token
+def counted(pictures: int) -> str:
+    """So many pictures, in words."""
+    return "1 picture" if pictures == 1 else f"{pictures} pictures"
 
 
 def _require_known(folder: Path, config: dict[str, Any]) -> None:
