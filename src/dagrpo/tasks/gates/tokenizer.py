@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
+from dagrpo.placeholders import in_parts
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
 
@@ -15,10 +16,20 @@ CHUNK = 256  # prompts at a time: token ids of all of them at once would need hu
 TRIAL = 16  # prompts counted both ways before the short way is taken
 
 
-def rendered(tokenizer: PreTrainedTokenizerBase, example: Example, schemas: Sequence[dict[str, Any]] = ()) -> str:
-    """The prompt of a problem with its tools. UserError names the problem that the chat template refuses."""
+def rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    example: Example,
+    schemas: Sequence[dict[str, Any]] = (),
+    *,
+    pictures: bool = False,
+) -> str:
+    """The prompt of a problem with its tools. UserError names the problem that the chat template refuses.
+
+    pictures: whether the template takes some; each is one placeholder.
+    """
+    messages = in_parts(example.prompt) if pictures and example.images else example.prompt
     try:
-        return prompt_text(tokenizer, example.prompt, list(schemas))
+        return prompt_text(tokenizer, messages, list(schemas))
     except TemplateRefusal as error:
         reason = str(error).rstrip(".")
         raise UserError(
