@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.placeholders import before_pictures, collapsed, in_parts, picture_lengths, with_lengths
+from dagrpo.placeholders import before_pictures, collapsed, picture_lengths, with_lengths
 from dagrpo.records import PictureTokens
 
 TOKENS = PictureTokens(image=7, video=8, start=5, end=6)
@@ -23,22 +23,6 @@ def test_the_first_token_of_a_picture_or_a_video_is_found() -> None:
     assert before_pictures((1, 2, 8, 7), TOKENS) == 2
     assert before_pictures((5, 6), TOKENS) == 2
     assert before_pictures((), TOKENS) == 0
-
-
-def test_messages_are_cut_where_they_say_that_a_picture_is() -> None:
-    image = {"type": "image"}
-    assert in_parts([{"role": "user", "content": "<image><image> Find x.<image>"}]) == [
-        {"role": "user", "content": [image, image, {"type": "text", "text": " Find x."}, image]}
-    ]
-
-
-def test_what_others_say_is_not_cut_and_text_alone_stays_text() -> None:
-    messages = [
-        {"role": "system", "content": "Look."},
-        {"role": "assistant", "content": "I see <image>."},
-        {"role": "tool", "content": "<image>"},
-    ]
-    assert in_parts(messages) == messages
 
 
 @given(st.lists(st.integers(0, 4) | st.integers(1, 9).map(lambda length: -length), max_size=12))

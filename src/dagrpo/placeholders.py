@@ -1,33 +1,14 @@
-"""Where pictures stand in a task's text, and among a model's tokens: there one run of placeholders each, as long as the picture
-takes tokens.
+"""Where pictures stand: `<image>` in the text of a problem, a run of placeholders among a model's tokens.
 
-Not here: how long that is (models/pictures.py), and the pixels.
+A run is as long as its picture takes tokens. Not here: how long that is (models/pictures.py), and the pixels.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from dagrpo.records import PictureTokens
 
-IMAGE = "<image>"  # where a picture stands in a task's prompt
-
-
-def in_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages of text -> what a chat template of a vision-language model takes: text and pictures in turn.
-
-    Example: "<image> Find x." -> [{"type": "image"}, {"type": "text", "text": " Find x."}]. Only what a task says is cut, not
-    an answer of the policy or of a tool, which may hold the same characters.
-    """
-    return [_cut(message) if message["role"] in ("system", "user") else message for message in messages]
-
-
-def _cut(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    said = message["content"]
-    if not isinstance(said, str) or IMAGE not in said:
-        return message
-    first, *others = [[{"type": "text", "text": text}] if text else [] for text in said.split(IMAGE)]
-    return {**message, "content": [*first, *(part for text in others for part in ({"type": "image"}, *text))]}
+IMAGE = "<image>"  # in the text of a problem's messages
 
 
 def collapsed(token_ids: Sequence[int], tokens: PictureTokens) -> tuple[int, ...]:
@@ -50,8 +31,7 @@ def with_lengths(token_ids: Sequence[int], tokens: PictureTokens, lengths: Seque
 
 def before_pictures(token_ids: Sequence[int], tokens: PictureTokens) -> int:
     """How many tokens come before the first placeholder of a picture or a video."""
-    placeholders = (tokens.image, tokens.video)
-    return next((place for place, token in enumerate(token_ids) if token in placeholders), len(token_ids))
+    return next((place for place, token in enumerate(token_ids) if token in tokens.of_pictures), len(token_ids))
 
 
 def _runs(token_ids: Sequence[int], tokens: PictureTokens) -> Iterator[tuple[int, int]]:

@@ -12,9 +12,9 @@ from dagrpo.files import read_parquet
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
-from dagrpo.placeholders import in_parts
 from dagrpo.records import Example, PromptPictures
 from dagrpo.rollout.chat import ChatFormat, ToolSchema, chat_format
+from dagrpo.rollout.chat_formats.pictures import with_pictures
 from dagrpo.rollout.tools import function_schemas
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.tasks.schema import from_table
@@ -92,7 +92,7 @@ def written(
             f"{where}: it has pictures, and the model takes text alone: choose a vision-language model in section model, or "
             "another task."
         )
-    text, token_ids = chat.prompt(in_parts(example.prompt), tools)
+    text, token_ids = chat.prompt(with_pictures(example.prompt), tools)
     try:
         return text, pictures.expanded(token_ids, example.images)
     except UserError as error:

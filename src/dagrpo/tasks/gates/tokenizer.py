@@ -8,9 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
-from dagrpo.placeholders import in_parts
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
+from dagrpo.rollout.chat_formats.pictures import with_pictures
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
@@ -27,7 +27,7 @@ def rendered(
 
     pictures: whether the template takes some; each is one placeholder.
     """
-    messages = in_parts(example.prompt) if pictures and example.images else example.prompt
+    messages = with_pictures(example.prompt) if pictures and example.images else example.prompt
     try:
         return prompt_text(tokenizer, messages, list(schemas))
     except TemplateRefusal as error:
