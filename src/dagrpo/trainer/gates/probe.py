@@ -45,6 +45,7 @@ class Asked:
         return TokenSequences.of(
             [[*prompt, *tokens] for prompt, tokens in pairs],
             [[False] * len(prompt) + [True] * len(tokens) for prompt, tokens in pairs],
+            [() if request.pictures is None else request.pictures.files for request in self.requests],
         )
 
     def support(self) -> TokenSupport | None:
@@ -150,11 +151,9 @@ class Probe:
         tensors = None
         if asked is not None:
             sequences, support = asked.sequences(), asked.support()
-            tensors = {"ids": sequences.token_ids, "mask": sequences.loss_mask, "lengths": sequences.lengths}
-            tensors |= {} if support is None else support.tensors()
+            tensors = sequences.tensors() | ({} if support is None else support.tensors())
         tensors = self._world.broadcast_tensors(tensors)
-        sequences = TokenSequences(token_ids=tensors["ids"], loss_mask=tensors["mask"], lengths=tensors["lengths"])
-        return sequences, TokenSupport.from_tensors(tensors)
+        return TokenSequences.from_tensors(tensors), TokenSupport.from_tensors(tensors)
 
     def _parts(self, greedy: int, count: int) -> list[tuple[slice, float]]:
         """Forward passes over so many sequences, the first of them greedy: one where all have the same softmax."""
