@@ -74,9 +74,9 @@ class PictureTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPictures:
-    """The pictures of a prompt, and how to find their places in it."""
+    """The pictures of a prompt for a model that takes some, and how to find their places in it."""
 
-    files: tuple[bytes, ...]  # PNG or JPEG files, RGB, in the order of their placeholders
+    files: tuple[bytes, ...]  # PNG or JPEG files, RGB, in the order of their placeholders; (): it has none
     tokens: PictureTokens
 
 
@@ -94,7 +94,7 @@ class SamplingRequest:
     top_k: int  # -1: all tokens
     max_new_tokens: int
     support: bool = False  # whether the answer is to tell which tokens top_p and top_k have left
-    pictures: PromptPictures | None = None  # None: the prompt has none
+    pictures: PromptPictures | None = None  # None: of a model of text alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.records import EXCLUDED, CallStatus, Example, Score, StopReason, ToolCall
+from dagrpo.records import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 FINE: frozenset[CallStatus] = frozenset({"ok"})
@@ -23,8 +23,10 @@ class Problem:
     index: int  # the row of the split
     example: Example
     text: str  # the prompt as the template writes it
-    token_ids: tuple[int, ...]  # [prompt]
+    token_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     tools: tuple[Mapping[str, Any], ...] = ()  # OpenAI function schemas of what the policy may call
+    # Of every problem of a model that takes pictures, without files where this one has none; None: a model of text alone.
+    pictures: PromptPictures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
