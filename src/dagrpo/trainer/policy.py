@@ -116,6 +116,11 @@ class Policy(torch.nn.Module):
             collision = (2 * log_softmax).exp().sum(dim=-1) if extras.collision else torch.zeros_like(logprobs)
         return logprobs, entropy, collision
 
+    def forget_pictures(self) -> None:
+        """Let go of what was made of the pictures of a step."""
+        if self.tower is not None:
+            self.tower.forget()
+
     def _logits(self, hidden: Tensor) -> Tensor:
         """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""
         logits: Tensor = self.model.get_output_embeddings()(hidden)

@@ -28,6 +28,7 @@ class SupervisedSequence:
 
     token_ids: tuple[int, ...]  # [tokens], from the prompt's first on
     loss_mask: tuple[bool, ...]  # [tokens], True on what is learned
+    pictures: tuple[bytes, ...] = ()  # files, in the order of their placeholders among the tokens
 
 
 def supervised_sequences(

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.models.pictures import FAMILIES, PictureProcessor, Pixels
 from dagrpo.trainer.pictures import PaddedPictures
+
+if TYPE_CHECKING:  # Pillow is imported with the first model that takes pictures
+    from dagrpo.models.pictures import PictureProcessor, Pixels
 
 Vision = Literal["frozen", "trained"]
 PIXELS_KEPT = 128  # pictures, between the passes of a step: 1.2 GB where each has 2,000 patches of 14 by 14
@@ -24,6 +26,10 @@ PIXELS_KEPT = 128  # pictures, between the passes of a step: 1.2 GB where each h
 
 def tower_module(model: PreTrainedModel) -> torch.nn.Module | None:
     """The vision tower of a model, with what leads from it to the language model; None in a family without pictures."""
+    if not hasattr(model.config, "vision_config"):
+        return None
+    from dagrpo.models.pictures import FAMILIES
+
     if model.config.model_type not in FAMILIES:
         return None
     module: torch.nn.Module = model.base_model.visual
@@ -93,7 +99,7 @@ class Tower:
             return self._with_a_blank(input_ids, attention_mask)
         if pictures is None:
             return {"input_ids": input_ids, "attention_mask": attention_mask}
-        features, grids = self._kept(pictures.files) if self.frozen else self._made(map(self._pixels, pictures.files))
+        features, grids = self._kept(pictures.files) if self.frozen else self._trained(pictures.files)
         places = [*pictures.places]
         return self._inputs(input_ids, attention_mask, features.at(places), grids[places])
 
@@ -102,10 +108,12 @@ class Tower:
         self._features.clear()
 
     @cached_property
-    def _processor(self) -> PictureProcessor:
+    def _processor(self) -> "PictureProcessor":
+        from dagrpo.models.pictures import PictureProcessor
+
         return PictureProcessor.of(self._folder)
 
-    def _read(self, file: bytes) -> Pixels:
+    def _read(self, file: bytes) -> "Pixels":
         return self._processor.pixels(file)
 
     def _inputs(self, input_ids: Tensor, attention_mask: Tensor, features: Features, grids: Tensor) -> dict[str, Any]:
@@ -118,11 +126,14 @@ class Tower:
             "mm_encoder_outputs": {"image": features},
         }
 
-    def _made(self, pictures: "Sequence[Pixels] | map[Pixels]") -> tuple[Features, Tensor]:
+    def _trained(self, files: Sequence[bytes]) -> tuple[Features, Tensor]:
+        return self._made([self._pixels(file) for file in files])
+
+    def _made(self, pictures: "Sequence[Pixels]") -> tuple[Features, Tensor]:
         """Features and grids, [pictures, 3], by one forward pass."""
-        each, device = [*pictures], self._model.device
-        grids = torch.stack([picture.grid for picture in each])
-        values = torch.cat([picture.pixel_values for picture in each])
+        device = self._model.device
+        grids = torch.stack([picture.grid for picture in pictures])
+        values = torch.cat([picture.pixel_values for picture in pictures])
         output = self._model.get_image_features(values.to(device), grids.to(device), return_dict=True)
         return Features.of(output), grids
 
@@ -139,7 +150,9 @@ class Tower:
 
     def _with_a_blank(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
         """One more sequence, of a blank picture from which nothing is learned: ranks with pictures wait for this one."""
-        image = torch.nn.functional.pad(input_ids.new_full((1, 1), self._model.config.image_token_id), _up_to(input_ids))
+        image = torch.nn.functional.pad(
+            input_ids.new_full((1, 1), self._model.config.image_token_id), _up_to(input_ids)
+        )
         mask = torch.nn.functional.pad(attention_mask.new_ones(1, 1), _up_to(input_ids))
         features, grids = self._made([_blank(self._model.config.vision_config)])
         return self._inputs(torch.cat([input_ids, image]), torch.cat([attention_mask, mask]), features, grids)
@@ -150,8 +163,10 @@ def _up_to(input_ids: Tensor) -> tuple[int, int]:
     return 0, input_ids.shape[1] - 1
 
 
-def _blank(vision: Any) -> Pixels:
+def _blank(vision: Any) -> "Pixels":
     """A grey picture of one token."""
+    from dagrpo.models.pictures import Pixels
+
     side = vision.spatial_merge_size
     width = getattr(vision, "in_channels", 3) * vision.temporal_patch_size * vision.patch_size**2
     return Pixels(pixel_values=torch.zeros(side * side, width), grid=torch.tensor([1, side, side]))
