@@ -11,6 +11,7 @@ from torch import Tensor
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.tower import Vision
 
 CPU = torch.device("cpu")
 FAMILIES = pytest.mark.parametrize("family", vision.FAMILIES)
@@ -42,7 +43,8 @@ def _own(family: str, policy: Policy, folder: Path, row: int) -> Tensor:
         }
     length = len(vision.COMPLETIONS[row])
     table = policy.model(input_ids=ids, use_cache=False, **given).logits[0].log_softmax(-1)
-    return table[-length - 1 : -1].gather(1, ids[0, -length:, None])[:, 0]
+    logprobs: Tensor = table[-length - 1 : -1].gather(1, ids[0, -length:, None])[:, 0]
+    return logprobs
 
 
 @FAMILIES
@@ -110,9 +112,10 @@ def test_micro_batches_of_any_size_give_the_same_gradient(family: str, kind: Any
 @FAMILIES
 def test_a_frozen_tower_leaves_the_gradient_of_the_language_model_as_it_is(family: str, tmp_path: Path) -> None:
     gradients = []
-    for kind in ("trained", "frozen"):
-        policy = vision.policy_of(family, tmp_path, kind)  # type: ignore[arg-type]
-        _logprobs(policy, vision.sequences()).sum().backward()
+    kinds: tuple[Vision, ...] = ("trained", "frozen")
+    for kind in kinds:
+        policy = vision.policy_of(family, tmp_path, kind)
+        _logprobs(policy, vision.sequences()).sum().backward()  # type: ignore[no-untyped-call]
         gradients.append({name: value for name, value in _gradients(policy).items() if ".visual." not in name})
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=1e-12)
 

@@ -1,6 +1,7 @@
 """AdamW with a linear warm-up, and a linear decay where one is asked for, as sft and train use it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -27,7 +28,7 @@ def adamw(
     """
     apart = set(scaled) if scale != 1.0 else set()
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in trained if parameter not in apart]},
         {"params": [parameter for parameter in trained if parameter in apart], SCALE: scale},
     ]

@@ -14,6 +14,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import model_to_shard, read_weights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.trainer.policy import Policy, require_known_logits
 from dagrpo.trainer.tower import Tower, Vision, tower_module
 
@@ -22,19 +23,30 @@ def load_policy(folder: Path, world: World, vision: Vision = "trained") -> Polic
     """The policy of a checkpoint in float32, in eval mode, on this rank's device, sharded over the ranks.
 
     `vision`: whether the vision tower of a model that has one is trained; every rank has the whole of one that is frozen.
-    UserError: the checkpoint is not whole, or its model makes its logits in a way that the trainer does not know.
+    UserError: the checkpoint is not whole, its model makes its logits in a way that the trainer does not know, or a tower
+    that is to be frozen is not there.
     """
-    policy = _load(folder, world, frozen=vision == "frozen")
-    require_known_logits(policy)
+    policy = _loaded(folder, world, frozen=vision == "frozen")
+    if vision == "frozen" and policy.tower is None:
+        raise UserError(
+            f"{folder} holds a {policy.model.config.model_type} model, which has no vision tower to be frozen: set training.vision "
+            "and sft.vision to trained, or choose a vision-language model."
+        )
     return policy
 
 
 def load_reference(folder: Path, world: World, policy: Policy) -> Policy:
     """The same with nothing trained, to stay as it is beside a policy that began with this checkpoint."""
-    reference = load_policy(folder, world, "frozen").requires_grad_(False)
+    reference = _loaded(folder, world, frozen=True).requires_grad_(False)
     if policy.tower is not None and policy.tower.frozen:
         reference.tower = policy.tower  # it makes the same features
     return reference
+
+
+def _loaded(folder: Path, world: World, *, frozen: bool) -> Policy:
+    policy = _load(folder, world, frozen=frozen)
+    require_known_logits(policy)
+    return policy
 
 
 def _load(folder: Path, world: World, *, frozen: bool) -> Policy:
