@@ -1,12 +1,14 @@
-"""Where pictures stand among a model's tokens: one run of placeholders each, as long as the picture takes tokens.
+"""Where pictures stand: `<image>` in the text of a problem, a run of placeholders among a model's tokens.
 
-Not here: how long that is (models/pictures.py), and the pixels.
+A run is as long as its picture takes tokens. Not here: how long that is (models/pictures.py), and the pixels.
 """
 
 import itertools
 from collections.abc import Iterator, Sequence
 
 from dagrpo.records import PictureTokens
+
+IMAGE = "<image>"  # in the text of a problem's messages
 
 
 def collapsed(token_ids: Sequence[int], tokens: PictureTokens) -> tuple[int, ...]:
@@ -29,8 +31,7 @@ def with_lengths(token_ids: Sequence[int], tokens: PictureTokens, lengths: Seque
 
 def before_pictures(token_ids: Sequence[int], tokens: PictureTokens) -> int:
     """How many tokens come before the first placeholder of a picture or a video."""
-    placeholders = (tokens.image, tokens.video)
-    return next((place for place, token in enumerate(token_ids) if token in placeholders), len(token_ids))
+    return next((place for place, token in enumerate(token_ids) if token in tokens.of_pictures), len(token_ids))
 
 
 def _runs(token_ids: Sequence[int], tokens: PictureTokens) -> Iterator[tuple[int, int]]:

@@ -71,6 +71,11 @@ class PictureTokens:
     start: int  # before a picture
     end: int  # after it
 
+    @property
+    def of_pictures(self) -> tuple[int, int]:
+        """The placeholders, which no policy may write: they would stand for no picture."""
+        return self.image, self.video
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPictures:
@@ -106,6 +111,7 @@ class ScoringRequest:
 
     token_ids: tuple[int, ...]  # [tokens]
     first: int  # the place of the first that is asked for; at least 1, since nothing predicts a sequence's first token
+    pictures: PromptPictures | None = None  # None: of a model of text alone; all of them come before `first`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,8 @@ class Completion:
 
     token_ids: tuple[int, ...]  # [completion], the stop token included when there is one
     logprobs: tuple[float, ...]  # [completion]
-    finish_reason: str  # "stop" or "length"
+    # "stop" or "length"; "length" also where it was cut before a picture's or a video's placeholder that the policy wrote
+    finish_reason: str
     weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
     cached_tokens: int = 0  # of the prompt, which the server had computed before
     # [completion], ids from low to high: the tokens that top_p and top_k left each one to be drawn from; (): not asked for

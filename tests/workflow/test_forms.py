@@ -150,6 +150,16 @@ def test_a_class_that_says_nothing_of_its_worth_cannot_be_rewarded_for_it() -> N
     _check("arithmetic", "arithmetic", reward=reward, rollout={"agent": agent})
 
 
+@pytest.mark.parametrize(
+    "agent", [{"name": "program", "command": [sys.executable, "-c", ""]}, {"name": "verifiers", "taskset": "one"}]
+)
+def test_a_program_cannot_be_shown_pictures(agent: dict[str, Any]) -> None:
+    with pytest.raises(
+        UserError, match=rf"rollout\.agent is {agent['name']}, .* geo3k has prompts with pictures: take the"
+    ):
+        _check("geo3k", "geo3k", rollout={"agent": agent})
+
+
 def test_a_reported_reward_of_no_weight_needs_no_agent_that_reports() -> None:
     _check("arithmetic", "arithmetic", reward={"components": {"accuracy": {}, "reported": {"weight": 0.0}}})
 

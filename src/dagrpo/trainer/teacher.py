@@ -115,7 +115,7 @@ class Teacher:
                 f"runtime.teacher.max_total_tokens, less {SPARE}): lower rollout.max_new_tokens or training.max_prompt_tokens, or "
                 "take a teacher that reads more"
             )
-        return ScoringRequest(token_ids=token_ids, first=first)
+        return ScoringRequest(token_ids=token_ids, first=first, pictures=problem.pictures)
 
 
 def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[float]:

@@ -104,6 +104,12 @@ def _agents(params: Params) -> Iterator[str]:
             f"rollout.agent.max_turns is 1, and {calling[0]} offers tools: a call takes a turn and what follows its result another; "
             "set it to 2 or more."
         )
+    shown = [name for name in params.experiment.tasks if get_task(name).images]
+    if shown and not AGENTS.get(agent.name).takes_pictures:
+        yield (
+            f"rollout.agent is {agent.name}, whose programs are told a problem as text, and {shown[0]} has prompts with pictures: "
+            f"take the agent {OWN_LOOP}, or another task."
+        )
 
 
 def _tools(params: Params) -> Iterator[str]:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from dagrpo.checkpoints.weight_map import INDEX, files_of_weights
+from dagrpo.files import read_object
 from dagrpo.rollout.engine.errors import ServerError
 
+PREPROCESSOR = "preprocessor_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -17,6 +19,11 @@ def require_servable(model: Path) -> None:
         files_of_weights(model)
 
 
+def takes_pictures(model: Path) -> bool:
+    """Whether the model of a folder has a vision tower."""
+    return "vision_config" in read_object(model / "config.json")
+
+
 def _missing_from(model: Path) -> str | None:
     if not (model / "config.json").is_file():
         return "config.json"
@@ -24,4 +31,6 @@ def _missing_from(model: Path) -> str | None:
         return "tokenizer (tokenizer.json)"
     if not (model / INDEX).is_file() and not any(model.glob("*.safetensors")):
         return "weights (*.safetensors)"
+    if takes_pictures(model) and not (model / PREPROCESSOR).is_file():
+        return f"{PREPROCESSOR}, which says how its pictures are prepared"
     return None

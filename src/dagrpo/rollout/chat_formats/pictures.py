@@ -1,0 +1,29 @@
+"""A problem's messages with their pictures, in the parts that the chat templates of vision-language models take."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagrpo.placeholders import IMAGE
+from dagrpo.rollout.chat import Message
+
+_PIECES = re.compile(f"({IMAGE})")
+
+
+def with_pictures(messages: Sequence[Message]) -> list[Message]:
+    """Each content that shows pictures as parts, text and pictures in turn.
+
+    For the messages of a problem alone: what is said later may spell `<image>`, and shows none.
+    """
+    return [_in_parts(message) for message in messages]
+
+
+def _in_parts(message: Message) -> Message:
+    content = message["content"]
+    if not isinstance(content, str) or IMAGE not in content:
+        return message
+    return {**message, "content": [_part(piece) for piece in _PIECES.split(content) if piece]}
+
+
+def _part(piece: str) -> Mapping[str, Any]:
+    return {"type": "image"} if piece == IMAGE else {"type": "text", "text": piece}
