@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from tests.trainer import vision
 
 from dagrpo.algorithms.losses import Loss
@@ -148,5 +149,5 @@ def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) 
 if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)
     with process_group() as joint:
-        given: Vision | None = next(iter(sys.argv[5:]), None)  # type: ignore[assignment]
-        run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), joint, given)
+        given = TypeAdapter(list[Vision]).validate_python(sys.argv[5:])
+        run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), joint, *given)

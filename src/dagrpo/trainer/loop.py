@@ -229,6 +229,7 @@ class Trainer:
                     deterministic=run.rollout.deterministic,
                     weights=tensors,
                     version=_version(finished),
+                    keep_pictures=run.training.vision == "frozen",
                 )
                 engine = stack.enter_context(opened)
                 self._watch.handed_over(engine, tensors, finished)
