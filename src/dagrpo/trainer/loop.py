@@ -34,11 +34,11 @@ from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.gates.watch import Watch, storable
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.sharding import load_policy, load_reference
 from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.teacher import Teacher, open_teacher
 from dagrpo.trainer.throughput import Throughput
@@ -95,8 +95,8 @@ class Trainer:
         self._failed_programs = FailedPrograms(self._agent_folder)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
-        self._policy = load_policy(run.initial, world)
-        self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+        self._policy = load_policy(run.initial, world, run.training.vision)
+        self._optimizer = policy_optimizer(self._policy, run.training)
         self._throughput = Throughput.of(self._policy.model, world, run.runtime.engine)
         self._watch = Watch(
             run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
@@ -230,6 +230,7 @@ class Trainer:
                     deterministic=run.rollout.deterministic,
                     weights=tensors,
                     version=_version(finished),
+                    keep_pictures=run.training.vision == "frozen",
                 )
                 engine = stack.enter_context(opened)
                 self._watch.handed_over(engine, tensors, finished)
@@ -274,7 +275,7 @@ class Trainer:
         run = self._run
         reference = None
         if run.algorithm.kl.coefficient > 0:
-            reference = load_policy(run.initial, self._world).requires_grad_(False)
+            reference = load_reference(run.initial, self._world, self._policy)
         return PolicyUpdate(
             policy=self._policy,
             reference=reference,

@@ -59,7 +59,7 @@ class FineTuning:
         self._rows = supervised_sequences(
             run.train_split, tokenizer, chat, run.conversation.tools, processor_of(run.model)
         )
-        self._policy = load_policy(run.model, world)
+        self._policy = load_policy(run.model, world, run.sft.vision)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 
     def train(self) -> None:
@@ -93,6 +93,7 @@ class FineTuning:
             learning_rate = warmed_up(sft.learning_rate, step, sft.learning_rate_warmup_steps)
             learning_rate *= decayed(sft.learning_rate_final, step, sft.learning_rate_decay_steps)
             norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
+        self._policy.forget_pictures()
         return {"sft/loss": loss, "sft/grad_norm": norm, "sft/learning_rate": learning_rate}
 
     def _accumulate(self, sequences: TokenSequences) -> float:
@@ -128,4 +129,6 @@ def _ignore(step: int, metrics: Mapping[str, float]) -> None:
 
 def _sequences(rows: Sequence[SupervisedSequence]) -> TokenSequences:
     """The rows of a batch, side by side."""
-    return TokenSequences.of([row.token_ids for row in rows], [row.loss_mask for row in rows])
+    return TokenSequences.of(
+        [row.token_ids for row in rows], [row.loss_mask for row in rows], [row.pictures for row in rows]
+    )
