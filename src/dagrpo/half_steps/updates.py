@@ -8,6 +8,7 @@ import pyarrow as pa
 from dagrpo.distributed import World
 from dagrpo.files import write_parquet
 from dagrpo.replay.batch import read_step
+from dagrpo.replay.pictures import pictures_of
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
@@ -23,12 +24,13 @@ def update_from(
     The advantages are those in the tables. `start`: the state to go on from; None: the initial checkpoint.
     """
     policy = UpdatedPolicy(run, world)
+    pictures = pictures_of(run.initial, run.train_split)
     if start is not None:
         policy.load(start)
     digests: dict[int, StepDigests] = {}
     rows: list[dict[str, float]] = []
     for step, table in tables.items():
-        given = read_step(table, run.training)
+        given = read_step(table, run.training, pictures)
         stats = policy.update(step, given.batch, run.runtime.training.micro_batch_size)
         digests[step] = stats.digests
         rows.append(with_plugins(update_metrics(stats, given.batch.rollout_logprobs.tolist()), stats))

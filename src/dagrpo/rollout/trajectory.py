@@ -29,6 +29,11 @@ class Problem:
     # Of every problem of a model that takes pictures, without files where this one has none; None: a model of text alone.
     pictures: PromptPictures | None = None
 
+    @property
+    def picture_files(self) -> tuple[bytes, ...]:
+        """Those that the prompt shows, in order."""
+        return () if self.pictures is None else self.pictures.files
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSample:
