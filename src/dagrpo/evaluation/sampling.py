@@ -100,7 +100,7 @@ def attempt_blindly(
     problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
     """A greedy attempt at each problem with pictures, which are left out. []: there is none, or it was not asked for."""
-    prompts = Prompts(tokenizer, attempts.conversation)
+    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
     shown = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
     if not shown:
         return []

@@ -11,16 +11,24 @@ import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
 from tests.rollout.engine.pools import pool_over
+from tests.rollout.problems import example
+from tests.rollout.single_turns import single_turns
 from transformers import AutoModelForImageTextToText
 
 from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.model import Fresh, Model, Vision
+from dagrpo.params.rollout import Conversation
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, PromptPictures, SamplingRequest, ScoringRequest
+from dagrpo.rollout.collect import collect
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.rollout.prompts import Prompts
+from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.trajectory import Trajectory
 
 pytestmark = pytest.mark.server
 ENGINE = Engine(max_total_tokens=16_384, max_running_requests=64, request_timeout=120)
@@ -205,6 +213,34 @@ def test_scores_of_what_follows_pictures_are_those_of_transformers(seer: Seer, p
         assert request.pictures is not None
         ours = seer.logprobs(request.token_ids, request.pictures.files)[-3:]
         assert torch.allclose(ours, torch.tensor(scores), atol=CLOSE)
+
+
+def converse(seer: Seer, pool: ServerPool, *, lockstep: bool) -> list[Trajectory]:
+    """Two attempts at each of three problems, with a user who asks again until there are two answers."""
+    tokenizer = load_tokenizer(seer.folder)
+    prompts = Prompts(tokenizer, Conversation(), seer.pictures)
+    shown = [("<image> What is it?", (CAT,)), ("<image>, then <image>?", (DOG, CAT)), ("No picture.", ())]
+    problems = [
+        prompts.problem(index, example(question, images=files, interaction="tests.rollout.agents.users:TWO"))
+        for index, (question, files) in enumerate(shown)
+    ]
+    sampling = Sampling(samples=2, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12, lockstep=lockstep)
+    with single_turns(tokenizer, max_new_tokens=12) as agent:
+        return collect(problems, sampling, lambda position, sample: 10 * position + sample, engine=pool, agent=agent)
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_conversations_show_their_pictures_at_every_turn(seer: Seer, pool: ServerPool, lockstep: bool) -> None:
+    trajectories = converse(seer, pool, lockstep=lockstep)
+    assert {trajectory.turns for trajectory in trajectories} == {2}
+    for trajectory in trajectories:
+        for sample in trajectory.samples:
+            ours = seer.logprobs(sample.token_ids, trajectory.problem.picture_files)
+            written = torch.tensor(sample.loss_mask[1:])
+            assert torch.allclose(ours[written], torch.tensor(sample.completion_logprobs), atol=CLOSE)
+    if lockstep:
+        again = converse(seer, pool, lockstep=True)
+        assert [each.samples for each in again] == [each.samples for each in trajectories]
 
 
 def test_new_weights_of_both_towers_are_those_that_sample(seer: Seer, pool: ServerPool) -> None:
