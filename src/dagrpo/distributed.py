@@ -24,7 +24,7 @@ LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
 LONGEST_COLLECTIVE = timedelta(minutes=30)
 RENDEZVOUS = "DAGRPO_RENDEZVOUS"  # a private file, by which the processes of one launch find each other
 _DTYPES = {
-    str(dtype): dtype for dtype in (torch.int64, torch.int32, torch.float32, torch.bool)
+    str(dtype): dtype for dtype in (torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8)
 }  # of tensors that are broadcast
 
 

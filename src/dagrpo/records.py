@@ -63,19 +63,43 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTokens:
+    """The ids of the tokens by which a vision-language model knows where a picture is."""
+
+    image: int  # the placeholder: one for each token that a picture takes
+    video: int  # the same of a video
+    start: int  # before a picture
+    end: int  # after it
+
+    @property
+    def of_pictures(self) -> tuple[int, int]:
+        """The placeholders, which no policy may write: they would stand for no picture."""
+        return self.image, self.video
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPictures:
+    """The pictures of a prompt for a model that takes some, and how to find their places in it."""
+
+    files: tuple[bytes, ...]  # PNG or JPEG files, RGB, in the order of their placeholders; (): it has none
+    tokens: PictureTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRequest:
     """One completion to sample: prompt tokens in, with a seed of its own.
 
     Always names temperature, top_p and top_k: a server otherwise takes the checkpoint's generation_config.
     """
 
-    input_ids: tuple[int, ...]  # [prompt]
+    input_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     seed: int  # 0 <= seed < 2**31
     temperature: float  # 0 is greedy
     top_p: float
     top_k: int  # -1: all tokens
     max_new_tokens: int
     support: bool = False  # whether the answer is to tell which tokens top_p and top_k have left
+    pictures: PromptPictures | None = None  # None: of a model of text alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +111,7 @@ class ScoringRequest:
 
     token_ids: tuple[int, ...]  # [tokens]
     first: int  # the place of the first that is asked for; at least 1, since nothing predicts a sequence's first token
+    pictures: PromptPictures | None = None  # None: of a model of text alone; all of them come before `first`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +124,8 @@ class Completion:
 
     token_ids: tuple[int, ...]  # [completion], the stop token included when there is one
     logprobs: tuple[float, ...]  # [completion]
-    finish_reason: str  # "stop" or "length"
+    # "stop" or "length"; "length" also where it was cut before a picture's or a video's placeholder that the policy wrote
+    finish_reason: str
     weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
     cached_tokens: int = 0  # of the prompt, which the server had computed before
     # [completion], ids from low to high: the tokens that top_p and top_k left each one to be drawn from; (): not asked for

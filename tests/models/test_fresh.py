@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
+import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig, Qwen2ForCausalLM
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.listing import MANIFEST
 from dagrpo.models.make import make_model
-from dagrpo.params.model import Fresh, Model
+from dagrpo.params.model import Fresh, Model, Vision
 
 SMALL = Fresh(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32)
 
@@ -57,3 +59,20 @@ def test_the_folder_tells_an_engine_what_it_needs(tmp_path: Path) -> None:
 def test_no_output_names_the_place_it_was_made_in(tmp_path: Path) -> None:
     make_model(tmp_path / "a", Model(fresh=SMALL))
     assert not [path for path in (tmp_path / "a").iterdir() if str(tmp_path).encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_model_with_pictures_has_the_same_bytes_twice_and_all_that_a_server_reads(
+    family: Literal["qwen2_5_vl", "qwen3_vl"], tmp_path: Path
+) -> None:
+    shape = SMALL.model_copy(update={"vision": Vision(family=family, depth=2, hidden_size=16, num_heads=2)})
+    for name in ("a", "b"):
+        make_model(tmp_path / name, Model(fresh=shape, max_pixels=28 * 28 * 16))
+    assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
+    config, preprocessor, origin = (
+        json.loads((tmp_path / "a" / f"{name}.json").read_text())
+        for name in ("config", "preprocessor_config", "origin")
+    )
+    assert (config["model_type"], config["vision_config"]["patch_size"], preprocessor["patch_size"]) == (family, 14, 14)
+    assert (preprocessor["max_pixels"], origin["max_pixels"]) == (28 * 28 * 16, 28 * 28 * 16)
+    assert AutoModelForImageTextToText.from_pretrained(tmp_path / "a").config.image_token_id == 260

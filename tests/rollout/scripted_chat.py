@@ -8,6 +8,7 @@ from typing import Any
 from dagrpo.rollout.chat import Message, ParsedAnswer, ParsedCall, ToolSchema
 
 END = "\x03"
+PICTURE = "\x04"  # one for each token that a picture takes
 CALL = re.compile(r"@(\w*)(\{[^@]*\})?")
 
 
@@ -26,7 +27,7 @@ class ScriptedChat:
         self.rewrites = rewrites
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        text = "".join(f"<{m['role']}>{m['content']}{END}" for m in messages) + "<assistant>"
+        text = "".join(f"<{m['role']}>{_said(m['content'])}{END}" for m in messages) + "<assistant>"
         return text, ids(text)
 
     def extension(
@@ -54,6 +55,11 @@ class ScriptedChat:
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
         """It shows them."""
+
+
+def _said(content: Any) -> str:
+    """A text, or parts of which some are pictures."""
+    return content if isinstance(content, str) else "".join(part.get("text", PICTURE) for part in content)
 
 
 def _call(match: re.Match[str]) -> ParsedCall:

@@ -15,6 +15,7 @@ class ScriptedEngine:
         self.places: list[list[int]] = []  # of their attempts
         self.emptied_caches = 0
         self.sessions: list[str] = []  # of single completions
+        self.requests: list[SamplingRequest] = []  # the same
         self.most_in_flight = 0
         self._in_flight = 0
 
@@ -34,6 +35,7 @@ class ScriptedEngine:
 
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         self.sessions.append(session)
+        self.requests.append(request)
         self._in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         await asyncio.sleep(0.001)

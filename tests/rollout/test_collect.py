@@ -14,7 +14,7 @@ from dagrpo.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
-from dagrpo.records import Completion, SamplingRequest
+from dagrpo.records import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.collect import collect, grade
 from dagrpo.rollout.open_agent import OpenAgent
@@ -70,6 +70,23 @@ def test_a_lockstep_batch_holds_all_attempts_or_as_many_as_it_may(agent: OpenAge
     assert [len(batch) for batch in engine.batches] == [9, 4, 4, 1]
     assert told == [9, 4, 4, 1]
     assert [request.seed for request in engine.batches[0]] == [0, 1, 2, 100, 101, 102, 200, 201, 202]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_every_request_has_the_pictures_of_its_problem(agent: OpenAgent, lockstep: bool) -> None:
+    tokens = PictureTokens(image=200, video=201, start=202, end=203)
+    shown = [replace(problem(i), pictures=PromptPictures(files=(b"%d" % i,), tokens=tokens)) for i in range(2)]
+    trajectories = collect(
+        [*shown, problem(2)],
+        replace(SAMPLING, lockstep=lockstep),
+        seed_of,
+        engine=(engine := ScriptedEngine()),
+        agent=agent,
+    )
+    asked = engine.batches[0] if lockstep else engine.requests
+    files = {request.input_ids: request.pictures.files if request.pictures else None for request in asked}
+    assert files == {(5, 10): (b"0",), (5, 11): (b"1",), (5, 12): None}
+    assert len(trajectories) == len(asked) == 9
 
 
 def test_the_greedy_attempt_ignores_the_sampling_parameters(agent: OpenAgent) -> None:

@@ -2,16 +2,22 @@
 
 import asyncio
 from array import array
+from collections.abc import Sequence
 
 import pytest
 from tests.rollout.problems import example
-from tests.rollout.scripted_chat import ScriptedChat, ids
+from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
-from dagrpo.records import Completion
+from dagrpo.errors import UserError
+from dagrpo.records import Completion, PictureTokens, PromptPictures
+from dagrpo.rollout.chat import Message
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.trajectory import Problem, TokenSample
 
 MORE = ({"role": "user", "content": "more"},)
+CAT_AND_DOG = PromptPictures(
+    files=(b"cat", b"dog"), tokens=PictureTokens(image=ord(PICTURE), video=5, start=ord("["), end=ord("]"))
+)
 TURNS = ("ab", "c")  # a token is a character, and could have been the one after it
 
 
@@ -55,3 +61,53 @@ def test_every_token_that_was_written_stands_beside_what_it_was_drawn_from(rewri
     assert ["".join(map(chr, sample.completion_ids)) for sample in kept] == samples
     for sample in kept:
         assert [list(each) for each in sample.support] == [[token, token + 1] for token in sample.completion_ids]
+
+
+def _prompts(chat: ScriptedChat, first: Sequence[Message], then: Sequence[Message]) -> list[str]:
+    """What the policy is asked to continue at a problem with two pictures, of two tokens and of three."""
+    asked: list[str] = []
+
+    async def complete(prompt: tuple[int, ...], longest: int) -> Completion:
+        asked.append(text_of(prompt))
+        return _said("<image>")
+
+    one = example("[<image>] or [<image>]?", images=CAT_AND_DOG.files)
+    problem = Problem(index=0, example=one, text="", token_ids=ids(SHOWN), pictures=CAT_AND_DOG)
+    session = Session(
+        problem=problem,
+        chat=chat,
+        complete=complete,
+        limits=SessionLimits(turns=2, tokens=1000, new_tokens=9),
+        seed=0,
+        name="x",
+    )
+
+    async def talk() -> None:
+        await session.ask(then, await session.ask(first or one.prompt))
+
+    asyncio.run(talk())
+    return asked
+
+
+SHOWN = f"<user>[{PICTURE * 2}] or [{PICTURE * 3}]?\x03<assistant>"
+
+
+def test_a_later_turn_shows_the_pictures_where_they_were() -> None:
+    asked = _prompts(ScriptedChat(), (), MORE)
+    assert asked == [SHOWN, SHOWN + "<image>\x03<user>more\x03<assistant>"]
+
+
+def test_a_conversation_rendered_afresh_shows_the_pictures_of_its_problem_and_no_others() -> None:
+    """What the policy or a user says may spell `<image>`, and is a text like any other."""
+    asked = _prompts(ScriptedChat(rewrites=True), (), ({"role": "user", "content": "<image>?"},))
+    assert asked[1] == SHOWN + "<image>\x03<user><image>?\x03<assistant>"
+
+
+def test_a_partner_that_says_something_first_leaves_the_pictures_in_their_places() -> None:
+    said = ({"role": "user", "content": "[<image>] or [<image>]? Begin."},)
+    assert _prompts(ScriptedChat(), said, MORE)[0] == SHOWN.replace("?", "? Begin.")
+
+
+def test_a_conversation_without_the_pictures_of_its_problem_is_refused() -> None:
+    with pytest.raises(UserError, match="does not show the 2 pictures of the problem"):
+        _prompts(ScriptedChat(), ({"role": "user", "content": "[<image>]?"},), MORE)

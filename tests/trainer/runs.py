@@ -181,6 +181,7 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
         deterministic: bool,
         weights: Tensors | None = None,
         version: str = "initial",
+        keep_pictures: bool = False,
     ) -> AbstractContextManager[ScriptedEngine]:
         return opened(model, weights, version)
 

@@ -2,14 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.trainer import updates
+from tests.trainer import runs, updates
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from dagrpo.checkpoints.compare import compare
@@ -23,7 +21,6 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
 
-ROOT = Path(__file__).parents[2]
 SHAPE = Fresh(
     hidden_size=16,
     num_hidden_layers=2,
@@ -49,10 +46,7 @@ def _run(processes: int, initial: Path, out: Path, first: int = 0, steps: int = 
 
 
 def _run_together(processes: int, initial: Path, out: Path, first: int, steps: int) -> None:
-    launch = [sys.executable, "-m", "dagrpo.launch", str(processes), updates.__file__]
-    arguments = [str(argument) for argument in (initial, out, first, steps)]
-    done = subprocess.run([*launch, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
+    runs.launch(processes, updates.__file__, initial, out, first, steps)
 
 
 @pytest.fixture(scope="module")

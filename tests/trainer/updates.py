@@ -1,16 +1,20 @@
 """A few updates on made-up rollouts, in the process that calls it or in each of several.
 
-`python -m dagrpo.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS` trains the checkpoint INITIAL from step FIRST
-(0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the states.
+`python -m dagrpo.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS [VISION]` trains the checkpoint INITIAL from step
+FIRST (0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the states. With VISION, trained or
+frozen, INITIAL takes pictures, and the rollouts show some.
 """
 
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
+from tests.trainer import vision
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
@@ -18,13 +22,15 @@ from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.safetensors_file import write_safetensors
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.distributed import World, process_group
+from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.plugged import Choice
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.trainer.tower import Vision
 from dagrpo.trainer.update import PolicyUpdate
 
 TRAINING = Training.model_validate(
@@ -54,6 +60,20 @@ def rollouts(step: int) -> RolloutBatch:
         step % 3
     ]
     return batch_of(prompts[: len(places)], completions[: len(places)], advantages[places], places=places)
+
+
+def with_pictures(batch: RolloutBatch, processor: PictureProcessor) -> RolloutBatch:
+    """The same rollouts, of which some show one picture and some two. Some micro-batches show none."""
+    sequences, rows = batch.sequences, []
+    parts = torch.split(sequences.token_ids, sequences.lengths.tolist())
+    masks = torch.split(sequences.loss_mask, sequences.lengths.tolist())
+    for number, (token_ids, mask) in enumerate(zip(parts, masks, strict=True)):
+        files = [(vision.SMALL,), (), (vision.TALL, vision.WIDE)][number // 4 % 3]
+        tokens = processor.tokens
+        shown = processor.expanded([tokens.start, tokens.image, tokens.end] * len(files), files)
+        rows.append(([*shown, *token_ids.tolist()], [False] * len(shown) + mask.tolist(), files))
+    ids, loss_mask, pictures = zip(*rows, strict=True)
+    return replace(batch, sequences=TokenSequences.of(ids, loss_mask, pictures))
 
 
 def batch_of(
@@ -87,14 +107,15 @@ def squares(batch: TokenBatch, config: Choice) -> TokenLoss:
 SQUARES = Loss(config=Choice, function=squares)
 
 
-def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
-    policy = load_policy(initial, world)
+def run(initial: Path, out: Path, first: int, steps: int, world: World, kind: Vision | None = None) -> None:
+    processor = None if kind is None else PictureProcessor.of(initial)
+    policy = load_policy(initial, world, kind or "trained")
     optimizer = adamw(policy.parameters(), 0.01)
     if first:
         state.load(state.at(out / "states", first), policy.model, optimizer)
     update = PolicyUpdate(
         policy=policy,
-        reference=load_policy(initial, world).requires_grad_(False),
+        reference=load_reference(initial, world, policy),
         optimizer=optimizer,
         algorithm=ALGORITHM,
         training=TRAINING,
@@ -106,7 +127,7 @@ def run(initial: Path, out: Path, first: int, steps: int, world: World) -> None:
     )
     seen: list[dict[str, Any]] = []
     for step in range(first, steps):
-        stats = update.run(step, rollouts(step))
+        stats = update.run(step, rollouts(step) if processor is None else with_pictures(rollouts(step), processor))
         seen.append({"loss": stats.loss, "kl": stats.kl, "entropy": stats.entropy, "norm": stats.grad_norm})
         seen[-1] |= {"clipped": stats.metrics["clip_fraction"], "logprobs": stats.logprobs.tolist()}
         state.save(out / "states", step + 1, policy.model, optimizer, world)
@@ -128,4 +149,5 @@ def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) 
 if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)
     with process_group() as joint:
-        run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), joint)
+        given = TypeAdapter(list[Vision]).validate_python(sys.argv[5:])
+        run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), joint, *given)

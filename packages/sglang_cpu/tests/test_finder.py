@@ -12,6 +12,7 @@ import dagrpo_sglang_cpu
 import pytest
 import torch
 from dagrpo_sglang_cpu.finder import STUBBED, StubFinder
+from dagrpo_sglang_cpu.stubs.sgl_kernel import NAMED_AT_IMPORT
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -87,6 +88,19 @@ def test_the_hash_is_registered_as_sglang_calls_it() -> None:
     operator = torch.ops.sgl_kernel.murmur_hash32_cpu.default
     hashed = operator(torch.tensor([1], dtype=torch.uint64), torch.tensor([2]), torch.arange(3))
     assert hashed.shape == (1, 3)
+
+
+def test_the_operators_of_vision_models_have_a_name_and_refuse_to_be_called() -> None:
+    stub("sgl_kernel")
+    for name in NAMED_AT_IMPORT:
+        operator = getattr(torch.ops.sgl_kernel, name)
+        with pytest.raises(NotImplementedError, match=name):
+            operator()
+
+
+def test_what_prepares_the_pictures_of_qwen_models_can_be_imported() -> None:
+    code = "import sglang.srt.multimodal.processors.qwen_vl as qwen; print(qwen.QwenVLImageProcessor.__name__)"
+    assert "QwenVLImageProcessor" in run_python(code, SGLANG_USE_CPU_ENGINE="1").splitlines()
 
 
 def test_a_class_of_torchvision_can_be_named_and_refuses_to_be_built() -> None:

@@ -40,10 +40,19 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
 def _architecture_of(folder: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
     require_config(folder)
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    model_class = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if model_class is None:
-        raise UserError(f"{folder}: {config.model_type} is not a causal language model: choose another model.")
-    return config, model_class
+    try:
+        return config, model_class_of(config)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+
+
+def model_class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class of a causal language model, or of a vision-language model. UserError: transformers has neither for it."""
+    for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        model_class: type[PreTrainedModel] | None = classes.get(type(config), None)
+        if model_class is not None:
+            return model_class
+    raise UserError(f"{config.model_type} is not a causal language model: choose another model.")
 
 
 def empty_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:

@@ -9,6 +9,7 @@ from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
 from dagrpo.replay.batch import read_step
+from dagrpo.replay.pictures import pictures_of
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
@@ -26,12 +27,13 @@ def update_from(
     table is of another step, or of another policy's rollouts.
     """
     policy = UpdatedPolicy(run, world)
+    pictures = pictures_of(run.initial, run.train_split)
     if start is not None:
         policy.load(start)
     digests: dict[int, StepDigests] = {}
     rows: list[dict[str, float]] = []
     for step, table in tables.items():
-        given = read_step(table, run.training)
+        given = read_step(table, run.training, pictures)
         if given.step != step:
             raise UserError(f"{table} has the rollouts of step {given.step}: name it {step_file(given.step)}.")
         stats = policy.update(step, given.batch, run.runtime.training.micro_batch_size)

@@ -24,8 +24,9 @@ def save_config(folder: Path, config: PreTrainedConfig, architecture: str) -> No
     """config.json, and a generation_config.json with the tokens that begin, end and pad a sequence, no sampling."""
     config.architectures = [architecture]
     config.save_pretrained(folder)
+    text = config.get_text_config()
     generation = GenerationConfig(
-        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+        bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
     )
     generation.save_pretrained(folder)
 

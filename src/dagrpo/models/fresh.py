@@ -1,6 +1,7 @@
-"""A new, tiny Qwen2 with random weights: small enough to learn arithmetic on a CPU in minutes.
+"""A new, tiny model with random weights: small enough to learn on a CPU in minutes.
 
-Initialised as transformers does (normal, std 0.02). Not a pretrained model of any kind.
+A Qwen2, or a Qwen-VL where a vision tower is asked for. Initialised as transformers does (normal, std 0.02). Not a pretrained
+model of any kind.
 """
 
 from collections.abc import Sequence
@@ -13,24 +14,30 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
-from dagrpo.checkpoints.modules import state_of
+from dagrpo.checkpoints.modules import model_class_of, state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
 from dagrpo.errors import UserError
 from dagrpo.models.folder import finish, save_config, save_tokenizer
+from dagrpo.models.fresh_vision import config_with_pictures, save_preprocessor
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.model import Fresh
 from dagrpo.rollout.tools import ToolFunction, functions_of
 
 
-def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype) -> Manifest:
+def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype, max_pixels: int | None = None) -> Manifest:
     """Write a fresh model. The same shape and seed give the same bytes."""
-    tokenizer = character_tokenizer(shape.max_position_embeddings, [*spelled_calls(shape.tools), *shape.calls.items()])
-    config = _config(shape, tokenizer)
-    tensors = StateTensors(state_of(_initialised(config, shape.seed).to(dtype)))
+    calls = [*spelled_calls(shape.tools), *shape.calls.items()]
+    tokenizer = character_tokenizer(shape.max_position_embeddings, calls, pictures=shape.takes_pictures)
+    config = config_with_pictures(shape, tokenizer) if shape.takes_pictures else _config(shape, tokenizer)
+    model = _initialised(config, shape.seed).to(dtype)
+    tensors = StateTensors(state_of(model))
+    origin = {"source": "fresh", "fresh": shape.model_dump(), "max_pixels": max_pixels}
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
-        save_config(folder, config, "Qwen2ForCausalLM")
+        save_config(folder, config, type(model).__name__)
         save_tokenizer(folder, tokenizer)
-        return finish(folder, tensors, dtype, {"source": "fresh", "fresh": shape.model_dump()})
+        if shape.takes_pictures:
+            save_preprocessor(folder, shape.vision, max_pixels)
+        return finish(folder, tensors, dtype, origin)
 
 
 def spelled_calls(tools: Sequence[str]) -> list[tuple[str, str]]:
@@ -53,7 +60,8 @@ def _initialised(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     """Random weights from a seed of their own; the caller's random numbers are left as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return transformers.Qwen2ForCausalLM(config)
+        model: PreTrainedModel = model_class_of(config)(config)
+        return model
 
 
 def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:

@@ -14,7 +14,7 @@ def make_model(destination: Path, params: Model) -> Manifest:
         case "fresh":
             from dagrpo.models.fresh import make_fresh
 
-            return make_fresh(destination, params.fresh, dtype)
+            return make_fresh(destination, params.fresh, dtype, params.max_pixels)
         case "gguf":
             from dagrpo.models.gguf import make_gguf
 

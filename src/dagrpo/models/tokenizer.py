@@ -5,6 +5,8 @@ and what it ends with another: the text is Hermes', and costs two tokens beside 
 
 It is Qwen2's tokenizer without any merge. transformers loads the tokenizer of every Qwen2 model as that class, whatever
 tokenizer.json says, so a tokenizer of another kind would come back broken.
+
+With pictures it has the four tokens of Qwen's vision-language models besides, and a content may be a list of parts.
 """
 
 import json
@@ -16,6 +18,8 @@ from transformers import Qwen2Tokenizer
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL_TOKENS = (PAD, USER, ASSISTANT, END)
+# As Qwen names them: SGLang and transformers look for these names in the tokenizer of a model with pictures.
+IMAGE, VIDEO, PICTURE_START, PICTURE_END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
 
 # A turn is `<|role|>content<|end|>`; the policy learns to close its own turn with <|end|>.
 CHAT_TEMPLATE = (
@@ -47,6 +51,15 @@ CHAT_TEMPLATE_WITH_TOOLS = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
 )
+# Goes before either template: a content's text, and one placeholder for each of its pictures.
+PARTS = (
+    "{%- macro said(content) %}"
+    "{%- if content is string %}{{- content }}{%- else %}"
+    "{%- for part in content or [] %}"
+    f"{{{{- '{PICTURE_START}{IMAGE}{PICTURE_END}' if part['type'] == 'image' else part['text'] }}}}"
+    "{%- endfor %}{%- endif %}"
+    "{%- endmacro %}"
+)
 CLOSING = '"}}\n</tool_call>'  # of a call whose last argument is a text
 
 
@@ -55,18 +68,33 @@ def opening(function: str, argument: str) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(function)}, "arguments": {{{json.dumps(argument)}: "'
 
 
-def character_tokenizer(longest: int, calls: Sequence[tuple[str, str]] = ()) -> Qwen2Tokenizer:
+def character_tokenizer(
+    longest: int, calls: Sequence[tuple[str, str]] = (), *, pictures: bool = False
+) -> Qwen2Tokenizer:
     """The tokenizer, with `longest` as the most tokens that its model takes.
 
     calls: function and argument of the calls that it spells with two tokens and the argument's own.
     """
+    template = CHAT_TEMPLATE_WITH_TOOLS if calls else CHAT_TEMPLATE
+    marks = [USER, ASSISTANT, SYSTEM, TOOL] if calls else [USER, ASSISTANT]
+    if pictures:
+        template, marks = _with_pictures(template), [*marks, IMAGE, VIDEO, PICTURE_START, PICTURE_END]
+    tokenizer = _tokenizer(longest, template, marks)
     if not calls:
-        return _tokenizer(longest, CHAT_TEMPLATE, [USER, ASSISTANT])
-    tokenizer = _tokenizer(longest, CHAT_TEMPLATE_WITH_TOOLS, [USER, ASSISTANT, SYSTEM, TOOL])
+        return tokenizer
     # Not special: what is decoded without special tokens would be without its calls.
     pieces = dict.fromkeys([*(opening(function, argument) for function, argument in calls), CLOSING])
     tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces])
     return tokenizer
+
+
+def _with_pictures(template: str) -> str:
+    """The template for contents that may be a list of parts."""
+    plain = ("(message['content'] or '')", "message['content'] + '<|end|>'")
+    assert sum(content in template for content in plain) == 1, "one place where a turn's content is written"
+    for content in plain:
+        template = template.replace(content, content.replace("message['content']", "said(message['content'])"))
+    return PARTS + template
 
 
 def _tokenizer(longest: int, chat_template: str, marks: list[str]) -> Qwen2Tokenizer:

@@ -1,5 +1,6 @@
 """Section `model`: the policy before any training. Read by the model stage."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,7 +10,41 @@ from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
+MOST_PIXELS = 40_000_000  # as tasks/images.py has it
+FRESH_TOKENS = 64  # of the largest picture, where model.max_pixels is null
+MERGED = 2  # patches a side that make one token, in every family here
+# SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
+SERVED_PATCH_SIZES: Mapping[str, int] = {"qwen2_5_vl": 14}
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
+
+
+def smallest_picture(patch_size: int) -> int:
+    """Pixels of a picture of one token."""
+    return (MERGED * patch_size) ** 2
+
+
+class Vision(Section):
+    family: Literal["none", "qwen2_5_vl", "qwen3_vl"] = Field(
+        "none", description="none: a Qwen2 of text alone; else a small model of that family, which takes pictures."
+    )
+    depth: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="Number of the vision tower's layers.")
+    hidden_size: Annotated[int, Field(ge=8, le=65_536)] = Field(
+        64, description="Width of the vision tower; a multiple of 4 * num_heads."
+    )
+    intermediate_size: Annotated[int, Field(ge=8, le=1_000_000)] = Field(128, description="Width of its MLP.")
+    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="Its heads.")
+    patch_size: Annotated[int, Field(ge=2, le=64)] = Field(
+        14, description="Side of a patch in pixels; two by two patches make one token."
+    )
+
+    @model_validator(mode="after")
+    def _heads_have_two_axes(self) -> Self:
+        if self.hidden_size % (4 * self.num_heads):
+            raise UserError(
+                f"model.fresh.vision.hidden_size ({self.hidden_size}) is not a multiple of 4 * num_heads "
+                f"({4 * self.num_heads}), which positions in two dimensions need: change one of them"
+            )
+        return self
 
 
 class Fresh(Section):
@@ -33,6 +68,13 @@ class Fresh(Section):
         {}, description="The same for other functions, such as those of an environment: function -> its text argument."
     )
 
+    vision: Vision = Field(Vision(), description="Shape of its vision tower.")
+
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether it has a vision tower."""
+        return self.vision.family != "none"
+
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.hidden_size % self.num_attention_heads:
@@ -44,6 +86,16 @@ class Fresh(Section):
             raise UserError(
                 f"model.fresh.num_key_value_heads ({self.num_key_value_heads}) does not divide num_attention_heads "
                 f"({self.num_attention_heads}): change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_have_three_axes(self) -> Self:
+        width = self.hidden_size // self.num_attention_heads
+        if self.takes_pictures and (width < 8 or width % 2):
+            raise UserError(
+                f"model.fresh.hidden_size / num_attention_heads is {width}, but positions in pictures need an even width of at "
+                "least 8: change one of them, or set model.fresh.vision.family to none"
             )
         return self
 
@@ -75,6 +127,43 @@ class Model(Section):
         None, description="Commit of that repository, 40 hex digits: a branch can move (source: hub)."
     )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type in which the weights are kept.")
+    max_pixels: Annotated[int, Field(ge=16, le=MOST_PIXELS)] | None = Field(
+        None,
+        description="A picture with more is made smaller, and takes fewer tokens; null: the model's own limit (fresh: 64 tokens).",
+    )
+
+    @model_validator(mode="after")
+    def _max_pixels_is_of_a_model_with_pictures(self) -> Self:
+        if self.max_pixels is None:
+            return self
+        if self.source == "gguf" or (self.source == "fresh" and not self.fresh.takes_pictures):
+            raise UserError(
+                f"model.max_pixels is {self.max_pixels}, but the model takes no pictures: set it to null, or choose a "
+                "vision-language model (model.fresh.vision.family, or one of the hub)"
+            )
+        least = smallest_picture(self.fresh.vision.patch_size)
+        if self.source == "fresh" and self.max_pixels < least:
+            raise UserError(
+                f"model.max_pixels is {self.max_pixels}, less than the {least} pixels of a picture of one token: raise it, or "
+                "lower model.fresh.vision.patch_size"
+            )
+        return self
+
+    @property
+    def may_take_pictures(self) -> bool:
+        """Whether it does, or nobody knows before the hub has been asked."""
+        return self.source == "hub" or (self.source == "fresh" and self.fresh.takes_pictures)
+
+    @property
+    def most_picture_tokens(self) -> int | None:
+        """The tokens that no picture takes more of; None: it takes none, or the parameters do not tell."""
+        if self.source != "fresh" or not self.fresh.takes_pictures:
+            return None
+        return (
+            FRESH_TOKENS
+            if self.max_pixels is None
+            else self.max_pixels // smallest_picture(self.fresh.vision.patch_size)
+        )
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> Self:

@@ -77,6 +77,24 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_vision_tower_is_there(self) -> Self:
+        model = self.model
+        if model.source == "hub" or (model.source == "fresh" and model.fresh.takes_pictures):
+            return self
+        changed = {
+            "training.vision": self.training.vision == "frozen",
+            "training.vision_learning_rate": self.training.vision_learning_rate is not None,
+            "sft.vision": self.sft.vision == "frozen",
+        }
+        for name, is_changed in changed.items():
+            if is_changed:
+                raise UserError(
+                    f"{name} is of a vision tower, and the model has none: leave it out, or choose a vision-language model "
+                    "(model.fresh.vision.family, or one of the hub)"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _parts_agree(self) -> Self:
         if self.rollout.deterministic and self.runtime.engine.servers:
             raise UserError(

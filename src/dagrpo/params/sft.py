@@ -1,6 +1,6 @@
 """Section `sft`: supervised fine-tuning on the train split's own answers and demonstrations, before GRPO."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,9 @@ class Sft(Section):
     )
     learning_rate_decay_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
         1000, description="Steps of that fall, counted from the first; constant after that."
+    )
+    vision: Literal["frozen", "trained"] = Field(
+        "trained", description="The vision tower of a model that has one: trained with the rest, or left as it is."
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.01, description="AdamW weight decay.")
     max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")

@@ -51,6 +51,16 @@ class Training(Section):
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="AdamW weight decay.")
     max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")
+    vision: Literal["frozen", "trained"] = Field(
+        "trained",
+        description=(
+            "The vision tower of a model that has one, with what leads from it to the language model: trained with the rest, or "
+            "left as it is, which is faster."
+        ),
+    )
+    vision_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        None, description="Peak learning rate of a vision tower that is trained; null: learning_rate."
+    )
     max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         64, description="A longer prompt is an error that names the row."
     )
@@ -92,6 +102,15 @@ class Training(Section):
             raise UserError(
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
                 f"({self.prompts_per_step}): change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _learning_rate_of_what_is_trained(self) -> Self:
+        if self.vision == "frozen" and self.vision_learning_rate is not None:
+            raise UserError(
+                f"training.vision_learning_rate is {self.vision_learning_rate}, but training.vision is frozen: set the first to "
+                "null, or the second to trained"
             )
         return self
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from dagrpo.errors import UserError
 from dagrpo.params.training import Training
 from dagrpo.records import EXCLUDED
+from dagrpo.replay.pictures import PicturesOf, no_pictures
 from dagrpo.rollout.table import TRAINING_ROLLOUTS, read_table, without_discarded
 from dagrpo.trainer.groups import spread
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
@@ -48,10 +49,11 @@ class _Learned:
         return of_tokens or [self.row["advantage"]] * len(self.row["completion_ids"])
 
 
-def read_step(path: Path, training: Training) -> RecordedStep:
+def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures) -> RecordedStep:
     """The update batch of a rollout table that the trainer has written, as `training` makes it.
 
-    UserError: it is none, or does not fit together.
+    `pictures`: the files that each problem shows, which the table does not have. UserError: it is none, or does not fit
+    together.
     """
     table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
     rows = table.drop_columns(SUPPORT).to_pylist()
@@ -64,7 +66,11 @@ def read_step(path: Path, training: Training) -> RecordedStep:
     return RecordedStep(
         step=rows[0]["step"],
         batch=RolloutBatch(
-            sequences=TokenSequences.of([token_ids for _, token_ids, _ in samples], [mask for _, _, mask in samples]),
+            sequences=TokenSequences.of(
+                [token_ids for _, token_ids, _ in samples],
+                [mask for _, _, mask in samples],
+                [pictures(each.row["problem_index"]) for each, _, _ in samples],
+            ),
             trajectories=torch.tensor([each.place for each, _, _ in samples]),
             rollout_logprobs=_floats([each.row["rollout_logprobs"] for each in learned]),
             positive=torch.tensor([each.row["correct"] is True for each, _, _ in samples]),

@@ -12,9 +12,9 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.loop import COEFFICIENTS
-from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.sharding import load_policy, load_reference
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
 
@@ -38,15 +38,15 @@ class UpdatedPolicy:
 
     def __init__(self, run: UpdateInputs, world: World) -> None:
         tokenizer = load_tokenizer(run.initial)
-        policy = load_policy(run.initial, world)
+        policy = load_policy(run.initial, world, run.training.vision)
         self.model = policy.model
         self._run = run
         self._world = world
         self._policy = policy
-        self._optimizer = adamw(policy.parameters(), run.training.weight_decay)
+        self._optimizer = policy_optimizer(policy, run.training)
         self._reference = None
         if run.algorithm.kl.coefficient > 0:
-            self._reference = load_policy(run.initial, world).requires_grad_(False)
+            self._reference = load_reference(run.initial, world, policy)
         self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self._coefficients: Mapping[str, Sequence[float]] | None = None
 

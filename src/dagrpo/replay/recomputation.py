@@ -8,6 +8,7 @@ import torch
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.replay.batch import RecordedStep, read_step
+from dagrpo.replay.pictures import pictures_of
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.replay.recorded import RecordedRun
 from dagrpo.trainer import state
@@ -68,6 +69,7 @@ class Recomputation:
         self._run = run
         self._world = world
         self._policy = UpdatedPolicy(run, world)
+        self._pictures = pictures_of(run.initial, run.train_split)
         self._from = self._finished = 0
 
     def up_to(self, step: int) -> Iterator[StepCheck]:
@@ -104,7 +106,7 @@ class Recomputation:
             )
 
     def _read(self, step: int) -> RecordedStep:
-        return read_step(self._run.table(step), self._run.training)
+        return read_step(self._run.table(step), self._run.training, self._pictures)
 
     def _check(self, step: int) -> StepCheck:
         recorded, given = self._run.digests[step], self._read(step)

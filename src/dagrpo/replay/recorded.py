@@ -9,6 +9,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.record import PROVENANCE, STATES, state_folder
 from dagrpo.files import read_object, read_parquet, sha256_of
 from dagrpo.listing import MANIFEST, fault_of, listed_files
+from dagrpo.models.pictures import takes_pictures
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
 from dagrpo.params.rollout import Rollout
@@ -32,6 +33,7 @@ class RecordedRun:
     algorithm: Algorithm
     training: Training
     initial: Path  # folder of the checkpoint that it started from
+    train_split: Path  # of the problems; their pictures are there alone
     state: Path  # folder of its saved states; need not be there
     rollouts: Path  # folder with a table per step
     steps: int  # that are on record, from the first on
@@ -90,6 +92,9 @@ def unfinished(folder: Path, states: Path) -> RecordedRun:
     """The run that keeps its states there, up to the last step that is on record."""
     described, record = read_object(states / DESCRIPTION), Record(states)
     _require_the_same(Path(described["initial"]) / MANIFEST, described["initial_manifest"])
+    _require_the_same_pictures(
+        Path(described["initial"]), Path(described["train_split"]), described["train_split_digest"]
+    )
     record.require_whole(record.steps)
     steps = range(1, record.steps + 1)
     return RecordedRun(
@@ -97,6 +102,7 @@ def unfinished(folder: Path, states: Path) -> RecordedRun:
         seed=described["seed"],
         **_sections(described),
         initial=Path(described["initial"]),
+        train_split=Path(described["train_split"]),
         state=states,
         rollouts=record.rollouts(1).parent,
         steps=record.steps,
@@ -117,6 +123,9 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
     for name, entry in listed_files(rollouts / MANIFEST).items():
         if fault := fault_of(rollouts / name, entry):
             raise UserError(f"{rollouts / name} {fault}: {RESTORE}.")
+    split = folder.resolve().parents[1] / "difficulty" / "train.parquet"
+    noted = [digest for path, digest in made.items() if path.endswith("difficulty/train.parquet")]
+    _require_the_same_pictures(folder / "initial", split, *noted)
     metrics = read_parquet(folder / "metrics.parquet")
     digests = read_digests(rollouts / FILE)
     return RecordedRun(
@@ -124,6 +133,7 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
         seed=record["seed"],
         **_sections(record["params"]),
         initial=folder / "initial",
+        train_split=split,
         state=state_folder(STAGE, record),
         rollouts=rollouts,
         steps=len(digests),
@@ -136,6 +146,12 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
 def _sections(params: Mapping[str, Any]) -> dict[str, Any]:
     kinds: dict[str, type[Section]] = {"rollout": Rollout, "algorithm": Algorithm, "training": Training}
     return {name: kind.model_validate(params[name]) for name, kind in kinds.items()}
+
+
+def _require_the_same_pictures(initial: Path, split: Path, digest: str = "") -> None:
+    """Of the split, which a replay reads for its pictures alone."""
+    if takes_pictures(initial):
+        _require_the_same(split, digest)
 
 
 def _require_the_same(path: Path, digest: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dagrpo.params.rollout import Rollout
-from dagrpo.records import SamplingRequest
+from dagrpo.records import PromptPictures, SamplingRequest
 from dagrpo.rollout.trajectory import GREEDY
 
 
@@ -28,8 +28,15 @@ class Sampling:
         """The attempts at one problem, in order."""
         return range(GREEDY if self.greedy else 0, self.samples)
 
-    def request(self, token_ids: tuple[int, ...], sample_index: int, seed: int, most: int) -> SamplingRequest:
-        """What the engine is asked for: a continuation of `token_ids` by at most `most` tokens."""
+    def request(
+        self,
+        token_ids: tuple[int, ...],
+        sample_index: int,
+        seed: int,
+        most: int,
+        pictures: PromptPictures | None = None,
+    ) -> SamplingRequest:
+        """What the engine is asked for: a continuation of `token_ids`, with these pictures, by at most `most` tokens."""
         greedy = sample_index == GREEDY
         return SamplingRequest(
             input_ids=token_ids,
@@ -39,6 +46,7 @@ class Sampling:
             top_k=-1 if greedy else self.top_k,
             max_new_tokens=min(most, self.max_new_tokens),
             support=self.support and not greedy,
+            pictures=pictures,
         )
 
 

@@ -91,7 +91,8 @@ async def _attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent
         nonlocal turn
         seed = planned.seed if turn == 0 else sampling_seed(planned.seed, "turn", turn)
         turn += 1
-        return await send(sampling.request(token_ids, planned.sample_index, seed, most))
+        pictures = planned.problem.pictures
+        return await send(sampling.request(token_ids, planned.sample_index, seed, most, pictures))
 
     session = agent.session(planned.problem, complete, planned.seed, planned.name)
     return await agent.make_attempt(planned.problem, planned.sample_index, session)

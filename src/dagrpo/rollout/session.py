@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from dagrpo.errors import UserError
+from dagrpo.placeholders import picture_lengths, with_lengths
 from dagrpo.records import Completion, StopReason
 from dagrpo.rollout.chat import ChatFormat, Message, ParsedAnswer, ToolSchema
+from dagrpo.rollout.chat_formats.pictures import with_pictures
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.trajectory import Problem, TokenSample
 
@@ -116,7 +118,7 @@ class Session:
         if after is None and tuple(new) == self.problem.example.prompt and tuple(tools) == self.problem.tools:
             return None, self.problem.token_ids
         if after is None:
-            return None, self.chat.prompt(new, tools)[1]
+            return None, self._rendered(new, tools)
         between = self.chat.extension(after.prompt, after.completion.token_ids, new, tools)
         if between is None:
             return None, self._afresh([*after.messages, *new], tools)
@@ -125,9 +127,25 @@ class Session:
     def _afresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """A conversation with answers of the policy in it. SessionOver where the template refuses what it said."""
         try:
-            return self.chat.prompt(messages, tools)[1]
+            return self._rendered(messages, tools)
         except UserError:
             raise SessionOver("template_refused") from None
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
+        """A conversation that begins with the problem's prompt, and its pictures with it. UserError: the template refuses."""
+        pictures = self.problem.pictures
+        if pictures is None or not pictures.files:
+            return self.chat.prompt(messages, tools)[1]
+        begin = len(self.problem.example.prompt)
+        token_ids = self.chat.prompt([*with_pictures(messages[:begin]), *messages[begin:]], tools)[1]
+        lengths = picture_lengths(self.problem.token_ids, pictures.tokens)
+        expanded = with_lengths(token_ids, pictures.tokens, lengths)
+        if expanded is None:
+            raise UserError(
+                f"the chat template does not show the {len(lengths)} pictures of the problem in this conversation: leave the "
+                "messages of the problem at its beginning"
+            )
+        return expanded
 
     def samples(self) -> tuple[TokenSample, ...]:
         """One per leaf of the tree, in the order of the leaves; a turn that several share counts in the first of them."""

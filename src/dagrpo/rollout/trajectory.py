@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.records import EXCLUDED, CallStatus, Example, Score, StopReason, ToolCall
+from dagrpo.records import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
+BLIND = -2  # of another one at temperature 0, at the problem without its pictures
 FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 
@@ -23,8 +24,15 @@ class Problem:
     index: int  # the row of the split
     example: Example
     text: str  # the prompt as the template writes it
-    token_ids: tuple[int, ...]  # [prompt]
+    token_ids: tuple[int, ...]  # [prompt], with as many placeholders for a picture as it takes tokens
     tools: tuple[Mapping[str, Any], ...] = ()  # OpenAI function schemas of what the policy may call
+    # Of every problem of a model that takes pictures, without files where this one has none; None: a model of text alone.
+    pictures: PromptPictures | None = None
+
+    @property
+    def picture_files(self) -> tuple[bytes, ...]:
+        """Those that the prompt shows, in order."""
+        return () if self.pictures is None else self.pictures.files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +77,7 @@ class Trajectory:
     """
 
     problem: Problem
-    sample_index: int  # which of the attempts at the problem, or GREEDY
+    sample_index: int  # which of the attempts at the problem, GREEDY, or BLIND
     sampling_seed: int
     samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled
     text: str  # what is graded: the policy's last turn without its calls and special tokens

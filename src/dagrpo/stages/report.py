@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dagrpo.execution.declaration import Job, Stage
@@ -25,6 +26,7 @@ def work(job: Job) -> None:
         metrics=job.inputs["metrics"],
         rollouts=job.inputs["rollouts"],
         provenance=job.inputs["lineage"],
+        splits=job.inputs.get("splits", []),
     )
     page = build(inputs, report, job.params, job.overrides)
     html = job.output("html")
@@ -44,6 +46,10 @@ def work(job: Job) -> None:
     job.run.log_artifact(html)
     for name in FIGURE_FILES:
         job.run.log_artifact(figures / name, "figures")
+    with TemporaryDirectory(prefix="dagrpo-") as folder:
+        for name, picture in inputs.pictures.files.items():
+            (Path(folder) / name).write_bytes(picture)
+            job.run.log_artifact(Path(folder) / name, "pictures")
     seconds = times_of_seeds(job.inputs["metrics"], job.log.parent)
     times = write_times_page(job.experiment, seconds, job.log.parent)
     if times is not None:

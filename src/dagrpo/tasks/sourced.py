@@ -10,6 +10,7 @@ from dagrpo.console import progress
 from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 from dagrpo.params.data import Data
+from dagrpo.placeholders import IMAGE
 from dagrpo.records import Example
 from dagrpo.tasks.hub import hub_place
 from dagrpo.tasks.mirror import mirror_place
@@ -17,8 +18,6 @@ from dagrpo.tasks.reading import Reader
 from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import SPLITS, RawFile, Source, require_rows
 from dagrpo.tasks.task import Problem, Problems, Task
-
-IMAGE = "<image>"  # where a picture stands in a prompt
 
 ToProblem = Callable[[Row], Problem]
 

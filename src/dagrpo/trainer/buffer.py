@@ -98,7 +98,11 @@ class StepRollouts:
         counted = set(self.counted)
         samples = [sample for _, sample in self.samples]
         return RolloutBatch(
-            sequences=TokenSequences.of([s.token_ids for s in samples], [s.loss_mask for s in samples]),
+            sequences=TokenSequences.of(
+                [s.token_ids for s in samples],
+                [s.loss_mask for s in samples],
+                [self.graded[place].trajectory.problem.picture_files for place in places],
+            ),
             trajectories=torch.tensor(places),
             rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
             positive=torch.tensor([self.graded[place].score.correct is True for place in places]),

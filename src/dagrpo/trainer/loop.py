@@ -18,6 +18,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
+from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
@@ -33,11 +34,11 @@ from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.gates.watch import Watch, storable
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.sharding import load_policy, load_reference
 from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.teacher import Teacher, open_teacher
 from dagrpo.trainer.throughput import Throughput
@@ -95,8 +96,8 @@ class Trainer:
         self._failed_programs = FailedPrograms(self._agent_folder)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
-        self._policy = load_policy(run.initial, world)
-        self._optimizer = adamw(self._policy.parameters(), run.training.weight_decay)
+        self._policy = load_policy(run.initial, world, run.training.vision)
+        self._optimizer = policy_optimizer(self._policy, run.training)
         self._throughput = Throughput.of(self._policy.model, world, run.runtime.engine)
         self._watch = Watch(
             run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
@@ -123,7 +124,7 @@ class Trainer:
             state.prune(run.state, run.training.steps, run.runtime.training.keep_states)
 
     def _read_problems(self) -> list[Problem]:
-        prompts = Prompts(self._tokenizer, self._run.rollout)
+        prompts = Prompts(self._tokenizer, self._run.rollout, processor_of(self._run.initial))
         return training_problems(self._run.train_split, prompts, self._run.training)
 
     def _take_steps(self, first: int) -> None:
@@ -232,6 +233,7 @@ class Trainer:
                     deterministic=run.rollout.deterministic,
                     weights=tensors,
                     version=_version(finished),
+                    keep_pictures=run.training.vision == "frozen",
                 )
                 engine = stack.enter_context(opened)
                 self._watch.handed_over(engine, tensors, finished)
@@ -277,7 +279,7 @@ class Trainer:
         run = self._run
         reference = None
         if run.algorithm.kl.coefficient > 0:
-            reference = load_policy(run.initial, self._world).requires_grad_(False)
+            reference = load_reference(run.initial, self._world, self._policy)
         return PolicyUpdate(
             policy=self._policy,
             reference=reference,

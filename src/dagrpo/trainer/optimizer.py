@@ -1,21 +1,47 @@
 """AdamW with a linear warm-up, and a linear decay where one is asked for, as sft and train use it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from dagrpo.params.training import Training
 from dagrpo.trainer.gates import require_finite_gradient
+from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.tower import tower_module
 
 BETAS = (0.9, 0.999)
+SCALE = "scale"  # of a group's learning rate
 
 
-def adamw(parameters: Iterable[torch.nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8.
+def adamw(
+    parameters: Iterable[torch.nn.Parameter],
+    weight_decay: float,
+    scaled: Iterable[torch.nn.Parameter] = (),
+    scale: float = 1.0,
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) with the usual betas, eps 1e-8. What is frozen is left out.
 
-    Each update brings its own learning rate (see `apply_gradients`); until then it is 0.
+    Each update brings its own learning rate (see `apply_gradients`); until then it is 0. For the parameters that are also
+    among `scaled` it is `scale` times that.
     """
-    return torch.optim.AdamW(list(parameters), lr=0.0, betas=BETAS, weight_decay=weight_decay)
+    apart = set(scaled) if scale != 1.0 else set()
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [parameter for parameter in trained if parameter not in apart]},
+        {"params": [parameter for parameter in trained if parameter in apart], SCALE: scale},
+    ]
+    given = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(given, lr=0.0, betas=BETAS, weight_decay=weight_decay)
+
+
+def policy_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
+    """That of GRPO: a vision tower may have a learning rate of its own."""
+    tower, own = tower_module(policy.model), training.vision_learning_rate
+    if tower is None or own is None:
+        return adamw(policy.parameters(), training.weight_decay)
+    return adamw(policy.parameters(), training.weight_decay, tower.parameters(), own / training.learning_rate)
 
 
 def warmed_up(peak: float, update: int, warmup_updates: int) -> float:
@@ -46,6 +72,6 @@ def clipped_norm(optimizer: torch.optim.AdamW, max_grad_norm: float) -> float:
 def take_step(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
     """Step, clear."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get(SCALE, 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

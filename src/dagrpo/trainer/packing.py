@@ -1,12 +1,13 @@
 """Token sequences of any length, and the padded micro-batches that one forward pass takes."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from dagrpo.trainer.pictures import PaddedPictures, SequencePictures
 from dagrpo.trainer.support import PaddedSupport, TokenSupport
 
 
@@ -24,6 +25,7 @@ class PaddedBatch:
     columns: Tensor  # [tokens] int64: the position that predicts it, one before its own
     targets: Tensor  # [tokens] int64: the token itself
     support: PaddedSupport | None = None  # what they were drawn from; None: the whole vocabulary
+    pictures: PaddedPictures | None = None  # None: no sequence shows any
 
     @classmethod
     def filler(cls, pad_token_id: int, device: torch.device) -> "PaddedBatch":
@@ -51,6 +53,7 @@ class TokenSequences:
     token_ids: Tensor  # [all tokens] int64
     loss_mask: Tensor  # [all tokens] bool
     lengths: Tensor  # [sequences] int64, prompts included
+    pictures: SequencePictures | None = None  # that stand at the placeholders among the tokens; None: there are none
     trained: list[int] = field(init=False)  # [sequences]: how many tokens of each are trained on
     _starts: list[int] = field(init=False)  # [sequences + 1], into the two above
 
@@ -61,16 +64,42 @@ class TokenSequences:
         assert not bool(self.loss_mask[starts[:-1]].any()), "nothing predicts a sequence's first token"
         trained = [int(part.sum()) for part in torch.split(self.loss_mask, self.lengths.tolist())]
         assert all(trained), "a sequence without a trained token has nothing to predict"
+        assert self.pictures is None or len(self.pictures.places) == len(self.lengths)
         object.__setattr__(self, "_starts", starts)
         object.__setattr__(self, "trained", trained)
 
     @classmethod
-    def of(cls, token_ids: Sequence[Sequence[int]], loss_mask: Sequence[Sequence[bool]]) -> "TokenSequences":
-        """From lists, [sequences][tokens] both."""
+    def of(
+        cls,
+        token_ids: Sequence[Sequence[int]],
+        loss_mask: Sequence[Sequence[bool]],
+        pictures: Sequence[Sequence[bytes]] = (),
+    ) -> "TokenSequences":
+        """From lists, [sequences][tokens] both, and the picture files of each sequence; (): none shows any."""
         return cls(
             token_ids=torch.tensor(list(itertools.chain.from_iterable(token_ids)), dtype=torch.int64),
             loss_mask=torch.tensor(list(itertools.chain.from_iterable(loss_mask)), dtype=torch.bool),
             lengths=torch.tensor([len(sequence) for sequence in token_ids], dtype=torch.int64),
+            pictures=SequencePictures.of(pictures),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What makes them up, to send them to other ranks."""
+        return {
+            "token_ids": self.token_ids,
+            "loss_mask": self.loss_mask,
+            "lengths": self.lengths,
+            **({} if self.pictures is None else self.pictures.tensors()),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "TokenSequences":
+        """What `tensors` took apart, from among others."""
+        return cls(
+            token_ids=tensors["token_ids"],
+            loss_mask=tensors["loss_mask"],
+            lengths=tensors["lengths"],
+            pictures=SequencePictures.from_tensors(tensors),
         )
 
     def __len__(self) -> int:
@@ -95,6 +124,7 @@ class TokenSequences:
             rows=rows.to(device, non_blocking=True),
             columns=columns.to(device, non_blocking=True),
             targets=input_ids[rows, columns + 1].to(device, non_blocking=True),
+            pictures=None if self.pictures is None else self.pictures.padded(span),
         )
 
 
@@ -158,9 +188,7 @@ class RolloutBatch:
     def tensors(self) -> dict[str, Tensor]:
         """What makes it up but the advantages, to send it to other ranks."""
         return {
-            "token_ids": self.sequences.token_ids,
-            "loss_mask": self.sequences.loss_mask,
-            "lengths": self.sequences.lengths,
+            **self.sequences.tensors(),
             "trajectories": self.trajectories,
             "rollout_logprobs": self.rollout_logprobs,
             "positive": self.positive,
@@ -173,9 +201,7 @@ class RolloutBatch:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "RolloutBatch":
         """The batch that `tensors` took apart."""
         return cls(
-            sequences=TokenSequences(
-                token_ids=tensors["token_ids"], loss_mask=tensors["loss_mask"], lengths=tensors["lengths"]
-            ),
+            sequences=TokenSequences.from_tensors(tensors),
             trajectories=tensors["trajectories"],
             rollout_logprobs=tensors["rollout_logprobs"],
             positive=tensors["positive"],

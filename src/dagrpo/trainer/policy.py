@@ -1,6 +1,7 @@
 """Logprobs of tokens under a causal language model."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,9 @@ from torch.distributed.fsdp import FSDPModule
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
 from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.pictures import PaddedPictures
 from dagrpo.trainer.support import PaddedSupport
+from dagrpo.trainer.tower import Tower
 
 PROBE_TOKENS = 8
 
@@ -74,9 +77,11 @@ class Policy(torch.nn.Module):
     not part of them. The router is trained by the policy's own gradient.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, tower: Tower | None = None) -> None:
+        """`tower`: the model's vision tower; None: no sequence shows pictures."""
         super().__init__()
         self.model = model
+        self.tower = tower
         self._processing = LogitProcessing.of(model)
 
     def forward(
@@ -89,13 +94,18 @@ class Policy(torch.nn.Module):
         temperature: float,
         extras: Extras,
         support: PaddedSupport | None = None,
+        pictures: PaddedPictures | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(logprobs, entropy, collision), all [tokens]; see TokenLogprobs and PaddedBatch.
 
         The language-model head runs on the positions that predict a trained token only: prompts and padding would cost
-        a vocabulary's worth of memory each. Padding is on the right, so position ids need no care.
+        a vocabulary's worth of memory each. Padding is on the right, so position ids need no care: a model with pictures
+        makes its own from what the tower says.
         """
-        hidden = self.model.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.tower is not None:
+            read = self.tower.shown(input_ids, attention_mask, pictures)
+        hidden = self.model.base_model(**read).last_hidden_state
         logits = self._logits(hidden[rows, columns]).float() / temperature
         logits = logits if support is None else _restricted(logits, support)
         log_softmax = torch.log_softmax(logits, dim=-1)  # [tokens, vocabulary]
@@ -105,6 +115,11 @@ class Policy(torch.nn.Module):
         with torch.no_grad():
             collision = (2 * log_softmax).exp().sum(dim=-1) if extras.collision else torch.zeros_like(logprobs)
         return logprobs, entropy, collision
+
+    def forget_pictures(self) -> None:
+        """Let go of what was made of the pictures of a step."""
+        if self.tower is not None:
+            self.tower.forget()
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""
@@ -160,5 +175,6 @@ def token_logprobs(
         temperature,
         extras,
         batch.support,
+        batch.pictures,
     )
     return TokenLogprobs(logprobs=logprobs, entropy=entropy, collision=collision)

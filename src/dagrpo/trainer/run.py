@@ -46,9 +46,10 @@ class TrainingRun:
     def describe(self) -> None:
         """Write beside the state whose it is, for whoever computes steps again before the run has outputs."""
         own = {"seed": self.seed, "initial": str(self.initial), "rollouts": str(self.rollouts)}
+        split = {"train_split": str(self.train_split), "train_split_digest": sha256_of(self.train_split)}
         sections = {name: getattr(self, name).model_dump(mode="json") for name in ("rollout", "algorithm", "training")}
         digest = sha256_of(self.initial / MANIFEST)
-        write_json(self.state / DESCRIPTION, own | sections | {"initial_manifest": digest})
+        write_json(self.state / DESCRIPTION, own | split | sections | {"initial_manifest": digest})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from dagrpo.checkpoints.store import link
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.distributed import World
+from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
@@ -55,8 +56,10 @@ class FineTuning:
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
         chat = chat_format(tokenizer, run.conversation.chat)
-        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.conversation.tools)
-        self._policy = load_policy(run.model, world)
+        self._rows = supervised_sequences(
+            run.train_split, tokenizer, chat, run.conversation.tools, processor_of(run.model)
+        )
+        self._policy = load_policy(run.model, world, run.sft.vision)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 
     def train(self) -> None:
@@ -90,6 +93,7 @@ class FineTuning:
             learning_rate = warmed_up(sft.learning_rate, step, sft.learning_rate_warmup_steps)
             learning_rate *= decayed(sft.learning_rate_final, step, sft.learning_rate_decay_steps)
             norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
+        self._policy.forget_pictures()
         return {"sft/loss": loss, "sft/grad_norm": norm, "sft/learning_rate": learning_rate}
 
     def _accumulate(self, sequences: TokenSequences) -> float:
@@ -125,4 +129,6 @@ def _ignore(step: int, metrics: Mapping[str, float]) -> None:
 
 def _sequences(rows: Sequence[SupervisedSequence]) -> TokenSequences:
     """The rows of a batch, side by side."""
-    return TokenSequences.of([row.token_ids for row in rows], [row.loss_mask for row in rows])
+    return TokenSequences.of(
+        [row.token_ids for row in rows], [row.loss_mask for row in rows], [row.pictures for row in rows]
+    )

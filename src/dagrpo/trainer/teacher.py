@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.errors import UserError
+from dagrpo.models.pictures import processor_of
 from dagrpo.params.teacher import SOLUTION, TEACHER
 from dagrpo.records import Example, ScoringRequest
 from dagrpo.rollout.context import context_tokens
@@ -115,7 +116,7 @@ class Teacher:
                 f"runtime.teacher.max_total_tokens, less {SPARE}): lower rollout.max_new_tokens or training.max_prompt_tokens, or "
                 "take a teacher that reads more"
             )
-        return ScoringRequest(token_ids=token_ids, first=first)
+        return ScoringRequest(token_ids=token_ids, first=first, pictures=problem.pictures)
 
 
 def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[float]:
@@ -148,7 +149,7 @@ def open_teacher(
     with opened as served:
         yield Teacher(
             engine=served,
-            prompts=PromptsWithSolution(Prompts(tokenizer, run.rollout), params.solution)
+            prompts=PromptsWithSolution(Prompts(tokenizer, run.rollout, processor_of(run.initial)), params.solution)
             if with_solution
             else PlainPrompts(),
             lockstep=run.rollout.deterministic,

@@ -111,7 +111,10 @@ class PolicyUpdate:
         """
         before = self.before(batch) if before is None else before
         with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size):
-            return self._run(step, batch, before)
+            stats = self._run(step, batch, before)
+        for policy in filter(None, (self._policy, self._reference)):
+            policy.forget_pictures()
+        return stats
 
     def _run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None) -> UpdateStats:
         seen = StepTokens(batch.sequences.trained, self._world.device)

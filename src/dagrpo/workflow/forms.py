@@ -5,6 +5,7 @@ from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.params.evaluation import Evaluation
+from dagrpo.params.model import SERVED_PATCH_SIZES
 from dagrpo.params.plain import require_plain
 from dagrpo.params.plugged import LONGEST_NAME
 from dagrpo.params.schema import Params, parse
@@ -42,6 +43,7 @@ def require_fitting_tasks(params: Params) -> None:
             *_tasksets(params),
             *_agents(params),
             *_tools(params),
+            *_pictures(params),
         ]
     )
     if mistakes:
@@ -104,6 +106,12 @@ def _agents(params: Params) -> Iterator[str]:
             f"rollout.agent.max_turns is 1, and {calling[0]} offers tools: a call takes a turn and what follows its result another; "
             "set it to 2 or more."
         )
+    shown = [name for name in params.experiment.tasks if get_task(name).images]
+    if shown and not AGENTS.get(agent.name).takes_pictures:
+        yield (
+            f"rollout.agent is {agent.name}, whose programs are told a problem as text, and {shown[0]} has prompts with pictures: "
+            f"take the agent {OWN_LOOP}, or another task."
+        )
 
 
 def _tools(params: Params) -> Iterator[str]:
@@ -111,6 +119,31 @@ def _tools(params: Params) -> Iterator[str]:
     for tool in _offered(params):
         if (mistake := _raised_by(TOOLS.get(tool).check, config_for(tool, params.rollout.tools))) is not None:
             yield str(mistake)
+
+
+def _pictures(params: Params) -> Iterator[str]:
+    """The model takes pictures where a task has some, as far as its parameters tell; and one of full size has room."""
+    shown = [name for name in params.experiment.tasks if get_task(name).images]
+    if not shown:
+        return
+    model, longest = params.model, params.training.max_prompt_tokens
+    if not model.may_take_pictures:
+        yield (
+            f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
+            "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
+        )
+    vision = model.fresh.vision
+    served = SERVED_PATCH_SIZES.get(vision.family, vision.patch_size)
+    if model.source == "fresh" and vision.patch_size != served:
+        yield (
+            f"model.fresh.vision.patch_size is {vision.patch_size}, and SGLang sees a {vision.family} with patches of {served} alone: "
+            f"set it to {served}, or model.fresh.vision.family to qwen3_vl."
+        )
+    if model.most_picture_tokens is not None and model.most_picture_tokens > longest:
+        yield (
+            f"a picture of {shown[0]} may take {model.most_picture_tokens} tokens, and training.max_prompt_tokens is {longest}: "
+            "lower model.max_pixels, or raise training.max_prompt_tokens."
+        )
 
 
 def _offered(params: Params) -> dict[str, str]:
@@ -170,12 +203,3 @@ def _corrected(value: Any, meant: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_corrected(item, meant) for item in value if not (item in [*meant] and meant[item] in value)]
     return meant.get(value, value) if isinstance(value, str) else value
-
-
-def require_rollouts(name: str) -> None:
-    """UserError when the task's prompts have images, which neither train nor sample shows to the policy."""
-    if get_task(name).images:
-        raise UserError(
-            f"{name} has prompts with images, and train and sample make rollouts of text: choose another task, or make its "
-            "data alone with `snakemake prepared`."
-        )

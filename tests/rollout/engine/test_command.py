@@ -6,12 +6,12 @@ from pathlib import Path
 
 from dagrpo.execution.threads import READ_BY_LIBRARIES
 from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
+from dagrpo.rollout.engine.command import picture_environment, server_command, server_environment, write_settings
 
 ENGINE = Engine(max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 
 
-def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True) -> list[str]:
+def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True, pictures: bool = False) -> list[str]:
     return server_command(
         tmp_path,
         ENGINE,
@@ -21,6 +21,7 @@ def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True) -> list[st
         gpu=gpu,
         deterministic=deterministic,
         version="v-1",
+        pictures=pictures,
     )
 
 
@@ -44,6 +45,25 @@ def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path:
     assert flag in command(tmp_path, gpu=True)
     assert flag not in command(tmp_path, gpu=True, deterministic=False)
     assert "--device=cpu" not in command(tmp_path, gpu=True)
+
+
+def test_pictures_are_prepared_as_in_training_and_only_where_a_model_takes_some(tmp_path: Path) -> None:
+    added = [
+        {*command(tmp_path, gpu=gpu, pictures=True)} - {*command(tmp_path, gpu=gpu, pictures=False)}
+        for gpu in (False, True)
+    ]
+    of_cpu, of_gpu = added
+    assert of_cpu == {"--image-processor-backend=pil", "--mm-attention-backend=sdpa", "--mem-fraction-static=0.5"}
+    assert of_gpu == {"--image-processor-backend=pil"}
+
+
+def test_what_a_vision_tower_made_is_kept_only_where_it_stays_right_and_changes_no_bits() -> None:
+    kept = {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    together = {"SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1"}
+    assert picture_environment(deterministic=False, keep=True) == {}
+    assert picture_environment(deterministic=False, keep=False) == kept
+    assert picture_environment(deterministic=True, keep=False) == kept | together
+    assert picture_environment(deterministic=True, keep=True) == kept | together
 
 
 def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: Path) -> None:

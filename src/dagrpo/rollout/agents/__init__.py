@@ -102,6 +102,7 @@ class AgentKind(Generic[ConfigType]):
     check: Callable[[ConfigType], None] = _nothing_to_check
     code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its attempts depend on
     reports: Callable[[ConfigType], bool] = _may_report  # whether its attempts may say themselves what they are worth
+    takes_pictures: bool = True  # whether it can make attempts at problems that show pictures
 
 
 AGENTS: Plugins[AgentKind[Any]] = Plugins(

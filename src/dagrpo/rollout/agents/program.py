@@ -124,5 +124,9 @@ def _check(config: Config) -> None:
 
 
 AGENT = AgentKind(
-    config=Config, open=open_program, check=_check, code=lambda config: NamedCode.of_command(config.command)
+    config=Config,
+    open=open_program,
+    check=_check,
+    code=lambda config: NamedCode.of_command(config.command),
+    takes_pictures=False,
 )

@@ -104,4 +104,6 @@ async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator
         yield VerifiersAgent(config, gateway, worker)
 
 
-AGENT = AgentKind(config=Config, open=open_verifiers, code=lambda config: NamedCode.at([config.taskset]))
+AGENT = AgentKind(
+    config=Config, open=open_verifiers, code=lambda config: NamedCode.at([config.taskset]), takes_pictures=False
+)

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dagrpo.records import Completion, SamplingRequest, ScoringRequest
+from dagrpo.placeholders import picture_lengths
+from dagrpo.records import Completion, PromptPictures, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.pictures import files_of, written_length
 from dagrpo.rollout.engine.version import WeightVersion
 from dagrpo.visible import one_line
 
@@ -30,14 +32,16 @@ ROUNDING = 1e-3  # by which a logprob may exceed 0
 def largest_answer(requests: Sequence[SamplingRequest]) -> int:
     """How many bytes the answer to these may have."""
     tokens = sum(request.max_new_tokens for request in requests)
-    supports = sum(request.max_new_tokens * request.top_k for request in requests if request.support)
-    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN + supports * ABOUT_AN_ID
+    ids = sum(request.max_new_tokens * request.top_k for request in requests if request.support)
+    ids += sum(len(request.input_ids) for request in requests) if any(map(files_of, requests)) else 0
+    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN + ids * ABOUT_AN_ID
 
 
 def largest_scores(requests: Sequence[ScoringRequest]) -> int:
     """The same of requests for logprobs."""
     tokens = sum(len(request.token_ids) - request.first + 1 for request in requests)
-    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN
+    ids = sum(len(request.token_ids) for request in requests) if any(map(files_of, requests)) else 0
+    return ABOUT_AN_ANSWER + len(requests) * ABOUT_A_REQUEST + tokens * ABOUT_A_TOKEN + ids * ABOUT_AN_ID
 
 
 def completions_of(
@@ -89,6 +93,8 @@ def _scores(reply: Any, request: ScoringRequest, address: str, version: WeightVe
     about = reply["meta_info"]
     _require_finished(about["finish_reason"], address)
     _require_version(about, address, version)
+    if files_of(request):
+        _require_expanded(reply["prompt_token_ids"], request.token_ids, request.pictures, address)
     entries = about["input_token_logprobs"][1:]  # the first is of the token before, and null
     told = [_whole(entry[1]) for entry in entries]
     asked = request.token_ids[request.first :]
@@ -104,19 +110,22 @@ def _completion(reply: Any, request: SamplingRequest, address: str, version: Wei
     reason = about["finish_reason"]
     _require_finished(reason, address)
     _require_version(about, address, version)
+    if files_of(request):
+        _require_expanded(reply["prompt_token_ids"], request.input_ids, request.pictures, address)
     tokens, logprobs = _tokens(about["output_token_logprobs"], request.max_new_tokens, address)
     _require_matched(tokens, reply["output_ids"], address)
     support: tuple[array[int], ...] = ()
     if request.support:
         support, logprobs = _support(about, tokens, request.top_k, address)
     cached = _whole(about.get("cached_tokens", 0))
+    counts = written_length(tokens, request)
     return Completion(
-        token_ids=tokens,
-        logprobs=logprobs,
-        finish_reason=reason["type"],
+        token_ids=tokens[:counts],
+        logprobs=logprobs[:counts],
+        finish_reason=reason["type"] if counts == len(tokens) else "length",
         weight_version=version.name,
         cached_tokens=cached,
-        support=support,
+        support=support[:counts],
     )
 
 
@@ -137,6 +146,22 @@ def _require_version(about: Mapping[str, Any], address: str, version: WeightVers
             f"{address} answered with weights {one_line(str(sorted(versions)), LONGEST_MESSAGE)} instead of "
             f"{version.sent!r}: somebody else updates this server; give each run a server of its own."
         )
+
+
+def _require_expanded(prompt: Any, expected: tuple[int, ...], pictures: PromptPictures | None, address: str) -> None:
+    """ServerError: the server's pictures take other numbers of tokens than those that training counts with."""
+    if not isinstance(prompt, list):
+        raise _OfAnotherShape(f"{type(prompt).__name__} is no list of a prompt's tokens")
+    if tuple(prompt) == expected:
+        return
+    assert pictures is not None, "it has files"
+    ours, theirs = (picture_lengths(ids, pictures.tokens) for ids in (expected, prompt))
+    raise ServerError(
+        f"{address} makes {one_line(str(list(theirs)), 80)} tokens of pictures that take {one_line(str(list(ours)), 80)} by the "
+        "model's preprocessor_config.json, or reads the text between them in another way: start the server with "
+        "--image-processor-backend pil, from a folder with the same preprocessor_config.json, and use the version of SGLang "
+        "that requirements/ names."
+    )
 
 
 def _tokens(entries: Any, most: int, address: str) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -23,11 +23,13 @@ from dagrpo.rollout.engine.answers import (
     scores_of,
 )
 from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
+from dagrpo.rollout.engine.pictures import and_tells_prompts, files_of, sent_ids, sent_pictures
 from dagrpo.rollout.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
 DIAGNOSIS_SECONDS = 5.0  # until a process whose connection broke can be seen to be dead
+_Prompt = tuple[tuple[int, ...], tuple[bytes, ...]]  # as it is sent: tokens, and the files of its pictures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +64,32 @@ class ServerClient:
 
     async def generate(self, requests: Sequence[SamplingRequest], version: WeightVersion) -> list[Completion]:
         """One completion per request, in order, by one HTTP request; ServerError also when other weights made them."""
-        await self._read_shared(request.input_ids for request in requests)
+        prompts = [sent_ids(request.input_ids, request.pictures) for request in requests]
+        pictures = [files_of(request) for request in requests]
+        await self._read_shared(zip(prompts, pictures, strict=True))
         body: dict[str, Any] = {
-            "input_ids": [request.input_ids for request in requests],
+            "input_ids": prompts,
             "sampling_params": [sampling_params(request) for request in requests],
             "return_logprob": True,
             "logprob_start_len": -1,  # none for the prompt
         }
         if any(request.support for request in requests):
             body["return_sampling_mask"] = [request.support for request in requests]
-        answer = await self._post("/generate", body, largest_answer(requests))
+        answer = await self._post("/generate", body | and_tells_prompts(pictures), largest_answer(requests))
         return completions_of(answer, requests, self.address, version)
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
         """The logprobs that each asks for, in order, by one HTTP request; ServerError also when other weights gave them."""
-        await self._read_shared(request.token_ids[: request.first] for request in requests)
+        pictures = [files_of(request) for request in requests]
+        prompts = [sent_ids(request.token_ids[: request.first], request.pictures) for request in requests]
+        await self._read_shared(zip(prompts, pictures, strict=True))
         body: dict[str, Any] = {
-            "input_ids": [request.token_ids for request in requests],
+            "input_ids": [sent_ids(request.token_ids, request.pictures) for request in requests],
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
             "logprob_start_len": [request.first - 1 for request in requests],  # whose own logprob is not told
         }
-        answer = await self._post("/generate", body, largest_scores(requests))
+        answer = await self._post("/generate", body | and_tells_prompts(pictures), largest_scores(requests))
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
@@ -99,11 +105,13 @@ class ServerClient:
         """Forget all prompts; waits until the server is idle."""
         await self._post(f"/flush_cache?timeout={CONNECT_SECONDS}", {})
 
-    async def _read_shared(self, prompts: Iterable[tuple[int, ...]]) -> None:
+    async def _read_shared(self, prompts: Iterable[_Prompt]) -> None:
         """Fill the cache with those that there are more than once: SGLang would compute each of them anew."""
         shared = [prompt for prompt, count in Counter(prompts).items() if count > 1]
         if shared:
-            await self._post("/generate", {"input_ids": shared, "sampling_params": {"max_new_tokens": 0}})
+            token_ids, pictures = zip(*shared, strict=True)
+            body = {"input_ids": token_ids, "sampling_params": {"max_new_tokens": 0}}
+            await self._post("/generate", body | sent_pictures(pictures))
 
     async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:
         try:
@@ -152,14 +160,16 @@ class ServerClient:
         return sentence
 
 
-def sampling_params(request: SamplingRequest) -> dict[str, float | int]:
+def sampling_params(request: SamplingRequest) -> dict[str, Any]:
     """A request's sampling, in SGLang's words; what is left out would come from the checkpoint."""
+    unwanted = request.pictures.tokens.of_pictures if request.pictures else ()
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": request.top_k,
         "max_new_tokens": request.max_new_tokens,
         "sampling_seed": request.seed,
+        **({"stop_token_ids": unwanted} if unwanted else {}),  # nothing that comes after one counts
     }
 
 

@@ -21,6 +21,11 @@ CPU_FLAGS = (
     "--disable-overlap-schedule",  # there is no second device to overlap with
     "--enable-deterministic-inference",  # a request's sampling_seed is ignored without it; costs nothing on a CPU
 )
+PICTURE_FLAGS = ("--image-processor-backend=pil",)  # as training prepares them (models/pictures.py)
+CPU_PICTURE_FLAGS = (
+    "--mm-attention-backend=sdpa",
+    "--mem-fraction-static=0.5",  # SGLang's own choice is below 0 here; max-total-tokens says what is used
+)
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "dagrpo_sglang_cpu.models",
@@ -51,8 +56,12 @@ def server_command(
     gpu: bool,
     deterministic: bool,
     version: str,
+    pictures: bool = False,
 ) -> list[str]:
-    """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine."""
+    """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine.
+
+    pictures: whether the model takes any.
+    """
     flags = {
         "model-path": str(model.resolve()),
         "host": HOST,
@@ -79,6 +88,8 @@ def server_command(
         "--skip-server-warmup",
         "--sleep-on-idle",
         *device_flags,
+        *(PICTURE_FLAGS if pictures else ()),
+        *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
     ]
 
 
@@ -94,6 +105,20 @@ def server_environment(inherited: Mapping[str, str], scratch: Path, *, gpu: bool
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | own
+
+
+def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
+    """What a server of a model that takes pictures is told besides.
+
+    keep: whether it may keep what its vision tower makes of a picture. Nothing ever empties that cache, not new weights
+    either: it is right only where the tower stays as it is. What is in it depends on all that was asked before, so that there is
+    none in deterministic work, which is to go on from the middle with the same bits.
+    """
+    kept = {} if keep and not deterministic else {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    # The scheduler begins when the pictures of a whole HTTP request are prepared, not when those of its first prompt are.
+    # Two such requests at the same time end the scheduler, so that only lockstep, which has one at a time, asks for it.
+    together = {"SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1"} if deterministic else {}
+    return kept | together
 
 
 def _is_dropped(name: str) -> bool:

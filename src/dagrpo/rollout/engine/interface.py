@@ -61,4 +61,5 @@ class EngineOpener(Protocol):
         deterministic: bool,
         weights: Tensors | None = None,
         version: str = "initial",
+        keep_pictures: bool = False,
     ) -> AbstractContextManager[RolloutEngine]: ...

@@ -33,13 +33,15 @@ def open_engine(
     deterministic: bool,
     weights: Tensors | None = None,
     version: str = "initial",
+    keep_pictures: bool = False,
 ) -> Iterator[ServerPool]:
     """An engine that holds `weights`, else those of the folder `model`, whatever its servers held before.
 
     `model` is a folder with configuration and tokenizer; without `weights`, also with weights in the Hugging Face layout.
     Without `params.servers`, a server is started for it and stopped at the end; its output goes to `log`. Servers that run
     elsewhere are this process's alone until the end. `weights` is read while the engine is opened, and not afterwards.
-    `version` is what completions call the weights. UserError and ServerError say in one sentence what cannot be used.
+    `version` is what completions call the weights. `keep_pictures`: whether the vision tower stays as it is, so that a server of
+    our own may keep what it makes of a picture. UserError and ServerError say in one sentence what cannot be used.
     """
     with ExitStack() as stack:
         loop = stack.enter_context(BackgroundLoop())
@@ -50,7 +52,15 @@ def open_engine(
             served = model if weights is None else folder.write(weights)
             name = new_version(version)
             server = stack.enter_context(
-                SGLangServer(served, params, log, dtype=dtype, deterministic=deterministic, version=name.sent)
+                SGLangServer(
+                    served,
+                    params,
+                    log,
+                    dtype=dtype,
+                    deterministic=deterministic,
+                    version=name.sent,
+                    keep_pictures=keep_pictures,
+                )
             )
             clients = _clients(stack, loop, [server.endpoint], params.request_timeout)
             yield ServerPool(clients, loop, folder, name)

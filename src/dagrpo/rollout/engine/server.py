@@ -22,9 +22,16 @@ import psutil
 
 from dagrpo.console import waiting
 from dagrpo.held_folder import held_folder
+from dagrpo.models.pictures import takes_pictures
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.command import HOST, server_command, server_environment, write_settings
+from dagrpo.rollout.engine.command import (
+    HOST,
+    picture_environment,
+    server_command,
+    server_environment,
+    write_settings,
+)
 from dagrpo.rollout.engine.errors import ServerError, full_disk_among, last_line_of, names_a_taken_port, reason_in
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
@@ -51,10 +58,11 @@ class SGLangServer:
         deterministic: bool = True,
         version: str = "default",
         port: int | None = None,
+        keep_pictures: bool = False,
     ) -> None:
-        """Nothing is started yet. `deterministic` matters on a GPU only. `port` None: any free one.
+        """Nothing is started yet. `deterministic` matters on a GPU, and to models that take pictures. `port` None: any free one.
 
-        `version` is what the server calls the weights that it starts with.
+        `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`.
         """
         self._model = model
         self._engine = engine
@@ -63,6 +71,7 @@ class SGLangServer:
         self._deterministic = deterministic
         self._version = version
         self._wanted_port = port
+        self._keep_pictures = keep_pictures
         self._port = 0
         self._process: WatchedProcess | None = None
         self._ready_at = 0  # length of the log when the server was ready
@@ -143,6 +152,7 @@ class SGLangServer:
         gpu = torch.cuda.is_available()
         scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
+        pictures = takes_pictures(self._model)
         command = server_command(
             self._model,
             self._engine,
@@ -152,10 +162,14 @@ class SGLangServer:
             gpu=gpu,
             deterministic=self._deterministic,
             version=self._version,
+            pictures=pictures,
         )
+        environment = server_environment(os.environ, scratch, gpu=gpu)
+        if pictures:
+            environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
         return WatchedProcess(
             command,
-            environment=server_environment(os.environ, scratch, gpu=gpu),
+            environment=environment,
             log=self._log,
             scratch=scratch,
         )

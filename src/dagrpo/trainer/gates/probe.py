@@ -45,6 +45,7 @@ class Asked:
         return TokenSequences.of(
             [[*prompt, *tokens] for prompt, tokens in pairs],
             [[False] * len(prompt) + [True] * len(tokens) for prompt, tokens in pairs],
+            [() if request.pictures is None else request.pictures.files for request in self.requests],
         )
 
     def support(self) -> TokenSupport | None:
@@ -100,7 +101,7 @@ class Probe:
         self._world = world
 
     def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
-        """Each prompt once: a repeated one would be computed by a request of its own first."""
+        """Each prompt once: a repeated one would be computed by a request of its own first. One shows a picture, if any does."""
         rollout, half = self._rollout, self._params.probe_prompts
         most = min(_longest(self._params, rollout.dtype), rollout.max_new_tokens)
         return [
@@ -112,8 +113,9 @@ class Probe:
                 top_k=-1 if number < half else rollout.top_k,
                 max_new_tokens=most,
                 support=rollout.cuts and number >= half,
+                pictures=problem.pictures,
             )
-            for number, problem in enumerate(problems[: 2 * half])
+            for number, problem in enumerate(_probed(problems, 2 * half))
         ]
 
     def check(self, engine: RolloutEngine | None, step: int) -> dict[str, float]:
@@ -150,11 +152,9 @@ class Probe:
         tensors = None
         if asked is not None:
             sequences, support = asked.sequences(), asked.support()
-            tensors = {"ids": sequences.token_ids, "mask": sequences.loss_mask, "lengths": sequences.lengths}
-            tensors |= {} if support is None else support.tensors()
+            tensors = sequences.tensors() | ({} if support is None else support.tensors())
         tensors = self._world.broadcast_tensors(tensors)
-        sequences = TokenSequences(token_ids=tensors["ids"], loss_mask=tensors["mask"], lengths=tensors["lengths"])
-        return sequences, TokenSupport.from_tensors(tensors)
+        return TokenSequences.from_tensors(tensors), TokenSupport.from_tensors(tensors)
 
     def _parts(self, greedy: int, count: int) -> list[tuple[slice, float]]:
         """Forward passes over so many sequences, the first of them greedy: one where all have the same softmax."""
@@ -180,6 +180,15 @@ class Probe:
                 f"weights, another temperature or another precision. Look at {path}."
             )
         return {OUTSIDE: share, LARGEST: largest}
+
+
+def _probed(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """The first ones; where none of them shows a picture, the first that does in the place of the first."""
+    first = [*problems[:count]]
+    with_picture = next((problem for problem in problems if problem.picture_files), None)
+    if with_picture is not None and not any(problem.picture_files for problem in first):
+        first[:1] = [with_picture]
+    return first
 
 
 def _longest(gates: Gates, dtype: str) -> int:

@@ -1,0 +1,182 @@
+"""From a picture's file to what a vision-language model takes: how many tokens, and the pixels of its patches.
+
+The image processor is transformers' own for Qwen2-VL, on Pillow, which the server runs too; nothing here needs torchvision.
+The limits are those of the model folder's preprocessor_config.json. Not here: bringing foreign files into the one form
+(tasks/images.py), and the model that reads the pixels.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagrpo import placeholders
+from dagrpo.errors import UserError
+from dagrpo.files import read_object
+from dagrpo.records import PictureTokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+FAMILIES = ("qwen2_5_vl", "qwen3_vl")  # model_type of those whose pictures are known
+MOST_ELONGATED = 200  # times as long as wide, at most: the image processor refuses more
+DEFAULT_SIZE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}  # transformers', where the file says nothing
+_READ = ("PNG", "JPEG")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """A picture as a vision tower takes it."""
+
+    pixel_values: "Tensor"  # [patches, channels * frames * patch * patch], float32
+    grid: "Tensor"  # [3]: frames (1), rows and columns of patches
+
+
+def takes_pictures(folder: Path) -> bool:
+    """Whether the model of a folder has a vision tower, of whatever family."""
+    return (folder / CONFIG).is_file() and "vision_config" in read_object(folder / CONFIG)
+
+
+def processor_of(folder: Path) -> "PictureProcessor | None":
+    """That of a model's folder; None: it takes text alone. UserError: as of PictureProcessor.of."""
+    return PictureProcessor.of(folder) if takes_pictures(folder) else None
+
+
+class PictureProcessor:
+    """The pictures of one model."""
+
+    def __init__(self, tokens: PictureTokens, limits: dict[str, Any]) -> None:
+        """limits: what preprocessor_config.json says."""
+        self.tokens = tokens
+        self._limits = limits
+        self._merge_size = int(limits["merge_size"])
+        self._patch_size = int(limits["patch_size"])
+        self._least, self._most = _least_and_most_pixels(limits)
+
+    @classmethod
+    def of(cls, folder: Path) -> "PictureProcessor":
+        """That of a model's folder.
+
+        UserError: a model of text alone, a family that is not known, or an image processor that is not the family's.
+        """
+        config = read_object(folder / CONFIG)
+        _require_known(folder, config)
+        if not (folder / PREPROCESSOR).is_file():
+            raise UserError(f"{folder} has no {PREPROCESSOR}: copy that of the model it comes from into it.")
+        limits = read_object(folder / PREPROCESSOR)
+        _require_agreement(folder, config["vision_config"], limits)
+        return cls(_tokens_of(folder, config), limits)
+
+    @cached_property
+    def _processor(self) -> "Qwen2VLImageProcessorPil":
+        # Imported late: it brings all of transformers' models, which whoever only counts has no use for.
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        return Qwen2VLImageProcessorPil.from_dict(self._limits)
+
+    def count(self, file: bytes) -> int:
+        """The placeholders of a picture, by its header alone. UserError: it is too long for its width."""
+        from PIL import Image  # only for tasks with pictures
+
+        try:
+            with Image.open(io.BytesIO(file), formats=_READ) as picture:
+                width, height = picture.size
+        except Exception:  # noqa: BLE001  # untrusted content: Pillow raises errors of a dozen kinds on it
+            raise UserError("it has a picture that is no PNG or JPEG file: leave it out, or correct it") from None
+        if max(width, height) > MOST_ELONGATED * min(width, height):
+            raise UserError(
+                f"it has a picture of {width:,} x {height:,} pixels, and none may be more than {MOST_ELONGATED} times as long "
+                "as wide: leave it out, or cut it"
+            )
+        side = self._patch_size * self._merge_size
+        scaled_height, scaled_width = scaled(height, width, side, self._least, self._most)
+        return (scaled_height // side) * (scaled_width // side)
+
+    def expanded(self, token_ids: Sequence[int], files: Sequence[bytes]) -> tuple[int, ...]:
+        """A prompt with one placeholder per picture -> with as many as each picture takes.
+
+        UserError: there are not as many pictures as placeholders.
+        """
+        expanded = placeholders.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
+        if expanded is None:
+            places = sum(token == self.tokens.image for token in token_ids)
+            raise UserError(
+                f"its prompt has places for {places} pictures, and it has {len(files)}: correct the task's data"
+            )
+        return expanded
+
+    def collapsed(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """The other way: each run of placeholders is one picture's, and becomes one placeholder."""
+        return placeholders.collapsed(token_ids, self.tokens)
+
+    def pixels(self, file: bytes) -> Pixels:
+        """A picture's pixels, scaled to the model's limits and normalised."""
+        from PIL import Image
+
+        with Image.open(io.BytesIO(file), formats=_READ) as picture:
+            done = self._processor(picture.convert("RGB"), return_tensors="pt")
+        return Pixels(pixel_values=done["pixel_values"], grid=done["image_grid_thw"][0])
+
+
+def scaled(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
+    """The height and width to which the image processor scales a picture: multiples of `side`, within the limits in pixels.
+
+    As `smart_resize` of transformers' image_processing_qwen2_vl.py, which is seconds of imports away; a test compares them.
+    """
+    whole = round(height / side) * side, round(width / side) * side
+    if whole[0] * whole[1] > most:
+        factor = math.sqrt(height * width / most)
+        return max(side, math.floor(height / factor / side) * side), max(side, math.floor(width / factor / side) * side)
+    if whole[0] * whole[1] < least:
+        factor = math.sqrt(least / (height * width))
+        return math.ceil(height * factor / side) * side, math.ceil(width * factor / side) * side
+    return whole
+
+
+def _least_and_most_pixels(limits: dict[str, Any]) -> tuple[int, int]:
+    """Of published files, older ones say min_pixels and max_pixels, newer ones size, and where both do the older keys hold."""
+    size = {**DEFAULT_SIZE, **(limits.get("size") or {})}
+    least, most = limits.get("min_pixels"), limits.get("max_pixels")
+    return int(size["shortest_edge"] if least is None else least), int(size["longest_edge"] if most is None else most)
+
+
+def _require_known(folder: Path, config: dict[str, Any]) -> None:
+    family = config.get("model_type")
+    if "vision_config" not in config:
+        raise UserError(
+            f"{folder} is a {family} model, which takes text alone: choose a vision-language model of "
+            f"{' or '.join(FAMILIES)} for a task with pictures."
+        )
+    if family not in FAMILIES:
+        raise UserError(
+            f"{folder} is a {family} model, whose pictures are not known here ({', '.join(FAMILIES)} are): choose another, or "
+            "add what docs/vision.md lists for a new family."
+        )
+
+
+def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, Any]) -> None:
+    """The processor cuts what the tower was made for."""
+    for ours, theirs in (("patch_size", "patch_size"), ("merge_size", "spatial_merge_size")):
+        if limits.get(ours) is None or limits[ours] != vision.get(theirs):
+            raise UserError(
+                f"{folder / PREPROCESSOR} has {ours} {limits.get(ours)}, and vision_config.{theirs} of {CONFIG} is "
+                f"{vision.get(theirs)}: copy both files from one model."
+            )
+
+
+def _tokens_of(folder: Path, config: dict[str, Any]) -> PictureTokens:
+    keys = {
+        "image": "image_token_id",
+        "video": "video_token_id",
+        "start": "vision_start_token_id",
+        "end": "vision_end_token_id",
+    }
+    for key in keys.values():
+        if not isinstance(config.get(key), int):
+            raise UserError(f"{folder / CONFIG} has no {key}: copy that of the model it comes from into it.")
+    return PictureTokens(**{name: config[key] for name, key in keys.items()})

@@ -1,0 +1,35 @@
+"""The pictures of recorded rollouts. Their table does not have them: they are in the split that the problems came from."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.models.pictures import takes_pictures
+from dagrpo.rollout.prompts import read_split
+
+PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the split
+
+
+def no_pictures(index: int) -> tuple[bytes, ...]:
+    """Those of every problem of a model of text alone."""
+    return ()
+
+
+def pictures_of(initial: Path, split: Path) -> PicturesOf:
+    """What the problems of a split show to the model of a checkpoint; the split is read with the first question."""
+    if not takes_pictures(initial):
+        return no_pictures
+
+    @cache
+    def files() -> Mapping[int, tuple[bytes, ...]]:
+        return {index: example.images for index, example in enumerate(read_split(split))}
+
+    def of(index: int) -> tuple[bytes, ...]:
+        if index not in files():
+            raise UserError(
+                f"{split} has no row {index}, which the rollouts are of: restore the file that they were made from."
+            )
+        return files()[index]
+
+    return of

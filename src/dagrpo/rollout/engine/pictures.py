@@ -1,0 +1,50 @@
+"""How pictures are sent to an SGLang server: one placeholder for each in the tokens, and its file beside them.
+
+The server makes each placeholder as many as the picture takes tokens. A prompt with other placeholders than pictures must
+never reach it: SGLang 0.5.23 raises StopIteration in a thread then, and the request never ends.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+from dagrpo.placeholders import before_pictures, collapsed, picture_lengths
+from dagrpo.records import PromptPictures, SamplingRequest, ScoringRequest
+
+
+def sent_ids(token_ids: tuple[int, ...], pictures: PromptPictures | None) -> tuple[int, ...]:
+    """A prompt as a server takes it. [prompt, with one placeholder per picture]"""
+    if pictures is None:
+        return token_ids
+    _require_agreement(token_ids, pictures)
+    return collapsed(token_ids, pictures.tokens) if pictures.files else token_ids
+
+
+def files_of(request: SamplingRequest | ScoringRequest) -> tuple[bytes, ...]:
+    """A prompt's pictures, in order; of a prompt without any, none."""
+    return request.pictures.files if request.pictures else ()
+
+
+def sent_pictures(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
+    """What the body of a request says of the pictures of some prompts; nothing where none has any."""
+    if not any(files):
+        return {}
+    encoded = {file: b64encode(file).decode() for each in files for file in each}
+    return {"image_data": [[encoded[file] for file in each] for each in files]}
+
+
+def and_tells_prompts(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
+    """The same, and that the answer is to tell each prompt with as many placeholders as its pictures take tokens."""
+    pictures = sent_pictures(files)
+    return pictures | {"return_prompt_token_ids": True} if pictures else {}
+
+
+def written_length(token_ids: Sequence[int], request: SamplingRequest) -> int:
+    """How much of a completion counts: what comes before the first placeholder in it, which stands for no picture."""
+    return before_pictures(token_ids, request.pictures.tokens) if request.pictures else len(token_ids)
+
+
+def _require_agreement(token_ids: Sequence[int], pictures: PromptPictures) -> None:
+    shown = len(picture_lengths(token_ids, pictures.tokens))
+    assert shown == len(pictures.files), f"{shown} placeholders for {len(pictures.files)} pictures"
+    assert pictures.tokens.video not in token_ids, "there are no videos"

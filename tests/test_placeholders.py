@@ -1,0 +1,34 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagrpo.placeholders import before_pictures, collapsed, picture_lengths, with_lengths
+from dagrpo.records import PictureTokens
+
+TOKENS = PictureTokens(image=7, video=8, start=5, end=6)
+
+
+def test_each_run_of_placeholders_becomes_one_and_grows_to_its_length_again() -> None:
+    token_ids = (1, 5, 7, 7, 7, 6, 2, 2, 5, 7, 6)
+    assert collapsed(token_ids, TOKENS) == (1, 5, 7, 6, 2, 2, 5, 7, 6)
+    assert picture_lengths(token_ids, TOKENS) == (3, 1)
+    assert with_lengths(collapsed(token_ids, TOKENS), TOKENS, (3, 1)) == token_ids
+
+
+def test_a_number_of_lengths_that_is_not_that_of_the_placeholders_fits_nothing() -> None:
+    assert with_lengths((1, 7), TOKENS, ()) is None
+    assert with_lengths((1, 7), TOKENS, (2, 2)) is None
+
+
+def test_the_first_token_of_a_picture_or_a_video_is_found() -> None:
+    assert before_pictures((1, 2, 8, 7), TOKENS) == 2
+    assert before_pictures((5, 6), TOKENS) == 2
+    assert before_pictures((), TOKENS) == 0
+
+
+@given(st.lists(st.integers(0, 4) | st.integers(1, 9).map(lambda length: -length), max_size=12))
+def test_collapsing_and_expanding_undo_each_other(parts: list[int]) -> None:
+    """A negative part is a picture of so many tokens, between the marks of its start and its end."""
+    token_ids = tuple(token for part in parts for token in ((5, *[7] * -part, 6) if part < 0 else (part,)))
+    lengths = picture_lengths(token_ids, TOKENS)
+    assert lengths == tuple(-part for part in parts if part < 0)
+    assert with_lengths(collapsed(token_ids, TOKENS), TOKENS, lengths) == token_ids
