@@ -22,6 +22,23 @@ def test_tensors_that_an_engine_joins_are_found_and_others_are_left_out() -> Non
     assert counterparts(held, names) == {held[0]: QKV, held[1]: (held[1],)}
 
 
+@pytest.mark.parametrize(("text", "tower"), [("", ""), ("language_model.", "model.")])
+def test_the_tensors_of_a_vision_language_model_are_found_as_each_family_names_them(text: str, tower: str) -> None:
+    """Those of Qwen2.5-VL, and those of Qwen3-VL."""
+    names = {
+        "model.layers.0.self_attn.qkv_proj.weight": tuple(
+            f"model.{text}layers.0.self_attn.{part}_proj.weight" for part in "qkv"
+        ),
+        "model.norm.weight": (f"model.{text}norm.weight",),
+        "visual.blocks.0.attn.qkv_proj.bias": (f"{tower}visual.blocks.0.attn.qkv.bias",),
+        "visual.blocks.0.mlp.gate_up_proj.bias": tuple(
+            f"{tower}visual.blocks.0.mlp.{part}_proj.bias" for part in ("gate", "up")
+        ),
+    }
+    held = [*names, "model.layers.0.self_attn.rotary_emb.axis_map"]
+    assert counterparts(held, [part for parts in names.values() for part in parts]) == names
+
+
 @pytest.mark.parametrize("digest", [digest_on_cpu, digest_on_gpu])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one_changed_bit_is_not(

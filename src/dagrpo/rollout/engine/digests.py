@@ -5,7 +5,7 @@ tensor that it holds in another form still (quantised, experts joined) has no co
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from dagrpo.checkpoints.tensors import Tensors, raw_bytes
 
 # Tensors of an engine that hold several of a checkpoint's, one below the other.
 JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+# What an engine's names begin with in the checkpoints of some vision-language models: Qwen3-VL's, not Qwen2.5-VL's.
+LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of so many rows
 _WORD = (1 << 32) - 1
 _LONG = (1 << 64) - 1
@@ -24,11 +26,20 @@ _TILES_AT_ONCE = 64
 def counterparts(held: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Of each tensor of an engine that is known here: the tensors of the checkpoint that make it up, in order."""
     known = set(names)
-    found = {name: _parts(name) for name in held}
-    return {name: parts for name, parts in found.items() if known.issuperset(parts)}
+    found = {name: next(filter(known.issuperset, _candidates(name)), ()) for name in held}
+    return {name: parts for name, parts in found.items() if parts}
+
+
+def _candidates(name: str) -> Iterator[tuple[str, ...]]:
+    """What may make up a tensor of an engine."""
+    for before, after in (("", ""), *LONGER):
+        if name.startswith(before):
+            yield _parts(after + name.removeprefix(before))
 
 
 def _parts(name: str) -> tuple[str, ...]:
+    if "visual." in name and ".qkv_proj." in name:  # a vision tower's are joined in the checkpoint, too
+        return (name.replace(".qkv_proj.", ".qkv."),)
     for joined, parts in JOINED.items():
         if f".{joined}." in name:
             return tuple(name.replace(f".{joined}.", f".{part}.") for part in parts)
