@@ -24,7 +24,7 @@ def render(
 
 def prompt_text(
     tokenizer: PreTrainedTokenizerBase,
-    messages: Sequence[Mapping[str, str]],
+    messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The prompt as text, ready to be tokenized as it stands. UserError, TemplateRefusal: as in dagrpo.chat_templates."""

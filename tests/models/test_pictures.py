@@ -1,6 +1,5 @@
 """Pictures as a model takes them: how many tokens, where they stand, and the pixels, with transformers' own processor."""
 
-import io
 import json
 import subprocess
 import sys
@@ -9,20 +8,16 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from PIL import Image
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests.pictures import picture
 
 from dagrpo.errors import UserError
 from dagrpo.models.make import make_model
-from dagrpo.models.pictures import PictureProcessor
+from dagrpo.models.pictures import PictureProcessor, scaled
 from dagrpo.params.model import Fresh, Model, Vision
 
 FAMILIES: list[Literal["qwen2_5_vl", "qwen3_vl"]] = ["qwen2_5_vl", "qwen3_vl"]
-
-
-def _picture(width: int, height: int, colour: str = "white") -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), colour).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -54,11 +49,30 @@ def test_tokens_are_counted_by_the_header_as_many_as_the_pixels_make(
     folder: Path, width: int, height: int, tokens: int
 ) -> None:
     processor = PictureProcessor.of(folder)
-    file = _picture(width, height)
+    file = picture(width, height)
     assert processor.count(file[: len(file) - 20]) == tokens  # without the end of the file
     pixels = processor.pixels(file)
     assert int(pixels.grid.prod()) == pixels.pixel_values.shape[0] == 4 * tokens
     assert (pixels.pixel_values.shape[1], pixels.pixel_values.dtype) == (3 * 2 * 10 * 10, torch.float32)
+
+
+def test_a_size_is_scaled_as_transformers_does_it() -> None:
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    @given(st.integers(1, 2000), st.integers(1, 2000), st.integers(1, 20), st.integers(1, 64), st.integers(1, 16))
+    def compared(height: int, width: int, half: int, tokens: int, share: int) -> None:
+        side, most = 2 * half, tokens * 4 * half * half
+        assume(max(height, width) <= 200 * min(height, width))
+        ours = scaled(height, width, side, most // share, most)
+        assert ours == smart_resize(height, width, side, most // share, most)
+
+    compared()
+
+
+def test_what_is_no_picture_is_refused(folder: Path) -> None:
+    for file in (b"", b"GIF89a", picture(40, 40)[:20]):
+        with pytest.raises(UserError, match="it has a picture that is no PNG or JPEG file"):
+            PictureProcessor.of(folder).count(file)
 
 
 def test_white_is_the_brightest_that_each_channel_can_be(folder: Path) -> None:
@@ -66,14 +80,14 @@ def test_white_is_the_brightest_that_each_channel_can_be(folder: Path) -> None:
     expected = [
         (1 - mean) / std for mean, std in zip(preprocessor["image_mean"], preprocessor["image_std"], strict=True)
     ]
-    pixels = PictureProcessor.of(folder).pixels(_picture(40, 40)).pixel_values
+    pixels = PictureProcessor.of(folder).pixels(picture(40, 40)).pixel_values
     assert torch.allclose(pixels.view(16, 3, 200).amax(dim=(0, 2)), torch.tensor(expected))
 
 
 def test_each_placeholder_becomes_as_many_as_its_own_picture_has(folder: Path) -> None:
     processor = PictureProcessor.of(folder)
     image = processor.tokens.image
-    files = [_picture(60, 40), _picture(40, 40)]
+    files = [picture(60, 40), picture(40, 40)]
     token_ids = (1, image, 2, image, 3)
     expanded = processor.expanded(token_ids, files)
     assert expanded == (1, *[image] * 6, 2, *[image] * 4, 3)
@@ -82,13 +96,13 @@ def test_each_placeholder_becomes_as_many_as_its_own_picture_has(folder: Path) -
 
 def test_another_number_of_pictures_than_placeholders_is_refused(folder: Path) -> None:
     processor = PictureProcessor.of(folder)
-    with pytest.raises(UserError, match="the prompt shows 2 pictures, and the problem has 1 picture"):
-        processor.expanded((processor.tokens.image, 1, processor.tokens.image), [_picture(40, 40)])
+    with pytest.raises(UserError, match="its prompt has places for 2 pictures, and it has 1: correct"):
+        processor.expanded((processor.tokens.image, 1, processor.tokens.image), [picture(40, 40)])
 
 
 def test_a_picture_that_is_all_length_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="1,005 x 5 pixels, and none may be more than 200 times as long as wide"):
-        PictureProcessor.of(folder).count(_picture(1005, 5))
+        PictureProcessor.of(folder).count(picture(1005, 5))
 
 
 def _changed(folder: Path, copy: Path, name: str, **changes: Any) -> Path:
@@ -127,7 +141,7 @@ def test_a_missing_preprocessor_is_named(folder: Path, tmp_path: Path) -> None:
 def test_no_torchvision_is_imported(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from dagrpo.models.pictures import PictureProcessor; "
-        f"PictureProcessor.of(Path({str(folder)!r})).pixels({_picture(40, 40)!r}); assert 'torchvision' not in sys.modules"
+        f"PictureProcessor.of(Path({str(folder)!r})).pixels({picture(40, 40)!r}); assert 'torchvision' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

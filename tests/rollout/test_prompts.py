@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import pictures
+from tests.pictures import picture
 from tests.rollout.problems import example
 
 from dagrpo.errors import UserError
@@ -13,7 +15,7 @@ from dagrpo.files import write_parquet
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
-from dagrpo.records import Example
+from dagrpo.records import Example, PromptPictures
 from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, training_problems
 from dagrpo.tasks.schema import to_table
 
@@ -73,10 +75,59 @@ def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(prompts: Prom
         training_problems(path, prompts, training(order="easy_first"))
 
 
-def test_a_row_with_images_is_refused(tmp_path: Path) -> None:
-    path = split(tmp_path, example(), example(images=(b"png",)))
-    with pytest.raises(UserError, match=r"train.parquet, row 1: it has images, .*: choose another task"):
-        read_split(path)
+FIGURE = ({"role": "system", "content": "Look."}, {"role": "user", "content": "<image>Which is in <image>?"})
+
+
+@pytest.fixture(scope="module")
+def with_pictures() -> Prompts:
+    return Prompts(pictures.TOKENIZER, Conversation(), pictures.PROCESSOR)
+
+
+def _pictured(**changes: Any) -> Example:
+    return example(images=(picture(), picture(60, 40)), **{"prompt": FIGURE[1:]} | changes)
+
+
+def test_each_picture_stands_where_the_text_says_with_as_many_placeholders_as_it_takes(with_pictures: Prompts) -> None:
+    problem = with_pictures.problem(3, _pictured())
+    first, second = ("<|vision_start|>" + "<|image_pad|>" * tokens + "<|vision_end|>" for tokens in (4, 6))
+    shown = pictures.TOKENIZER.decode(list(problem.token_ids))
+    assert shown == f"<|user|>{first}Which is in {second}?<|end|><|assistant|>"
+    assert problem.pictures == PromptPictures(files=(picture(), picture(60, 40)), tokens=pictures.TOKENS)
+
+
+def test_a_problem_of_text_names_the_tokens_of_pictures_and_has_none(with_pictures: Prompts) -> None:
+    """Also where its text says `<image>`, which is a place for a picture in none but tasks with pictures."""
+    problem = with_pictures.problem(0, example("What is <image> in HTML?"))
+    assert problem.pictures == PromptPictures(files=(), tokens=pictures.TOKENS)
+    assert pictures.TOKENIZER.decode(list(problem.token_ids)) == "<|user|>What is <image> in HTML?<|end|><|assistant|>"
+
+
+def test_a_text_that_spells_a_placeholder_is_no_picture(with_pictures: Prompts) -> None:
+    said = ({"role": "user", "content": "<image><|image_pad|><image>"},)
+    problem = with_pictures.problem(0, _pictured(prompt=said))
+    assert problem.token_ids.count(pictures.TOKENS.image) == 4 + 6
+
+
+def test_a_row_with_pictures_for_a_model_of_text_is_refused_by_name(prompts: Prompts) -> None:
+    with pytest.raises(
+        UserError, match="task arithmetic, train row 0: it has pictures, and the model takes text alone"
+    ):
+        prompts.problem(0, _pictured())
+
+
+def test_another_number_of_pictures_than_places_is_refused_by_name(with_pictures: Prompts) -> None:
+    with pytest.raises(
+        UserError, match="task arithmetic, train row 0: its prompt has places for 2 pictures, and it has 1"
+    ):
+        with_pictures.problem(0, example(prompt=FIGURE[1:], images=(picture(),)))
+
+
+def test_a_prompt_that_its_pictures_make_too_long_can_be_made_shorter(with_pictures: Prompts, tmp_path: Path) -> None:
+    path = split(tmp_path, _pictured())
+    with pytest.raises(
+        UserError, match=r"the prompt has 30 tokens, .* or lower model\.max_pixels so that its pictures"
+    ):
+        training_problems(path, with_pictures, training(max_prompt_tokens=29))
 
 
 @given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8))

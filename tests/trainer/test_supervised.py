@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import pictures
+from tests.pictures import picture
 from tests.trainer import runs
 from transformers import PreTrainedTokenizerBase
 
@@ -47,6 +49,16 @@ def test_a_row_without_a_demonstration_learns_its_answer_and_the_end_of_the_turn
     answer = PLAIN(example.answer, add_special_tokens=False)["input_ids"]
     assert row.token_ids == (*prompt, *answer, PLAIN.eos_token_id)
     assert row.loss_mask == (*[False] * len(prompt), *[True] * (len(answer) + 1))
+
+
+def test_a_row_with_pictures_carries_them_beside_their_placeholders() -> None:
+    example = replace(runs.example(2), prompt=({"role": "user", "content": "<image>What?"},), images=(picture(),))
+    chat = chat_format(pictures.TOKENIZER, Config())
+    row = Supervision(pictures.TOKENIZER, chat, pictures.PROCESSOR).sequence(example, (), "the row")
+    assert (row.pictures, row.token_ids.count(pictures.TOKENS.image)) == ((picture(),), 4)
+    assert not any(
+        mask for token, mask in zip(row.token_ids, row.loss_mask, strict=True) if token >= pictures.TOKENS.image
+    )
 
 
 def test_of_a_demonstration_the_policys_turns_are_learned_and_the_results_are_not() -> None:

@@ -96,19 +96,6 @@ def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
     clones.run(folder, "snakefmt", "--check", "Snakefile", "workflow")
 
 
-def test_a_task_with_pictures_is_prepared_but_not_trained_on(folder: Path) -> None:
-    experiment = "experiment: {name: pictures, train: geo3k, evaluate: [gsm8k], tasks: [gsm8k, geo3k]}"
-    (folder / "params.yaml").write_text(experiment)
-    refusal = "geo3k has prompts with images, and train and sample make rollouts of text"
-    assert refusal in _failed(folder)
-    finished = folder / "results/pictures/report/report.html"
-    finished.parent.mkdir(parents=True)
-    finished.touch()
-    assert refusal in _failed(folder), "also where results of that name exist"
-    plan = clones.run(folder, "snakemake", "-n", "prepared")
-    assert re.search(r"^prepare +2$", plan, re.MULTILINE)
-
-
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
     """The jobs of each shipped experiment by rule. In one process, since Snakemake's imports take seconds."""

@@ -11,7 +11,6 @@ from dagrpo.workflow.agreement import agree
 from dagrpo.workflow.configuration import (
     PARAMS,
     checked,
-    require_trainable,
     told_by_snakemake,
 )
 from dagrpo.workflow.dvc_file import keep_current, require_current
@@ -27,7 +26,6 @@ from dagrpo.workflow.invocation import (
     is_command,
     require_own_targets,
     runs_jobs,
-    wants_data_alone,
     wants_report,
 )
 from dagrpo.workflow.locks import hold, is_run_by_another
@@ -51,8 +49,6 @@ if is_command():
 def prepare_plan():
     """What a command needs before its jobs are planned."""
     require_current(params)
-    if not wants_data_alone():
-        require_trainable(experiment)
     require_own_targets(FOLDER)
     if runs_jobs():
         hold(FOLDER)

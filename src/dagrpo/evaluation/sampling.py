@@ -14,6 +14,7 @@ from dagrpo.checkpoints.folder import require_chat_template, require_format, req
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
+from dagrpo.models.pictures import processor_of
 from dagrpo.params import evaluation
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.runtime import Engine
@@ -107,7 +108,7 @@ def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -
         reason=f"{attempts.sampling.section}.max_new_tokens is {longest}, but model and engine hold {room}: "
         "lower it, or leave the row out",
     )
-    prompts = Prompts(tokenizer, attempts.conversation)
+    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
     return problems_of(enumerate(examples), prompts, limit, attempts.split)
 
 

@@ -13,12 +13,11 @@ from dagrpo.checkpoints.modelling import PreTrainedConfig
 from dagrpo.files import write_json
 from dagrpo.models.pictures import PREPROCESSOR
 from dagrpo.models.tokenizer import IMAGE, PICTURE_END, PICTURE_START, VIDEO
-from dagrpo.params.model import MERGED, Fresh, Vision, smallest_picture
+from dagrpo.params.model import FRESH_TOKENS, MERGED, Fresh, Vision, smallest_picture
 
 ROPE_THETA = 10_000.0  # for contexts of hundreds of tokens
 WINDOW = 8  # patches a side, of the layers of Qwen2.5-VL that do not see the whole picture
 POSITIONS = 256  # a grid of 16 x 16, between which Qwen3-VL interpolates
-TOKENS = 64  # of the largest picture, where nothing else is asked for
 OPENAI_CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
@@ -116,7 +115,7 @@ def _vision_of_qwen3(shape: Fresh) -> dict[str, Any]:
 def save_preprocessor(folder: Path, vision: Vision, max_pixels: int | None) -> None:
     """preprocessor_config.json in the layout of the published models, from which server and trainer read the same limits."""
     smallest = smallest_picture(vision.patch_size)
-    largest = TOKENS * smallest if max_pixels is None else max_pixels
+    largest = FRESH_TOKENS * smallest if max_pixels is None else max_pixels
     config = {
         "min_pixels": min(4 * smallest, largest),
         "max_pixels": largest,

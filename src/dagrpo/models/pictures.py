@@ -6,13 +6,12 @@ The limits are those of the model folder's preprocessor_config.json. Not here: b
 """
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from PIL import Image
 
 from dagrpo import placeholders
 from dagrpo.errors import UserError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")  # model_type of those whose pictures are known
 MOST_ELONGATED = 200  # times as long as wide, at most: the image processor refuses more
+DEFAULT_SIZE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}  # transformers', where the file says nothing
 _READ = ("PNG", "JPEG")
 
 
@@ -39,15 +39,24 @@ class Pixels:
 
 def takes_pictures(folder: Path) -> bool:
     """Whether the model of a folder has a vision tower, of whatever family."""
-    return "vision_config" in read_object(folder / CONFIG)
+    return (folder / CONFIG).is_file() and "vision_config" in read_object(folder / CONFIG)
+
+
+def processor_of(folder: Path) -> "PictureProcessor | None":
+    """That of a model's folder; None: it takes text alone. UserError: as of PictureProcessor.of."""
+    return PictureProcessor.of(folder) if takes_pictures(folder) else None
 
 
 class PictureProcessor:
     """The pictures of one model."""
 
     def __init__(self, tokens: PictureTokens, limits: dict[str, Any]) -> None:
+        """limits: what preprocessor_config.json says."""
         self.tokens = tokens
         self._limits = limits
+        self._merge_size = int(limits["merge_size"])
+        self._patch_size = int(limits["patch_size"])
+        self._least, self._most = _least_and_most_pixels(limits)
 
     @classmethod
     def of(cls, folder: Path) -> "PictureProcessor":
@@ -65,22 +74,28 @@ class PictureProcessor:
 
     @cached_property
     def _processor(self) -> "Qwen2VLImageProcessorPil":
-        # Imported late: it brings transformers, which whoever only counts placeholders has no use for.
+        # Imported late: it brings all of transformers' models, which whoever only counts has no use for.
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         return Qwen2VLImageProcessorPil.from_dict(self._limits)
 
     def count(self, file: bytes) -> int:
         """The placeholders of a picture, by its header alone. UserError: it is too long for its width."""
-        with Image.open(io.BytesIO(file), formats=_READ) as picture:
-            width, height = picture.size
+        from PIL import Image  # only for tasks with pictures
+
+        try:
+            with Image.open(io.BytesIO(file), formats=_READ) as picture:
+                width, height = picture.size
+        except Exception:  # noqa: BLE001  # untrusted content: Pillow raises errors of a dozen kinds on it
+            raise UserError("it has a picture that is no PNG or JPEG file: leave it out, or correct it") from None
         if max(width, height) > MOST_ELONGATED * min(width, height):
             raise UserError(
-                f"the picture has {width:,} x {height:,} pixels, and none may be more than {MOST_ELONGATED} times as long as "
-                "wide: leave it out, or cut it"
+                f"it has a picture of {width:,} x {height:,} pixels, and none may be more than {MOST_ELONGATED} times as long "
+                "as wide: leave it out, or cut it"
             )
-        patches: int = self._processor.get_number_of_image_patches(height, width)
-        return patches // self._processor.merge_size**2
+        side = self._patch_size * self._merge_size
+        scaled_height, scaled_width = scaled(height, width, side, self._least, self._most)
+        return (scaled_height // side) * (scaled_width // side)
 
     def expanded(self, token_ids: Sequence[int], files: Sequence[bytes]) -> tuple[int, ...]:
         """A prompt with one placeholder per picture -> with as many as each picture takes.
@@ -90,7 +105,9 @@ class PictureProcessor:
         expanded = placeholders.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
         if expanded is None:
             places = sum(token == self.tokens.image for token in token_ids)
-            raise UserError(f"the prompt shows {counted(places)}, and the problem has {counted(len(files))}")
+            raise UserError(
+                f"its prompt has places for {places} pictures, and it has {len(files)}: correct the task's data"
+            )
         return expanded
 
     def collapsed(self, token_ids: Sequence[int]) -> tuple[int, ...]:
@@ -99,14 +116,33 @@ class PictureProcessor:
 
     def pixels(self, file: bytes) -> Pixels:
         """A picture's pixels, scaled to the model's limits and normalised."""
+        from PIL import Image
+
         with Image.open(io.BytesIO(file), formats=_READ) as picture:
             done = self._processor(picture.convert("RGB"), return_tensors="pt")
         return Pixels(pixel_values=done["pixel_values"], grid=done["image_grid_thw"][0])
 
 
-def counted(pictures: int) -> str:
-    """So many pictures, in words."""
-    return "1 picture" if pictures == 1 else f"{pictures} pictures"
+def scaled(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
+    """The height and width to which the image processor scales a picture: multiples of `side`, within the limits in pixels.
+
+    As `smart_resize` of transformers' image_processing_qwen2_vl.py, which is seconds of imports away; a test compares them.
+    """
+    whole = round(height / side) * side, round(width / side) * side
+    if whole[0] * whole[1] > most:
+        factor = math.sqrt(height * width / most)
+        return max(side, math.floor(height / factor / side) * side), max(side, math.floor(width / factor / side) * side)
+    if whole[0] * whole[1] < least:
+        factor = math.sqrt(least / (height * width))
+        return math.ceil(height * factor / side) * side, math.ceil(width * factor / side) * side
+    return whole
+
+
+def _least_and_most_pixels(limits: dict[str, Any]) -> tuple[int, int]:
+    """Of published files, older ones say min_pixels and max_pixels, newer ones size, and where both do the older keys hold."""
+    size = {**DEFAULT_SIZE, **(limits.get("size") or {})}
+    least, most = limits.get("min_pixels"), limits.get("max_pixels")
+    return int(size["shortest_edge"] if least is None else least), int(size["longest_edge"] if most is None else most)
 
 
 def _require_known(folder: Path, config: dict[str, Any]) -> None:

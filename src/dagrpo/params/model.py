@@ -10,6 +10,7 @@ from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
 MOST_PIXELS = 40_000_000  # as tasks/images.py has it
+FRESH_TOKENS = 64  # of the largest picture, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
 
@@ -144,6 +145,22 @@ class Model(Section):
                 "lower model.fresh.vision.patch_size"
             )
         return self
+
+    @property
+    def may_take_pictures(self) -> bool:
+        """Whether it does, or nobody knows before the hub has been asked."""
+        return self.source == "hub" or (self.source == "fresh" and self.fresh.takes_pictures)
+
+    @property
+    def most_picture_tokens(self) -> int | None:
+        """The tokens that no picture takes more of; None: it takes none, or the parameters do not tell."""
+        if self.source != "fresh" or not self.fresh.takes_pictures:
+            return None
+        return (
+            FRESH_TOKENS
+            if self.max_pixels is None
+            else self.max_pixels // smallest_picture(self.fresh.vision.patch_size)
+        )
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> Self:

@@ -9,13 +9,15 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
+from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
-from dagrpo.records import Example
-from dagrpo.rollout.chat import ToolSchema, chat_format
+from dagrpo.records import Example, PromptPictures
+from dagrpo.rollout.chat import ChatFormat, ToolSchema, chat_format
+from dagrpo.rollout.chat_formats.pictures import with_pictures
 from dagrpo.rollout.tools import function_schemas
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.tasks.schema import from_table, require_no_images
+from dagrpo.tasks.schema import from_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +29,8 @@ class PromptLimit:
 
 
 def read_split(path: Path) -> list[Example]:
-    """The rows of a split. UserError: it has none, or one with images."""
+    """The rows of a split. UserError: it has none."""
     examples = from_table(read_parquet(path), path)
-    require_no_images(examples, path)
     if not examples:
         raise UserError(
             f"{path} has no rows: choose tasks (experiment.train, experiment.evaluate) that have a {path.stem} split."
@@ -38,18 +39,34 @@ def read_split(path: Path) -> list[Example]:
 
 
 class Prompts:
-    """Renders prompts with the tools that they offer, as section rollout says."""
+    """Renders prompts with the tools that they offer, as section rollout says.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> None:
+    pictures: of the model, where it takes some; then every problem names its tokens for pictures.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        conversation: Conversation,
+        pictures: PictureProcessor | None = None,
+    ) -> None:
         self._chat = chat_format(tokenizer, conversation.chat)
+        self._pictures = pictures
         self._given = conversation.tools
         self._schemas: dict[tuple[str, ...], tuple[ToolSchema, ...]] = {}
 
     def problem(self, index: int, example: Example) -> Problem:
-        """A row of a split, rendered. UserError: the template refuses it, or would not show a tool's result."""
-        tools = self._schemas_of(example.tools)
-        text, token_ids = self._chat.prompt(example.prompt, tools)
-        return Problem(index=index, example=example, text=text, token_ids=token_ids, tools=tools)
+        """A row of a split, rendered. UserError: the template refuses it, would not show a tool's result, or as `written`."""
+        tools, pictures = self._schemas_of(example.tools), self._pictures
+        text, token_ids = written(self._chat, example, tools, pictures)
+        return Problem(
+            index=index,
+            example=example,
+            text=text,
+            token_ids=token_ids,
+            tools=tools,
+            pictures=pictures and PromptPictures(files=example.images, tokens=pictures.tokens),
+        )
 
     def _schemas_of(self, names: tuple[str, ...]) -> tuple[ToolSchema, ...]:
         if names not in self._schemas:
@@ -58,6 +75,28 @@ class Prompts:
                 self._chat.require_tool_results(schemas)
             self._schemas[names] = schemas
         return self._schemas[names]
+
+
+def written(
+    chat: ChatFormat, example: Example, tools: Sequence[ToolSchema], pictures: PictureProcessor | None
+) -> tuple[str, tuple[int, ...]]:
+    """The prompt of a row: its text, and its tokens with as many placeholders for each picture as it takes.
+
+    UserError: it has pictures and the model takes none, or not as many as its text has places for.
+    """
+    if not example.images:
+        return chat.prompt(example.prompt, tools)
+    where = f"task {example.task}, {example.split} row {example.index}"
+    if pictures is None:
+        raise UserError(
+            f"{where}: it has pictures, and the model takes text alone: choose a vision-language model in section model, or "
+            "another task."
+        )
+    text, token_ids = chat.prompt(with_pictures(example.prompt), tools)
+    try:
+        return text, pictures.expanded(token_ids, example.images)
+    except UserError as error:
+        raise UserError(f"{where}: {error}.") from None
 
 
 def tools_of(problems: Iterable[Problem]) -> tuple[str, ...]:
@@ -73,8 +112,9 @@ def problems_of(
     for index, example in rows:
         problem = prompts.problem(index, example)
         if len(problem.token_ids) > limit.tokens:
+            smaller = ", or lower model.max_pixels so that its pictures take fewer" if example.images else ""
             raise UserError(
-                f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}."
+                f"{source} row {index}: the prompt has {len(problem.token_ids)} tokens, and {limit.reason}{smaller}."
             )
         problems.append(problem)
     return problems

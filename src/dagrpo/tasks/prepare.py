@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, write_json, write_parquet
+from dagrpo.models.pictures import processor_of, takes_pictures
 from dagrpo.params.base import Section
 from dagrpo.params.data import Data
 from dagrpo.records import Example
@@ -24,7 +25,7 @@ from dagrpo.tasks.gates.sieve import Sieve, dropped_table
 from dagrpo.tasks.passages import PASSAGES, passages_table
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.schema import to_table
-from dagrpo.tasks.task import Problems
+from dagrpo.tasks.task import Problems, Task
 
 CARD = "card.json"
 DROPPED = "dropped.parquet"
@@ -40,12 +41,15 @@ def prepare(
     train: str | None = None,
     tools: Mapping[str, Section] = DEFAULTS,
 ) -> Card:
-    """Write `folder`, whole or not at all. UserError when the task is unknown or its raw data is at fault.
+    """Write `folder`, whole or not at all. UserError: the task is unknown, its raw data is at fault, or it is to be attempted and
+    the model takes no pictures.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
     train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
     know; None: this one. tools: the parameters of tools, by name.
     """
+    if task in (train, *evaluate):
+        require_model_for(get_task(task), model)
     problems = get_task(task).load(params)
     others = [name for name in evaluate if name != task] if problems.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}
@@ -58,6 +62,15 @@ def prepare(
         write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
     return card
+
+
+def require_model_for(task: Task, model: Path) -> None:
+    """UserError: the task's prompts have pictures, and the model takes none, or those of a family that is not known."""
+    if task.images and processor_of(model) is None:
+        raise UserError(
+            f"{task.name} has prompts with pictures, and the model in {model} takes text alone: choose a vision-language model in "
+            "section model, or another task."
+        )
 
 
 def _require_some_left(problems: Problems, card: Card) -> None:
@@ -100,6 +113,7 @@ def sift(
         conflicting=conflicting,
         contamination=contamination,
         tools_shown=tools_shown,
+        images_counted=takes_pictures(model),
         pass_rates=pass_rates,
         beyond=_cut(sieve, params),
     )
@@ -114,6 +128,7 @@ class _Findings:
     conflicting: Mapping[str, int]
     contamination: Contamination
     tools_shown: bool | None
+    images_counted: bool
     pass_rates: PassRates | None
     beyond: Mapping[str, int]
 
@@ -135,7 +150,9 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
         dropped={**sieve.counts, **findings.beyond},
         conflicting_questions=findings.conflicting,
         contamination=findings.contamination,
-        prompt_tokens=prompt_tokens(sieve.kept, tools_shown=findings.tools_shown),
+        prompt_tokens=prompt_tokens(
+            sieve.kept, tools_shown=findings.tools_shown, images_counted=findings.images_counted
+        ),
         pass_rates=findings.pass_rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
         counts={split: len(examples) for split, examples in sieve.kept.items()},

@@ -72,15 +72,6 @@ def from_table(table: pa.Table, source: Path) -> list[Example]:
     return [_example(row, f"{source}, row {number}") for number, row in enumerate(table.to_pylist())]
 
 
-def require_no_images(examples: Sequence[Example], source: Path) -> None:
-    """UserError names the first row with images, which no rollout shows to the policy."""
-    for number, example in enumerate(examples):
-        if example.images:
-            raise UserError(
-                f"{source}, row {number}: it has images, and the rollouts are of texts: choose another task."
-            )
-
-
 def _row(example: Example) -> dict[str, Any]:
     return {
         "data_source": example.data_source,

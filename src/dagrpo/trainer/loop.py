@@ -18,6 +18,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import Advance, progress
 from dagrpo.distributed import World
+from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
@@ -122,7 +123,7 @@ class Trainer:
             state.prune(run.state, run.training.steps, run.runtime.training.keep_states)
 
     def _read_problems(self) -> list[Problem]:
-        prompts = Prompts(self._tokenizer, self._run.rollout)
+        prompts = Prompts(self._tokenizer, self._run.rollout, processor_of(self._run.initial))
         return training_problems(self._run.train_split, prompts, self._run.training)
 
     def _take_steps(self, first: int) -> None:

@@ -14,6 +14,7 @@ from dagrpo.checkpoints.store import link
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.distributed import World
+from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
@@ -55,7 +56,9 @@ class FineTuning:
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
         chat = chat_format(tokenizer, run.conversation.chat)
-        self._rows = supervised_sequences(run.train_split, tokenizer, chat, run.conversation.tools)
+        self._rows = supervised_sequences(
+            run.train_split, tokenizer, chat, run.conversation.tools, processor_of(run.model)
+        )
         self._policy = load_policy(run.model, world, run.sft.vision)
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
 

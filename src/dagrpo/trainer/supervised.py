@@ -12,10 +12,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.errors import UserError
+from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.base import Section
 from dagrpo.records import Example
 from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
-from dagrpo.rollout.prompts import read_split
+from dagrpo.rollout.prompts import read_split, written
 from dagrpo.rollout.tools import function_schemas
 
 
@@ -32,14 +33,18 @@ class SupervisedSequence:
 
 
 def supervised_sequences(
-    path: Path, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, tools: Mapping[str, Section]
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    chat: ChatFormat,
+    tools: Mapping[str, Section],
+    pictures: PictureProcessor | None = None,
 ) -> list[SupervisedSequence]:
     """What is learned of each row of a train split. UserError names a row that has nothing to learn, or cannot be written.
 
-    tools: the parameters of tools, by name.
+    tools: the parameters of tools, by name. pictures: those of the model, where it takes some.
     """
     rows = read_split(path)
-    supervision = Supervision(tokenizer, chat)
+    supervision = Supervision(tokenizer, chat, pictures)
     schemas = {offered: function_schemas(offered, tools) for offered in {example.tools for example in rows}}
     return [
         supervision.sequence(example, schemas[example.tools], f"{path} row {index}")
@@ -50,24 +55,27 @@ def supervised_sequences(
 class Supervision:
     """Writes rows as the tokens of a rollout."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, pictures: PictureProcessor | None = None
+    ) -> None:
         assert tokenizer.eos_token_id is not None, "checked with the model's manifest"
         self._tokenizer = tokenizer
         self._chat = chat
+        self._pictures = pictures
 
     def sequence(self, example: Example, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
         """The tokens of a row, which UserError calls `where`."""
         if not (example.demonstration or example.answer.strip()):
             raise UserError(f"{where}: {example.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
         turns = example.demonstration or ({"role": "assistant", "content": example.answer},)
-        token_ids = list(self._chat.prompt(example.prompt, tools)[1])
+        token_ids = list(written(self._chat, example, tools, self._pictures)[1])
         loss_mask = [False] * len(token_ids)
         for said, new in _turns(turns):
             prompt, completion = tuple(token_ids), self._completion(said, token_ids, tools, where)
             between = self._between(prompt, completion, new, tools, where)
             token_ids += [*completion, *between]
             loss_mask += [True] * len(completion) + [False] * len(between)
-        return SupervisedSequence(token_ids=tuple(token_ids), loss_mask=tuple(loss_mask))
+        return SupervisedSequence(token_ids=tuple(token_ids), loss_mask=tuple(loss_mask), pictures=example.images)
 
     def _completion(
         self, message: Message, prompt: Sequence[int], tools: Sequence[ToolSchema], where: str

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.errors import UserError
+from dagrpo.models.pictures import processor_of
 from dagrpo.params.teacher import SOLUTION, TEACHER
 from dagrpo.records import Example, ScoringRequest
 from dagrpo.rollout.context import context_tokens
@@ -148,7 +149,7 @@ def open_teacher(
     with opened as served:
         yield Teacher(
             engine=served,
-            prompts=PromptsWithSolution(Prompts(tokenizer, run.rollout), params.solution)
+            prompts=PromptsWithSolution(Prompts(tokenizer, run.rollout, processor_of(run.initial)), params.solution)
             if with_solution
             else PlainPrompts(),
             lockstep=run.rollout.deterministic,

@@ -8,11 +8,10 @@ from snakemake.exceptions import WorkflowError
 
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
-from dagrpo.params.experiment import Experiment
 from dagrpo.params.overlay import with_overrides
 from dagrpo.params.schema import Params
 from dagrpo.params.yaml_text import read_yaml
-from dagrpo.workflow.forms import parse_with_tasks, require_rollouts
+from dagrpo.workflow.forms import parse_with_tasks
 
 PARAMS = Path("params.yaml")
 T = TypeVar("T")
@@ -42,9 +41,3 @@ def checked(config: Mapping[str, Any]) -> Params:
     """params.yaml with whatever --config and --configfile laid over it, checked against the schema and the tasks."""
     source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
     return told_by_snakemake(lambda: parse_with_tasks(with_overrides(config), source))
-
-
-def require_trainable(experiment: Experiment) -> None:
-    """UserError for a task whose prompts have images, whatever has been made of it already."""
-    for task in (experiment.train, *experiment.evaluate):
-        require_rollouts(task)

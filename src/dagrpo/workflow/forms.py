@@ -42,6 +42,7 @@ def require_fitting_tasks(params: Params) -> None:
             *_tasksets(params),
             *_agents(params),
             *_tools(params),
+            *_pictures(params),
         ]
     )
     if mistakes:
@@ -119,6 +120,24 @@ def _tools(params: Params) -> Iterator[str]:
             yield str(mistake)
 
 
+def _pictures(params: Params) -> Iterator[str]:
+    """The model takes pictures where a task has some, as far as its parameters tell; and one of full size has room."""
+    shown = [name for name in params.experiment.tasks if get_task(name).images]
+    if not shown:
+        return
+    model, longest = params.model, params.training.max_prompt_tokens
+    if not model.may_take_pictures:
+        yield (
+            f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
+            "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
+        )
+    elif model.most_picture_tokens is not None and model.most_picture_tokens > longest:
+        yield (
+            f"a picture of {shown[0]} may take {model.most_picture_tokens} tokens, and training.max_prompt_tokens is {longest}: "
+            "lower model.max_pixels, or raise training.max_prompt_tokens."
+        )
+
+
 def _offered(params: Params) -> dict[str, str]:
     """The tools that the tasks offer, each with one of these tasks."""
     return {tool: name for name in params.experiment.tasks for tool in get_task(name).tools}
@@ -176,12 +195,3 @@ def _corrected(value: Any, meant: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_corrected(item, meant) for item in value if not (item in [*meant] and meant[item] in value)]
     return meant.get(value, value) if isinstance(value, str) else value
-
-
-def require_rollouts(name: str) -> None:
-    """UserError when the task's prompts have images, which neither train nor sample shows to the policy."""
-    if get_task(name).images:
-        raise UserError(
-            f"{name} has prompts with images, and train and sample make rollouts of text: choose another task, or make its "
-            "data alone with `snakemake prepared`."
-        )

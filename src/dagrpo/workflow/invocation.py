@@ -12,8 +12,6 @@ from dagrpo.errors import UserError
 from dagrpo.execution.record import TOPS
 from dagrpo.tracking.variations import TRY
 
-DATA_TARGET = "prepared"
-DATA_STAGES = ("model", "prepare")
 # Options that ask for information or maintenance: nothing is run.
 WITHOUT_JOBS = (
     "archive",
@@ -60,14 +58,6 @@ def runs_jobs() -> bool:
     """Whether this command may run jobs."""
     asked = _asked()
     return asked is not None and not any(getattr(asked, name, None) for name in WITHOUT_JOBS)
-
-
-def wants_data_alone() -> bool:
-    """Whether it goes no further than the prepared data, which needs no rollouts."""
-    if "DVC_STAGE" in os.environ:
-        return os.environ["DVC_STAGE"].partition("@")[0] in DATA_STAGES
-    asked = _asked()
-    return asked is None or set(asked.targets) == {DATA_TARGET}
 
 
 def wants_report() -> bool:

@@ -2,8 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+from tests.pictures import picture
 from tests.tasks.gates.problems import character_model, example, examples, gone, left, qwen3_model, sieve
 
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.errors import UserError
+from dagrpo.models.make import make_model
+from dagrpo.models.pictures import PictureProcessor
+from dagrpo.params.model import Fresh, Model, Vision
+from dagrpo.params.rollout import Conversation
+from dagrpo.rollout.prompts import Prompts
 from dagrpo.tasks.gates.prompt_length import Lengths, count_prompt_tokens, drop_long_prompts, prompt_tokens
 from dagrpo.tasks.gates.sieve import Sieve
 
@@ -34,14 +43,14 @@ def test_without_a_limit_none_is_too_long(tmp_path: Path) -> None:
 def test_lengths_are_nearest_rank_percentiles(tmp_path: Path) -> None:
     found = sieve(["x" * number for number in range(1, 21)])
     count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    described = prompt_tokens(found.kept, tools_shown=None)
+    described = prompt_tokens(found.kept, tools_shown=None, images_counted=False)
     assert described.splits == {"train": Lengths(min=4, median=13, percent_95=22, max=23), "test": None}
     assert not described.images_counted
 
 
 def test_one_problem_is_its_own_median() -> None:
     (only,) = examples(["a"])
-    assert prompt_tokens({"train": [only]}, tools_shown=None).splits["train"] == Lengths(
+    assert prompt_tokens({"train": [only]}, tools_shown=None, images_counted=False).splits["train"] == Lengths(
         min=0, median=0, percent_95=0, max=0
     )
 
@@ -52,3 +61,42 @@ def test_a_chat_template_that_leaves_the_tools_out_is_noticed(data_folder: Path,
     assert count_prompt_tokens(Sieve({"train": with_tools}), tiny) is False
     assert count_prompt_tokens(Sieve({"train": with_tools}), qwen3) is True
     assert count_prompt_tokens(sieve(["a"]), tiny) is None
+
+
+def _pictured(content: str, *images: bytes) -> Sieve:
+    return Sieve({"train": [example(content, images=images)], "test": []})
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh model whose tokens are 28 x 28 pixels, four of them the smallest picture."""
+    folder = tmp_path_factory.mktemp("vision") / "model"
+    make_model(folder, Model(fresh=Fresh(num_hidden_layers=1, vision=Vision(family="qwen2_5_vl", depth=1))))
+    return folder
+
+
+def test_a_picture_counts_as_the_tokens_that_it_takes(vision: Path) -> None:
+    found = _pictured("<image>ab<image>", picture(28 * 3, 28 * 2), picture(28 * 5, 28))
+    count_prompt_tokens(found, vision)
+    (only,) = found.kept["train"]
+    assert only.prompt_tokens == len(["<|user|>", "a", "b", "<|end|>", "<|assistant|>"]) + (2 + 6) + (2 + 5)
+    prompts = Prompts(load_tokenizer(vision), Conversation(), PictureProcessor.of(vision))
+    assert len(prompts.problem(0, only).token_ids) == only.prompt_tokens, "what the trainer and the engine see"
+
+
+def test_for_a_model_of_text_a_picture_is_the_text_of_its_place(tmp_path: Path) -> None:
+    found = _pictured("<image>", picture())
+    count_prompt_tokens(found, character_model(tmp_path / "tiny"))
+    assert found.kept["train"][0].prompt_tokens == len("<image>") + 3
+
+
+def test_a_problem_whose_pictures_are_not_as_many_as_its_places_is_named(vision: Path) -> None:
+    with pytest.raises(
+        UserError, match="task sums, train row 0: its prompt has 1 times `<image>`, and it has 2 pictures"
+    ):
+        count_prompt_tokens(_pictured("<image>", picture(), picture()), vision)
+
+
+def test_a_problem_whose_picture_is_none_is_named(vision: Path) -> None:
+    with pytest.raises(UserError, match="task sums, train row 0: it has a picture that is no PNG or JPEG file"):
+        count_prompt_tokens(_pictured("<image>", b"no picture"), vision)

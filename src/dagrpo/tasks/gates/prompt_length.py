@@ -1,4 +1,4 @@
-"""Gate on prompt length, in tokens of the experiment's model, tools included. Pictures are not counted."""
+"""Gate on prompt length, in tokens of the experiment's model, tools included, and pictures where the model takes some."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,10 @@ from pathlib import Path
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import counted
+from dagrpo.errors import UserError
+from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.params.base import Section
+from dagrpo.placeholders import IMAGE
 from dagrpo.records import Example
 from dagrpo.rollout.tools import function_schemas
 from dagrpo.tasks.gates.sieve import Sieve
@@ -30,31 +33,49 @@ class Lengths:
 class PromptTokens:
     """For the card."""
 
-    images_counted: bool
+    images_counted: bool  # whether a picture is as many tokens as it takes, and not the text of its place
     tools_shown: bool | None  # whether the chat template tells the policy of its tools; None: it has none
     splits: Mapping[str, Lengths | None]  # None: a split without problems
 
 
 def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Section] = DEFAULTS) -> bool | None:
-    """Give every problem that is left its `prompt_tokens`. UserError when the model's chat template refuses one.
+    """Give every problem that is left its `prompt_tokens`.
 
+    UserError: the model's chat template refuses a problem, or its pictures are not as many as its text has places for.
     parameters: those of tools, by name. Returns whether the template tells the policy of its tools, as some leave them
     out; None when there are none.
     """
     tokenizer = load_tokenizer(model)
-    counter = TokenCounter(tokenizer)
+    counter, pictures = TokenCounter(tokenizer), processor_of(model)
     offered = {example.tools for example in sieve.examples()}
     schemas = {tools: function_schemas(tools, parameters) for tools in offered}
     for split, examples in sieve.kept.items():
         shown = counted(examples, f"prepare: tokens of {split} prompts")
-        counts = counter.count([rendered(tokenizer, example, schemas[example.tools]) for example in shown])
+        counts = counter.count(
+            [rendered(tokenizer, example, schemas[example.tools], pictures=pictures is not None) for example in shown]
+        )
         sieve.kept[split] = [
-            replace(example, prompt_tokens=count) for example, count in zip(examples, counts, strict=True)
+            replace(example, prompt_tokens=count + (_more(example, pictures) if pictures else 0))
+            for example, count in zip(examples, counts, strict=True)
         ]
     with_tools = next((example for example in sieve.examples() if example.tools), None)
     if with_tools is None:
         return None
     return rendered(tokenizer, with_tools, schemas[with_tools.tools]) != rendered(tokenizer, with_tools)
+
+
+def _more(example: Example, pictures: PictureProcessor) -> int:
+    """The tokens that its pictures take beyond one placeholder each."""
+    where = f"task {example.task}, {example.split} row {example.index}"
+    places = sum(message["content"].count(IMAGE) for message in example.prompt)
+    if example.images and places != len(example.images):
+        raise UserError(
+            f"{where}: its prompt has {places} times `{IMAGE}`, and it has {len(example.images)} pictures: correct the data."
+        )
+    try:
+        return sum(pictures.count(file) - 1 for file in example.images)
+    except UserError as error:
+        raise UserError(f"{where}: {error}.") from None
 
 
 def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
@@ -69,10 +90,12 @@ def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
         sieve.drop(split, LONG, fault)
 
 
-def prompt_tokens(splits: Mapping[str, Sequence[Example]], *, tools_shown: bool | None) -> PromptTokens:
+def prompt_tokens(
+    splits: Mapping[str, Sequence[Example]], *, tools_shown: bool | None, images_counted: bool
+) -> PromptTokens:
     """The lengths of the prompts of each split."""
     return PromptTokens(
-        images_counted=False,
+        images_counted=images_counted,
         tools_shown=tools_shown,
         splits={split: _lengths(sorted(e.prompt_tokens for e in examples)) for split, examples in splits.items()},
     )

@@ -10,15 +10,26 @@ from dagrpo.chat_templates.rendering import TemplateRefusal
 from dagrpo.errors import UserError
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text
+from dagrpo.rollout.chat_formats.pictures import with_pictures
 
 CHUNK = 256  # prompts at a time: token ids of all of them at once would need hundreds of megabytes
 TRIAL = 16  # prompts counted both ways before the short way is taken
 
 
-def rendered(tokenizer: PreTrainedTokenizerBase, example: Example, schemas: Sequence[dict[str, Any]] = ()) -> str:
-    """The prompt of a problem with its tools. UserError names the problem that the chat template refuses."""
+def rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    example: Example,
+    schemas: Sequence[dict[str, Any]] = (),
+    *,
+    pictures: bool = False,
+) -> str:
+    """The prompt of a problem with its tools. UserError names the problem that the chat template refuses.
+
+    pictures: whether the template takes some; each is one placeholder.
+    """
+    messages = with_pictures(example.prompt) if pictures and example.images else example.prompt
     try:
-        return prompt_text(tokenizer, example.prompt, list(schemas))
+        return prompt_text(tokenizer, messages, list(schemas))
     except TemplateRefusal as error:
         reason = str(error).rstrip(".")
         raise UserError(
