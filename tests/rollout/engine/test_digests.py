@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.rollout.engine.digests import counterparts, digest_on_cpu, digest_on_gpu, is_held
+from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, is_held
 
 QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 
@@ -37,6 +37,20 @@ def test_the_tensors_of_a_vision_language_model_are_found_as_each_family_names_t
     }
     held = [*names, "model.layers.0.self_attn.rotary_emb.axis_map"]
     assert counterparts(held, [part for parts in names.values() for part in parts]) == names
+
+
+@pytest.mark.parametrize(("inner", "compared"), [(64, 4), (48, 1)])
+def test_the_mlp_of_a_vision_tower_that_sglang_fills_up_is_not_compared(inner: int, compared: int) -> None:
+    shapes = {
+        "up_proj.weight": (inner, 5),
+        "up_proj.bias": (inner,),
+        "down_proj.weight": (5, inner),
+        "down_proj.bias": (5,),
+    }
+    weights = {f"visual.blocks.0.mlp.{name}": torch.zeros(shape) for name, shape in shapes.items()}
+    others = {"model.layers.0.mlp.up_proj.weight": torch.zeros(48, 5)}
+    known = {name: (name,) for name in weights | others}
+    assert len(comparable(known, StateTensors(weights | others))) == compared + 1
 
 
 @pytest.mark.parametrize("digest", [digest_on_cpu, digest_on_gpu])

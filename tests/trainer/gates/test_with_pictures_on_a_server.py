@@ -1,12 +1,13 @@
 """The gates on the real server with a model that takes pictures: every tensor is compared, and a stale picture is found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from tests.trainer import runs, vision
 
+from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
@@ -27,10 +28,11 @@ from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.tower import tower_module
 
 pytestmark = pytest.mark.server
 State = dict[str, torch.Tensor]
-TOWER = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 14}
+TOWER = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 14}
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
@@ -99,14 +101,24 @@ def test_a_probe_with_pictures_agrees_to_rounding(engine: ServerPool, probe: Pro
     assert figures[LARGEST] < 1e-4
 
 
+def _with_another_tower(policy: Policy) -> State:
+    """All weights of the policy, after its tower has moved."""
+    module = tower_module(policy.model)
+    assert module is not None
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(1.3)
+    with GatheredWeights(policy.model, torch.float32, single_process()).reading() as tensors:
+        return {name: tensors.read(name).clone() for name in tensors.specs}
+
+
 def test_pictures_that_a_server_has_seen_with_another_tower_are_found_by_the_probe(
-    engine: ServerPool, probe: Probe, policy: Policy, weights: State, moved: Callable[[State], State]
+    engine: ServerPool, probe: Probe, policy: Policy
 ) -> None:
     """The digests cannot find it: the weights are the new ones."""
     probe.check(engine, 0)
-    new = moved(weights)
-    engine.load(StateTensors(new), "moved")
-    policy.load_state_dict
-    HandOver(Gates(), 7).check(engine, StateTensors(new), 1, updated=True)
+    weights = StateTensors(_with_another_tower(policy))
+    engine.load(weights, "moved")
+    HandOver(Gates(), 7).check(engine, weights, 1, updated=True)
     with pytest.raises(UserError, match=r"before step 2: of .* probed tokens"):
         probe.check(engine, 1)
