@@ -92,9 +92,9 @@ def _example(number: int) -> Example:
     return runs.example_with_pictures(number, *files)
 
 
-def training_run(inputs: tuple[Path, Path], out: Path, steps: int, kind: Vision, **runtime: int) -> TrainingRun:
+def training_run(inputs: tuple[Path, Path], out: Path, steps: int, kind: Vision) -> TrainingRun:
     """Two updates a step, with a reference; see runs.training_run."""
-    run = runs.training_run(inputs, out / "state", out, steps, **({"micro_batch_size": 3} | runtime))
+    run = runs.training_run(inputs, out / "state", out, steps, micro_batch_size=3)
     own = {"vision_learning_rate": 0.3} if kind == "trained" else {}
     training = Training.model_validate(
         run.training.model_dump() | {"mini_batches": 2, "vision": kind, "max_prompt_tokens": 64} | own

@@ -53,6 +53,11 @@ def test_the_trainer_sees_what_the_engine_saw_and_learns_from_it(family: str, wh
     metrics = read_parquet(whole.metrics)
     assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 1e-4
     assert min(metrics["policy/grad_norm"].to_pylist()) > 0.01
+    shown = metrics["rollout/picture_tokens_mean"].to_pylist()
+    assert shown == [6 * pictures for pictures in metrics["rollout/pictures_mean"].to_pylist()]
+    norms = metrics["policy/vision_grad_norm"].to_pylist() if "policy/vision_grad_norm" in metrics.column_names else []
+    assert all(norm > 0 for norm in norms)
+    assert bool(norms) == (KINDS[family] == "trained")
     moved = {each.name for each in compare(whole.initial, whole.policy).differences if each.largest}
     assert any("visual" in name for name in moved) == (KINDS[family] == "trained")
     assert any("visual" not in name for name in moved)
