@@ -57,6 +57,12 @@ def test_a_hard_prompt_weighs_one_over_its_pass_rate_in_maxrl() -> None:
     assert _of("maxrl", batch) == [3.0, -1.0, -1.0, -1.0, 1.0, 1.0, -1.0, -1.0] + [0.0] * 8
 
 
+def test_what_rounding_leaves_of_prices_that_cancel_is_no_reward_to_maxrl() -> None:
+    left = 0.1 + 0.2 - 0.3
+    assert 0 < left < 1e-15
+    assert _of("maxrl", grouped([left, 0.0, 0.0, 0.0], 4)) == [0.0] * 4
+
+
 def _with_components(first: float, second: float) -> RewardBatch:
     """Two groups: in one only the first component differs, in the other only the second, which is ten times larger."""
     values = {"first": (first, [1.0, 0.0, 1.0, 1.0]), "second": (second, [0.0, 0.0, 10.0, 0.0])}

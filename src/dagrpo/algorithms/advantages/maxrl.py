@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.advantages import BELOW_0, Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.params.plugged import Choice
 
@@ -24,7 +24,7 @@ def maxrl(batch: RewardBatch, config: Config) -> torch.Tensor:
     negative ones: a step with a reward below 0 is refused.
     """
     mean = batch.group_mean(batch.rewards)
-    positive = mean > 0
+    positive = mean > -BELOW_0  # a division by what rounding has left would make it a full-size advantage
     return ((batch.rewards - mean) / mean.masked_fill(~positive, 1.0)).masked_fill(~positive, 0.0)
 
 
