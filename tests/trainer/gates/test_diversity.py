@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,16 @@ def test_seeds_that_differ_within_each_group_pass_also_where_groups_share_them()
 def test_one_seed_for_all_is_refused() -> None:
     with pytest.raises(UserError, match=r"step 9: 3 samples .* of the 4 at row 1 of the train split 1 seeds differ"):
         require_distinct_seeds(_groups((1, 2, 3, 4), (5, 5, 5, 5)), 4, 9)
+
+
+@pytest.mark.parametrize("shared", [3, 4])
+def test_the_more_pairs_a_step_has_the_more_of_them_chance_makes_equal(shared: int) -> None:
+    """100 groups of 128: 812,800 pairs, 0.00038 of them equal by chance. 3 are so in one of 10^11 steps, 4 in one of 10^15."""
+    groups = [list(range(128)) for _ in range(100)]
+    for group in groups[:shared]:
+        group[0] = group[1]
+    with pytest.raises(UserError, match="4 samples have the seed") if shared == 4 else nullcontext():
+        require_distinct_seeds(_groups(*groups), 128, 1)
 
 
 def test_seeds_that_begin_anew_in_each_chunk_of_a_group_are_refused() -> None:

@@ -5,11 +5,15 @@ A group learns from what its samples do differently; one seed for all of them te
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from dagrpo.errors import UserError
 from dagrpo.params.training import Training
 from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.seeds import SEEDS
 from dagrpo.rollout.trajectory import Trajectory
+
+IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands
 
 
 def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, training: Training, step: int) -> None:
@@ -22,20 +26,23 @@ def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, 
 
 
 def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, step: int) -> None:
-    """UserError when samples of one prompt share seeds. [prompts * group_size]; the step counts from 1.
-
-    Seeds are drawn from 2**31, so that one pair of a large step may be equal by chance: two are not.
-    """
+    """UserError when more samples of one prompt share seeds than chance makes. [prompts * group_size]; the step counts from 1."""
     groups = [*_groups(trajectories, group_size)]
     shared = [len(group) - len({each.sampling_seed for each in group}) for group in groups]
     pairs = len(groups) * math.comb(group_size, 2)
-    if sum(shared) >= max(min(2, pairs), 1):
+    if sum(shared) >= max(min(_too_many_shared(pairs), pairs), 1):
         worst = max(range(len(groups)), key=shared.__getitem__)
         raise UserError(
             f"step {step}: {sum(shared)} samples have the seed of another sample of their prompt; of the {group_size} at row "
             f"{groups[worst][0].problem.index} of the train split {group_size - shared[worst]} seeds differ, so that a group "
             "is fewer samples than it seems. Correct what makes the seeds, or set training.gates.distinct_seeds to false."
         )
+
+
+def _too_many_shared(pairs: int) -> int:
+    """The least number of equal seeds among so many pairs that chance makes less often than IMPOSSIBLE: its Poisson tail's bound."""
+    expected = pairs / SEEDS
+    return next(number for number in count(1) if expected**number / math.factorial(number) < IMPOSSIBLE)
 
 
 def require_no_impossible_group(
