@@ -35,6 +35,7 @@ from dagrpo.rollout.context import context_tokens
 from dagrpo.sealed import read_sealed, write_sealed
 from dagrpo.search.index import Index
 from dagrpo.stages import all_stages
+from dagrpo.status import progress
 from dagrpo.tracking import store, ui
 from dagrpo.trainer.digest_table import Computed, StepDigests
 from dagrpo.trainer.record import Record
@@ -127,6 +128,7 @@ def _make_state(state: Path) -> None:
     computed = Computed(processes=1, threads=2, micro_batch_size=256, device="cpu")
     digests = StepDigests(computed=computed, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
     Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward/mean": 1.0}, {}, digests)
+    write_json(state / "run.json", {"seed": 0, "rollouts": f"{RUN}/rollouts/manifest.json", "training": {"steps": 2}})
     write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})
 
 
@@ -176,6 +178,13 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         _command("verify", MODEL),
         (f"{MODEL}/manifest.json", f"{MODEL}/config.json", f"{MODEL}/model.safetensors"),
     ),
+    "verify an experiment": (_command("verify", "tiny"), (PROVENANCE, CARD)),
+    "status": (_command("status"), (PROVENANCE, CARD, SNAKEMAKES_RECORD, TRAINS_FAILURE, ".state/running/tiny.json")),
+    "progress of a training": (
+        lambda: progress._training(Path(".state/tiny")),
+        (".state/tiny/run.json", ".state/tiny/metrics/step_00001.json"),
+    ),
+    "why": (_command("why", CARD), (PROVENANCE, CARD, SNAKEMAKES_RECORD)),
     "diff": (_command("diff", MODEL, MODEL), (f"{MODEL}/manifest.json", f"{MODEL}/model.safetensors")),
     "convert": (
         _command("convert", MODEL, "converted", "--to", "dcp"),

@@ -45,16 +45,6 @@ def _options(
     pass
 
 
-def _require_own_code() -> None:
-    """UserError in a project folder whose dagrpo is not the one that runs: it may know other parameters."""
-    here, running = Path("src/dagrpo").resolve(), Path(__file__).resolve().parent
-    if here.is_dir() and here != running:
-        raise UserError(
-            f"This folder has a dagrpo of its own, and the one that runs is {running}: start it with "
-            "`PYTHONPATH=src dagrpo ...`, or set this folder up with `make setup`."
-        )
-
-
 @app.command(
     epilog="Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`"
 )
@@ -65,20 +55,22 @@ def use(
     force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
 ) -> None:
     """Write params.yaml from presets, each laid over the one before, and show what changes."""
+    from dagrpo.freshness.own_code import require_own_code
     from dagrpo.workflow.use import use as write
 
-    _require_own_code()
+    require_own_code()
     write(presets, force=force)
 
 
 @app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage")
 def generate() -> None:
     """Write what is generated: dvc.yaml, the JSON schema and docs/parameters.md; params.yaml keeps its values."""
+    from dagrpo.freshness.own_code import require_own_code
     from dagrpo.params import documents
     from dagrpo.params.schema import Params, read_params
     from dagrpo.workflow import dvc_file
 
-    _require_own_code()
+    require_own_code()
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())

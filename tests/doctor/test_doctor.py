@@ -108,7 +108,8 @@ def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.
         raise dagrpo_sandbox.SandboxUnavailable("bubblewrap cannot isolate programs here (x); user namespaces: sysctl")
 
     monkeypatch.setattr(dagrpo_sandbox, "run_cold", refused)
-    found = machine._isolation()
+    assert machine._isolation(is_needed=True).state == "missing"
+    found = machine._isolation(is_needed=False)
     assert found == Finding(
         name="bubblewrap",
         found="bubblewrap cannot isolate programs here (x)",
@@ -116,6 +117,23 @@ def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.
         is_needed=False,
         remedy="user namespaces: sysctl",
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "tools", "is_needed"),
+    [
+        ("arithmetic", {}, False),
+        ("dapo_tool", {}, True),
+        ("dapo_tool", {"code_interpreter": {"sandbox_fusion": "http://127.0.0.1:8080"}}, False),
+    ],
+)
+def test_isolation_is_needed_where_the_policy_may_run_programs_here(
+    task: str, tools: dict[str, Any], is_needed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = {"train": task, "evaluate": [task], "tasks": [task]}
+    (tmp_path / "params.yaml").write_text(json.dumps({"experiment": experiment, "rollout": {"tools": tools}}))
+    assert software.needs_isolation() is is_needed
 
 
 @pytest.fixture

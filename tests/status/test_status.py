@@ -103,6 +103,20 @@ def test_a_training_at_its_work_tells_step_reward_and_time_left(made_up: Project
     assert (found["state"], found["progress"][0]["seconds_left"]) == ("running", 116 * 60)
 
 
+def test_what_a_run_is_about_to_make_again_is_not_told_as_stale(made_up: Project) -> None:
+    made_up.write_params(training={"learning_rate": 0.5})
+    hold(RUNNING / f"{made_up.name}.json", Process.current())
+    assert "would run again" not in text()
+    assert objects()[0]["stale"]
+
+
+def test_a_folder_with_another_dagrpo_than_the_one_that_runs_is_refused(made_up: Project) -> None:
+    Path("src/dagrpo").mkdir(parents=True)
+    for command in (["status"], ["why", str(made_up.provenances[0])]):
+        done = CliRunner().invoke(app, command)
+        assert "This folder has a dagrpo of its own" in str(done.exception)
+
+
 def test_a_note_of_a_process_that_has_gone_is_no_run(made_up: Project) -> None:
     own = Process.current()
     gone = Process(pid=own.pid, started=own.started - 1, host=own.host, boot=own.boot)

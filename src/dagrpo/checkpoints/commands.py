@@ -1,5 +1,6 @@
 """The checkpoint commands of `dagrpo`: convert, inspect, diff and verify, which takes whole experiments, too. Their work is elsewhere."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -103,7 +104,7 @@ def verify(
     )
 
 
-EXAMPLES = {
+EXAMPLES: dict[Callable[..., None], str] = {
     convert: "dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp",
     inspect: "dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported",
     diff: "dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported",

@@ -25,7 +25,8 @@ def doctor(
     from dagrpo.doctor import accounts, machine, software
     from dagrpo.status.terminal import console
 
-    found = [*software.findings(), *machine.findings(), *accounts.findings(online=online)]
+    on_machine = machine.findings(needs_isolation=software.needs_isolation())
+    found = [*software.findings(), *on_machine, *accounts.findings(online=online)]
     if as_json:
         typer.echo(json.dumps([asdict(each) | {"state": each.state} for each in found], indent=2))
     else:

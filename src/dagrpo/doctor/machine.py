@@ -23,14 +23,14 @@ SANDBOX_SECONDS = 20.0
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.free", "--format=csv,noheader,nounits")
 
 
-def findings() -> Iterator[Finding]:
-    """All of it, in seconds."""
+def findings(*, needs_isolation: bool) -> Iterator[Finding]:
+    """All of it, in seconds. `needs_isolation`: the experiment has programs of the policy run."""
     yield Finding(name="processors", found=f"{len(os.sched_getaffinity(0))} that this process may use")
     yield _memory()
     yield _disk()
     yield _shared_memory()
     yield from _gpus()
-    yield _isolation()
+    yield _isolation(is_needed=needs_isolation)
     yield _loopback()
     yield _port_of_ui()
 
@@ -92,7 +92,7 @@ def _told_by_the_driver() -> dict[str, str]:
     return {row[0]: f"{row[1]}, {row[3]} of {row[2]} MiB free" for row in rows if len(row) == 4}
 
 
-def _isolation() -> Finding:
+def _isolation(*, is_needed: bool) -> Finding:
     """Whether programs of a policy can be run: one is."""
     from dagrpo_sandbox import Limits, SandboxUnavailable, run_cold
 
@@ -104,7 +104,7 @@ def _isolation() -> Finding:
             name="bubblewrap",
             found=trouble or str(error),
             is_there=False,
-            is_needed=False,  # only tasks with a code interpreter need it
+            is_needed=is_needed,
             remedy=remedy if trouble else "apt-get install bubblewrap",
         )
     works = result.status == "ok" and result.stdout == "1\n"
@@ -114,7 +114,7 @@ def _isolation() -> Finding:
         if works
         else f"a program ended with {result.status}",
         is_there=works,
-        is_needed=False,
+        is_needed=is_needed,
         remedy="see docs/sandbox.md",
     )
 

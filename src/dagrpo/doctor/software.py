@@ -18,6 +18,7 @@ SETUP = "make setup"
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 MOST_NAMED = 3
+INTERPRETER = "code_interpreter"  # the tool that runs programs
 
 
 def findings() -> Iterator[Finding]:
@@ -100,6 +101,20 @@ def _project() -> Iterator[Finding]:
         is_needed=False,
         remedy="dvc init",
     )
+
+
+def needs_isolation() -> bool:
+    """Whether the experiment of params.yaml has programs of the policy run in sandboxes of our own."""
+    from dagrpo.params.schema import read_params
+    from dagrpo.rollout.tools import config_for
+    from dagrpo.tasks.registry import get_task
+
+    try:
+        params = read_params(Path("params.yaml"))
+        offers = any(INTERPRETER in get_task(name).tools for name in params.experiment.tasks)
+    except UserError:  # which is told as a line of its own
+        return False
+    return offers and getattr(config_for(INTERPRETER, params.rollout.tools), "sandbox_fusion", None) is None
 
 
 def _params() -> Finding:

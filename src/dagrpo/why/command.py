@@ -17,10 +17,12 @@ def why(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object")] = False,
 ) -> None:
     """Say why the stage that makes a file would run again: which parameter, input, or line of code has changed."""
+    from dagrpo.freshness.own_code import require_own_code
     from dagrpo.status.terminal import console
     from dagrpo.why.explanation import explain
     from dagrpo.why.terminal import shown
 
+    require_own_code()
     explanation = explain(file)
     if as_json:
         typer.echo(json.dumps(asdict(explanation) | {"is_up_to_date": explanation.is_up_to_date}, indent=2))

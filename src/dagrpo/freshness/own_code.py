@@ -1,0 +1,16 @@
+"""In a project's folder its own dagrpo is the one that has to run: another one has other code and may know other parameters."""
+
+from pathlib import Path
+
+import dagrpo
+from dagrpo.errors import UserError
+
+
+def require_own_code() -> None:
+    """UserError in a project folder whose dagrpo is not the one that runs."""
+    here, running = Path("src/dagrpo").resolve(), Path(dagrpo.__file__).resolve().parent
+    if here.is_dir() and here != running:
+        raise UserError(
+            f"This folder has a dagrpo of its own, and the one that runs is {running}: start it with "
+            "`PYTHONPATH=src dagrpo ...`, or set this folder up with `make setup`."
+        )
