@@ -64,7 +64,7 @@ def test_the_one_shape_has_the_colour_that_the_answer_names(problems: Problems) 
 def test_the_digit_above_the_line_is_the_answer(problems: Problems) -> None:
     for example in _every(problems, "length"):
         inked = (_pixels(example) != WHITE).any(axis=2)
-        (line,) = {row for row in range(SIDE - 1) if inked[row].sum() > 25 and inked[row + 1].sum() > 25}
+        line = next(row for row in range(SIDE) if inked[row].sum() > SIDE // 2)
         above = inked[:line]
         rows, columns = np.flatnonzero(above.any(axis=1)), np.flatnonzero(above.any(axis=0))
         glyph = above[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][::DOT, ::DOT]

@@ -21,7 +21,7 @@ from dagrpo.tasks.task import Problems, Task, chat
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
-SIDE = 48  # pixels of every picture, both ways
+SIDE = 84  # pixels of every picture, both ways: three tokens a side where patches have 14
 COLOURS = {
     "red": (220, 30, 30),
     "green": (30, 160, 40),
@@ -43,7 +43,7 @@ DIGITS = (
     "111100111101111",
 )
 DIGITS += ("111001010010010", "111101111101111", "111101111001111")
-DOT = 3  # pixels of a digit's dot
+DOT = 7  # pixels of a digit's dot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +79,21 @@ class Scene:
 def _counted(numbers: random.Random) -> Scene:
     count = numbers.randint(1, MOST_SHAPES)
     cells = numbers.sample([(column * CELL, row * CELL) for row in range(3) for column in range(3)], count)
-    shapes = tuple(_somewhere(numbers, numbers.randint(9, 13), left, top, CELL) for left, top in cells)
+    shapes = tuple(_somewhere(numbers, numbers.randint(16, 23), left, top, CELL) for left, top in cells)
     return Scene(level="count", answer=str(count), shapes=shapes)
 
 
 def _coloured(numbers: random.Random) -> Scene:
-    shape = _somewhere(numbers, numbers.randint(14, 30), 0, 0, SIDE)
+    shape = _somewhere(numbers, numbers.randint(24, 52), 0, 0, SIDE)
     return Scene(level="colour", answer=shape.colour, shapes=(shape,))
 
 
 def _measured(numbers: random.Random) -> Scene:
     """A line across the picture, and above it a digit that says how long it is; the line's own length says nothing."""
     length, colour = numbers.randint(1, LONGEST), numbers.choice([*COLOURS])
-    height = numbers.randint(28, 42)
-    line = Shape(form="line", colour=colour, box=(numbers.randint(2, 8), height, numbers.randint(39, 45), height + 1))
-    left, top = numbers.randint(14, 24), height - numbers.randint(18, 22)
+    height = numbers.randint(56, 76)
+    line = Shape(form="line", colour=colour, box=(numbers.randint(3, 14), height, numbers.randint(69, 80), height + 2))
+    left, top = numbers.randint(24, 38), height - numbers.randint(39, 46)
     digit = Shape(form=str(length), colour=colour, box=(left, top, left + 3 * DOT - 1, top + 5 * DOT - 1))
     return Scene(level="length", answer=str(length), shapes=(line, digit))
 
