@@ -8,22 +8,30 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pictures import picture
 from tests.rollout.problems import example
 from tests.rollout.scripted_engine import ScriptedEngine
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.errors import UserError
-from dagrpo.evaluation.sampling import SplitAttempts, attempt, evaluation_sampling, read_problems, sample
+from dagrpo.evaluation.sampling import (
+    SplitAttempts,
+    attempt,
+    attempt_blindly,
+    evaluation_sampling,
+    read_problems,
+    sample,
+)
 from dagrpo.files import write_parquet
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.evaluation import Sampling
-from dagrpo.params.model import Fresh
+from dagrpo.params.model import Fresh, Vision
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.runtime import Engine
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.rollout.trajectory import GREEDY
+from dagrpo.rollout.trajectory import BLIND, GREEDY
 from dagrpo.tasks.schema import to_table
 
 SHAPE = Fresh(hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=64)
@@ -123,6 +131,61 @@ def test_a_checkpoint_that_was_changed_is_not_sampled_from(tmp_path: Path) -> No
     (tmp_path / "m/tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json is truncated"):
         sample(attempts_of(tmp_path / "m", tmp_path))
+
+
+@pytest.fixture(scope="module")
+def seer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh model that takes pictures."""
+    folder = tmp_path_factory.mktemp("models") / "seer"
+    vision = Vision(family="qwen3_vl", depth=2, hidden_size=16, num_heads=2, patch_size=10)
+    make_fresh(folder, SHAPE.model_copy(update={"vision": vision}), torch.float32)
+    return folder
+
+
+def shown(seer: Path, folder: Path, **changes: Any) -> SplitAttempts:
+    """Three problems, the second without a picture."""
+    attempts = attempts_of(seer, folder, **changes)
+    questions = {"<image>1+2": (picture(),), "0+3": (), "4-<image>": (picture(60, 40),)}
+    examples = [
+        example(question, split="test", index=index, images=files)
+        for index, (question, files) in enumerate(questions.items())
+    ]
+    write_parquet(attempts.split, to_table(examples))
+    return attempts
+
+
+def test_problems_with_pictures_are_attempted_once_more_without_them(seer: Path, tmp_path: Path) -> None:
+    attempts = shown(seer, tmp_path, without_pictures=True)
+    engine, tokenizer = ScriptedEngine(), load_tokenizer(seer)
+    problems = read_problems(attempts, tokenizer)
+    hidden = attempt_blindly(problems, attempts, engine, tokenizer)
+    assert [(each.problem.index, each.sample_index) for each in hidden] == [(0, BLIND), (2, BLIND)]
+    (requests,) = engine.batches
+    assert [request.temperature for request in requests] == [0.0, 0.0]
+    for request, said in zip(requests, ("1+2", "4-"), strict=True):
+        assert tokenizer.decode(list(request.input_ids)) == f"<|user|>{said}<|end|><|assistant|>"
+        assert request.pictures is not None
+        assert request.pictures.files == (), "a policy may write placeholders here, too"
+
+
+def test_nothing_is_attempted_without_pictures_where_nobody_asks_or_there_are_none(
+    seer: Path, model: Path, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine()
+    for attempts in (shown(seer, tmp_path), attempts_of(model, tmp_path, without_pictures=True)):
+        tokenizer = load_tokenizer(attempts.model)
+        assert attempt_blindly(read_problems(attempts, tokenizer), attempts, engine, tokenizer) == []
+    assert not engine.batches
+
+
+@pytest.mark.server
+def test_the_real_server_answers_with_pictures_and_without(seer: Path, tmp_path: Path) -> None:
+    table = sample(shown(seer, tmp_path, without_pictures=True))
+    assert table["sample_index"].to_pylist() == [GREEDY, 0, 1] * 3 + [BLIND] * 2
+    assert table["problem_index"].to_pylist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 2]
+    lengths = [len(ids) for ids in table["prompt_ids"].to_pylist()]
+    assert lengths[0] == lengths[9] + 4 + 2, "four tokens of the picture, between its marks"
+    assert lengths[6] == lengths[10] + 6 + 2
 
 
 @pytest.mark.server

@@ -14,6 +14,7 @@ from dagrpo.evaluation.tables import SCORES
 from dagrpo.files import read_parquet, write_parquet
 from dagrpo.params.evaluation import Scoring
 from dagrpo.rollout.table import ROLLOUTS, read_table
+from dagrpo.rollout.trajectory import BLIND
 
 SCORING = Scoring(bootstrap_draws=100)
 
@@ -183,3 +184,39 @@ def test_an_answer_that_cannot_be_verified_in_time_is_counted_by_itself_and_not_
     assert summary["unverifiable_rate"] == {"greedy": 1.0, "sampled": 1 / 4}
     assert summary["missing_answer_rate"] == {"greedy": 0.0, "sampled": 1 / 4}
     assert summary["mean_at_k"]["value"] == 1 / 4
+
+
+def without_pictures(folder: Path, texts: Sequence[str]) -> Path:
+    """The four problems, and what was said to the first of them without their pictures."""
+    path = write(folder)
+    blind = [row(number, BLIND, text) for number, text in enumerate(texts)]
+    with_blind = pa.concat_tables([read_table(path, ROLLOUTS), pa.Table.from_pylist(blind, schema=ROLLOUTS)])
+    write_parquet(path, with_blind)
+    return path
+
+
+def test_what_the_text_alone_gives_is_a_score_beside_the_others_which_stay_as_they_are(tmp_path: Path) -> None:
+    scores, summary = score(without_pictures(tmp_path, ["#### 7", "#### 8", "#### 8", "#### 8"]), SCORING)
+    (tmp_path / "plain").mkdir()
+    plain_scores, plain = score(write(tmp_path / "plain"), SCORING)
+    assert summary["greedy_without_pictures"]["value"] == 3 / 4
+    assert {name: value for name, value in summary.items() if name != "greedy_without_pictures"} == plain
+    assert scores.num_rows == plain_scores.num_rows
+    assert scores["correct_without_pictures"].to_pylist()[::5] == [False, True, True, True]
+    assert scores["correct_without_pictures"].null_count == 16
+    values = values_per_problem(outcomes(scores, tmp_path))
+    assert values["greedy_without_pictures"].tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert metrics_to_log(summary)["greedy_without_pictures"] == 3 / 4
+
+
+def test_a_problem_without_pictures_counts_as_it_is_in_the_score_of_the_text_alone(tmp_path: Path) -> None:
+    """Greedily, the other three are right, wrong and wrong."""
+    _, summary = score(without_pictures(tmp_path, ["#### 7"]), SCORING)
+    assert summary["greedy_without_pictures"]["value"] == 1 / 4
+
+
+def test_there_is_no_score_of_the_text_alone_where_none_was_asked_for(tmp_path: Path) -> None:
+    scores, summary = score(write(tmp_path), SCORING)
+    assert "greedy_without_pictures" not in summary
+    assert scores["correct_without_pictures"].null_count == scores.num_rows
+    assert "greedy_without_pictures" not in values_per_problem(outcomes(scores, tmp_path))

@@ -183,6 +183,15 @@ def test_a_picture_of_full_size_must_have_room_in_a_prompt() -> None:
         _with_pictures("geo3k", fresh=fresh, max_pixels=400 * 201)
 
 
+def test_patches_that_sglang_does_not_see_are_refused() -> None:
+    vision = {"family": "qwen2_5_vl", "patch_size": 14}
+    _with_pictures("geo3k", fresh={"vision": vision})
+    with pytest.raises(
+        ValueError, match=r"patch_size is 8, and SGLang sees a qwen2_5_vl with patches of 14 alone: set it"
+    ):
+        _with_pictures("geo3k", fresh={"vision": vision | {"patch_size": 8}})
+
+
 def test_a_model_of_the_hub_may_take_pictures() -> None:
     _with_pictures("geo3k", source="hub", repository="Qwen/Qwen2.5-VL-3B-Instruct", revision="0" * 40)
 

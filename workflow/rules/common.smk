@@ -146,6 +146,13 @@ def train_passages(wildcards):
     return f"data/{wildcards.experiment}/{experiment.train}/passages.parquet"
 
 
+def splits_with_pictures(wildcards):
+    """What the report takes pictures of problems from; of tasks without pictures nothing."""
+    return told_by_snakemake(
+        lambda: jobs.splits_with_pictures(params, wildcards.experiment)
+    )
+
+
 def teacher_folder(wildcards):
     """The manifest of the checkpoint that is there already, where algorithm.teacher names one; else nothing."""
     return told_by_snakemake(lambda: jobs.teacher_folder(params))

@@ -10,6 +10,7 @@ rule report:
         metrics=of_every_seed("metrics.parquet"),
         rollouts=of_every_seed("rollouts/manifest.json"),
         lineage=every_provenance(),
+        splits=splits_with_pictures,
     output:
         html=update(
             report(

@@ -16,6 +16,9 @@ from dagrpo.errors import UserError
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
 from dagrpo.rollout.trajectory import GREEDY
 
+WITHOUT_PICTURES = "greedy_without_pictures"  # what the text of the problems alone gives
+PROPORTIONS = ("greedy", WITHOUT_PICTURES)  # metrics that are the share of problems with one right answer each
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
@@ -26,6 +29,7 @@ class Outcomes:
     greedy: npt.NDArray[np.bool_]  # [problems]
     sampled: npt.NDArray[np.bool_]  # [problems, k]; k may be 0
     answers: Sequence[Sequence[str | None]]  # [problems][k]; one text for all that are the same to the verifier
+    blind: npt.NDArray[np.bool_] | None = None  # [problems], greedily without their pictures; None: not asked for
 
     @property
     def samples(self) -> int:
@@ -35,7 +39,8 @@ class Outcomes:
 
 def outcomes(scores: pa.Table, source: Path) -> Outcomes:
     """Arrange a scores table by problem; UserError names `source` when a completion is missing or there twice."""
-    rows = scores.select(["task", "problem_index", "sample_index", "vote", "correct"]).to_pylist()
+    names = ["task", "problem_index", "sample_index", "vote", "correct", "correct_without_pictures"]
+    rows = scores.select(names).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
     problems = sorted({row["problem_index"] for row in rows})
     width, remainder = divmod(len(rows), len(problems))
@@ -51,12 +56,14 @@ def outcomes(scores: pa.Table, source: Path) -> Outcomes:
 def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Outcomes:
     correct = np.array([row["correct"] for row in rows], dtype=np.bool_).reshape(len(problems), width)
     answers = [row["vote"] for row in rows]
+    blind = [row["correct_without_pictures"] for row in rows[::width]]
     return Outcomes(
         task=rows[0]["task"],
         problems=np.array(problems, dtype=np.int64),
         greedy=correct[:, 0],
         sampled=correct[:, 1:],
         answers=[answers[start + 1 : start + width] for start in range(0, len(rows), width)],
+        blind=None if None in blind else np.array(blind, dtype=np.bool_),
     )
 
 
@@ -67,8 +74,10 @@ def pass_counts(samples: int) -> list[int]:
 
 
 def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
-    """Each metric's value on each problem, [problems], by names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
+    """Each metric's value on each problem, [problems], by names such as greedy, greedy_without_pictures, mean_at_4, pass_at_2."""
     values: dict[str, Floats] = {"greedy": evaluated.greedy.astype(np.float64)}
+    if evaluated.blind is not None:
+        values[WITHOUT_PICTURES] = evaluated.blind.astype(np.float64)
     k = evaluated.samples
     if k == 0:
         return values

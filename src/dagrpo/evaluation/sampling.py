@@ -18,6 +18,7 @@ from dagrpo.models.pictures import processor_of
 from dagrpo.params import evaluation
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.chat_formats.pictures import without_pictures
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import RolloutEngine
@@ -28,7 +29,7 @@ from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.table import rollout_table
-from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
 
 BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full
 VERSION_DIGITS = 12  # of the digest of a checkpoint's tensors, by which the rollouts name its weights
@@ -42,6 +43,7 @@ class SplitAttempts:
     split: Path  # train.parquet or test.parquet
     passages: Path | None = None  # passages.parquet of its task, for tools that search
     max_problems: int | None = None  # only the first ones of the split; None: all
+    without_pictures: bool = False  # whether problems with pictures are attempted once more, greedily, without them
     conversation: Conversation
     sampling: Sampling  # its batch_size follows from the engine
     seeds: tuple[int, int]  # of the section that sampling comes from, and of the run
@@ -66,7 +68,10 @@ def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) ->
 
 
 def sample(attempts: SplitAttempts) -> pa.Table:
-    """The rollouts of a split, columns as in ROLLOUTS; problems in order, the greedy attempt at each first."""
+    """The rollouts of a split, columns as in ROLLOUTS; problems in order, the greedy attempt at each first.
+
+    Attempts without pictures come after all others.
+    """
     return rollout_table(attempt_split(attempts))
 
 
@@ -85,8 +90,24 @@ def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
         dtype=attempts.dtype,
         deterministic=attempts.sampling.lockstep,
         version=manifest.tensors.digest[:VERSION_DIGITS],
+        keep_pictures=True,  # of one checkpoint
     ) as engine:
-        return attempt(problems, attempts, engine, tokenizer)
+        trajectories = attempt(problems, attempts, engine, tokenizer)
+        return trajectories + attempt_blindly(problems, attempts, engine, tokenizer)
+
+
+def attempt_blindly(
+    problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
+) -> list[Trajectory]:
+    """A greedy attempt at each problem with pictures, which are left out. []: there is none, or it was not asked for."""
+    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
+    shown = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
+    if not shown:
+        return []
+    hidden = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in shown]
+    asked = replace(attempts, sampling=replace(attempts.sampling, samples=0))
+    made = attempt(hidden, asked, engine, tokenizer, what="sample without pictures")
+    return [replace(trajectory, sample_index=BLIND) for trajectory in made]
 
 
 def require_samplable(model: Path) -> Manifest:
@@ -113,7 +134,12 @@ def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -
 
 
 def attempt(
-    problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
+    problems: Sequence[Problem],
+    attempts: SplitAttempts,
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    what: str = "sample",
 ) -> list[Trajectory]:
     """Collect the attempts with an engine that is open. An attempt's seed does not depend on the checkpoint."""
     batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT
@@ -125,7 +151,7 @@ def attempt(
         problem = problems[position]
         return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
 
-    what = f"sample {task} (seed {attempts.seeds[1]})"
+    what = f"{what} {task} (seed {attempts.seeds[1]})"
     with progress(what, len(problems) * len(sampling.sample_indices)) as bar:
 
         def show(finished: Sequence[Trajectory]) -> None:

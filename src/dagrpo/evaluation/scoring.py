@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 
 from dagrpo.errors import UserError
 from dagrpo.evaluation import conversations
-from dagrpo.evaluation.outcomes import Outcomes, outcomes, pass_counts, values_per_problem
+from dagrpo.evaluation.outcomes import (
+    PROPORTIONS,
+    WITHOUT_PICTURES,
+    Outcomes,
+    outcomes,
+    pass_counts,
+    values_per_problem,
+)
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.evaluation.votes import Ballot, votes
@@ -21,21 +28,25 @@ from dagrpo.params.base import Extractor
 from dagrpo.params.evaluation import Scoring
 from dagrpo.records import Verdict
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.table import ROLLOUTS, read_table
+from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 from dagrpo.rollout.trajectory import GREEDY
 
+OF_BLIND = "correct_without_pictures"
 RATES = ("truncation_rate", "missing_answer_rate", "unverifiable_rate", "mean_completion_tokens")
 
 
 def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]]:
     """Grade every completion of a file: the scores table and the content of scores.json."""
-    table = read_table(completions, ROLLOUTS)
+    everything = read_table(completions, ROLLOUTS)
+    table, hidden = sighted(everything), blind(everything)
     tasks = pc.unique(table.column("task")).to_pylist()
     if len(tasks) != 1:
         raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
     try:
         with Grader(scoring.verify_seconds) as grader:
             graded = {extractor: grade_all(table, extractor, grader) for extractor in get_args(Extractor)}
+            if hidden.num_rows:
+                graded = {name: with_blind(scores, grade_all(hidden, name, grader)) for name, scores in graded.items()}
     except UserError as error:
         raise UserError(f"{completions}, {error}") from None
     return graded[scoring.extractor], summarise(graded, scoring, completions)
@@ -68,7 +79,22 @@ def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa
         "truncated": pc.equal(completions.column("finish_reason"), "length"),
         "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
     }
+    columns[OF_BLIND] = pa.nulls(completions.num_rows, pa.bool_())
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
+
+
+def with_blind(scores: pa.Table, without_pictures: pa.Table) -> pa.Table:
+    """The scores with what became of each problem without its pictures, on the row of its greedy completion.
+
+    A problem that has none would have been attempted in the same way twice.
+    """
+    right = dict(
+        zip(without_pictures["problem_index"].to_pylist(), without_pictures["correct"].to_pylist(), strict=True)
+    )
+    rows = scores.select(["problem_index", "sample_index", "correct"]).to_pylist()
+    told = [right.get(row["problem_index"], row["correct"]) if row["sample_index"] == GREEDY else None for row in rows]
+    place = scores.schema.get_field_index(OF_BLIND)
+    return scores.set_column(place, SCORES.field(OF_BLIND), pa.array(told, pa.bool_()))
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
@@ -81,6 +107,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
     itself: a score lies between its value and that plus the unverifiable rate. `conversations` is there where an attempt
     called a tool, had several turns or went wrong; its excluded attempts are part of the unverifiable rate.
+    `greedy_without_pictures` is there where problems were attempted without their pictures.
     """
     scores = graded[scoring.extractor]
     evaluated = outcomes(scores, source)
@@ -108,6 +135,9 @@ def resampling_of(scoring: Scoring) -> Resampling:
 def _metrics(evaluated: Outcomes, resampling: Resampling) -> dict[str, Any]:
     greedy = wilson(int(evaluated.greedy.sum()), len(evaluated.greedy), resampling.confidence)
     metrics: dict[str, Any] = {"greedy": greedy.as_dict()}
+    if evaluated.blind is not None:
+        without = wilson(int(evaluated.blind.sum()), len(evaluated.blind), resampling.confidence)
+        metrics[WITHOUT_PICTURES] = without.as_dict()
     k = evaluated.samples
     if k:
         estimates = {name: bootstrap(values, resampling) for name, values in values_per_problem(evaluated).items()}
@@ -142,7 +172,7 @@ def _verdict_rate(scores: pa.Table, verdict: Verdict) -> dict[str, float]:
 
 def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:
     """The estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
-    estimates = {"greedy": summary["greedy"]}
+    estimates = {name: summary[name] for name in PROPORTIONS if name == "greedy" or name in summary}
     k = summary["samples_per_problem"]
     if k:
         estimates[f"mean_at_{k}"] = summary["mean_at_k"]

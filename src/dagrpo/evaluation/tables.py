@@ -15,6 +15,8 @@ SCORES = pa.schema(
         ),  # the first answer to the problem that is the same to its verifier; null: as extracted
         required("verdict", pa.string()),  # right, wrong, missing or unverifiable
         required("correct", pa.bool_()),  # verdict is right
+        # of the greedy one: whether that without the problem's pictures is right; null: there is none
+        pa.field("correct_without_pictures", pa.bool_()),
         required("truncated", pa.bool_()),
         required("completion_tokens", pa.int32()),
         required("completion", pa.string()),

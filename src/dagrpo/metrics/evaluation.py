@@ -12,6 +12,12 @@ _SCORES = (
         meaning="Share of problems whose one completion at temperature 0 is right.",
     ),
     Metric(
+        name="eval/<task>/greedy_without_pictures",
+        unit="share of problems",
+        meaning="The same when each problem's pictures are left out, of a task that has some: what the text alone gives. A policy "
+        "that looks is well above it.",
+    ),
+    Metric(
         name="eval/<task>/mean_at_<k>",
         unit="share of completions",
         meaning="Share of right answers among k completions sampled per problem, averaged over problems: what to expect of a "

@@ -51,5 +51,9 @@ class Evaluation(Section):
         False,
         description="Evaluate also tasks whose tool or user knows the answer; each of their scores is then marked (oracle).",
     )
+    without_pictures: bool = Field(
+        True,
+        description="Of a task with pictures, have each problem also answered greedily without them: what the text alone gives.",
+    )
     sampling: Sampling = Field(Sampling(), description="What is generated (stage sample).")
     scoring: Scoring = Field(Scoring(), description="How it is graded (stage score).")

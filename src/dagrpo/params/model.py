@@ -1,5 +1,6 @@
 """Section `model`: the policy before any training. Read by the model stage."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,6 +13,8 @@ from dagrpo.rollout.tools import TOOLS
 MOST_PIXELS = 40_000_000  # as tasks/images.py has it
 FRESH_TOKENS = 64  # of the largest picture, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
+# SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
+SERVED_PATCH_SIZES: Mapping[str, int] = {"qwen2_5_vl": 14}
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
 
 

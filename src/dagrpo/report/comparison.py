@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dagrpo.evaluation.outcomes import label_of, values_per_problem
+from dagrpo.evaluation.outcomes import PROPORTIONS, label_of, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 from dagrpo.report.inputs import Inputs, Variant
 
@@ -13,7 +13,7 @@ from dagrpo.report.inputs import Inputs, Variant
 class MetricComparison:
     """One metric, as shares between 0 and 1; the difference is trained minus base."""
 
-    metric: str  # greedy, mean_at_4, pass_at_2, maj_at_4
+    metric: str  # greedy, greedy_without_pictures, mean_at_4, pass_at_2, maj_at_4
     base: Estimate
     trained: Estimate
     difference: Estimate
@@ -79,6 +79,6 @@ def _metric(name: str, base: Floats, trained: Floats, resampling: Resampling) ->
 
 def _estimate(name: str, values: Floats, resampling: Resampling) -> Estimate:
     """The same interval that `score` gives where there is one seed; over several, the bootstrap of both factors."""
-    if name == "greedy" and len(values) == 1:
+    if name in PROPORTIONS and len(values) == 1:
         return wilson(int(values.sum()), values.size, resampling.confidence)
     return bootstrap(values, resampling)

@@ -3,8 +3,9 @@
 None of it for an experiment whose attempts are single turns without calls.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from dagrpo.report import wording
 from dagrpo.report.examples import LONGEST_SHOWN
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
+from dagrpo.report.pictures import TRAINING
 from dagrpo.report.rollouts import last_step
 from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.trajectory import GREEDY
@@ -19,6 +21,7 @@ from dagrpo.rollout.transcript import Call, Said, Transcript, best_and_worst, tr
 from dagrpo.visible import visible
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
+_PicturesOf = Callable[[Sequence[int]], Mapping[int, tuple[str, ...]]]
 NEEDED = ("task", "question", "completion", "messages", "calls", "turns")
 
 
@@ -51,6 +54,7 @@ class Attempts:
     title: str
     best: Sequence[Transcript]
     worst: Sequence[Transcript]
+    pictures: Mapping[int, tuple[str, ...]]  # of each problem among them, as data URIs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +127,27 @@ def _of_training(inputs: Inputs, count: int) -> Attempts | None:
     step, table = last_step(inputs, inputs.seeds[0])
     if any(name not in table.column_names for name in NEEDED) or not has_conversations(table):
         return None
-    return _chosen(f"In training, step {step}", table, count)
+    return _chosen(f"In training, step {step}", table, count, partial(inputs.pictures.of_all, TRAINING))
 
 
 def _of_evaluation(inputs: Inputs, task: str, count: int) -> Attempts:
     scores = inputs.evaluations[task, "trained", inputs.seeds[0]].scores
     greedy = pa.array([index == GREEDY for index in scores["sample_index"].to_pylist()])
-    return _chosen(f"Greedy on {task}, trained policy", scores.filter(greedy), count)
+    return _chosen(
+        f"Greedy on {task}, trained policy", scores.filter(greedy), count, partial(inputs.pictures.of_all, task)
+    )
 
 
-def _chosen(title: str, table: pa.Table, count: int) -> Attempts:
+def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> Attempts:
     order = ["problem_index", "turns", "reward" if "reward" in table.column_names else "correct"]
     best, worst = best_and_worst(table.select(order).to_pylist(), count, count)
     shown = {row: _readable(transcript(table.slice(row, 1).to_pylist()[0])) for row in (*best, *worst)}
-    return Attempts(title=title, best=[shown[row] for row in best], worst=[shown[row] for row in worst])
+    return Attempts(
+        title=title,
+        best=[shown[row] for row in best],
+        worst=[shown[row] for row in worst],
+        pictures=pictures([read.problem_index for read in shown.values()]),
+    )
 
 
 def _readable(read: Transcript) -> Transcript:

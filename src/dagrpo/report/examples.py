@@ -47,6 +47,7 @@ class Example:
     """The greedy completions of both policies on one problem, of the first seed."""
 
     problem: ProblemChange
+    pictures: tuple[str, ...]  # data URIs
     base: Answer
     trained: Answer
 
@@ -69,11 +70,16 @@ def examples(inputs: Inputs, task: str, count: int) -> TaskExamples:
     base, trained = (_greedy_answers(inputs, task, variant) for variant in ("base", "trained"))
     best = [problem for problem in falling if trained[problem.index].verdict == "right"]
     worst = [problem for problem in rising if trained[problem.index].verdict != "right"]
+
+    def shown(problem: ProblemChange) -> Example:
+        pictures = inputs.pictures.of(task, problem.index)
+        return Example(problem=problem, pictures=pictures, base=base[problem.index], trained=trained[problem.index])
+
     return TaskExamples(
         gained=[problem for problem in falling if problem.change > 0][:MOST_CHANGES],
         lost=[problem for problem in rising if problem.change < 0][:MOST_CHANGES],
-        best=[Example(problem=p, base=base[p.index], trained=trained[p.index]) for p in best[:count]],
-        worst=[Example(problem=p, base=base[p.index], trained=trained[p.index]) for p in worst[:count]],
+        best=[shown(problem) for problem in best[:count]],
+        worst=[shown(problem) for problem in worst[:count]],
     )
 
 

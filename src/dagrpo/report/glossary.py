@@ -27,6 +27,9 @@ GLOSSARY = (
     ),
 )
 
+# Only where problems were attempted without their pictures.
+OF_PICTURES = (("Greedy accuracy without pictures", meaning_of("eval/<task>/greedy_without_pictures")),)
+
 # Only where attempts have several turns, or call tools.
 OF_CONVERSATIONS = (
     (

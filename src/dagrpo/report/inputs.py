@@ -18,6 +18,7 @@ from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.files import read_object, read_parquet
+from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.table import read_table
 
 Variant = Literal["base", "trained"]
@@ -46,6 +47,7 @@ class Inputs:
     metrics: Mapping[int, pa.Table]  # metrics.parquet by seed
     rollouts: Mapping[int, Path]  # rollouts/manifest.json by seed
     provenance: tuple[Path, ...]
+    pictures: Pictures
 
     def summary(self, task: str, variant: Variant, seed: int) -> Mapping[str, Any]:
         return self.evaluations[task, variant, seed].summary
@@ -64,8 +66,12 @@ def read_inputs(
     metrics: Sequence[Path],
     rollouts: Sequence[Path],
     provenance: Sequence[Path],
+    splits: Sequence[Path] = (),
 ) -> Inputs:
-    """Read every input; UserError names a file that is missing, damaged, or does not fit the others."""
+    """Read every input; UserError names a file that is missing, damaged, or does not fit the others.
+
+    `splits`: where the pictures of problems are; of tasks without pictures none.
+    """
     score_files = {_evaluation_key(path): path for path in scores}
     summary_files = {_evaluation_key(path): path for path in summaries}
     inputs = Inputs(
@@ -76,6 +82,7 @@ def read_inputs(
         metrics={_seed(path): read_parquet(path) for path in metrics},
         rollouts={_seed(path): path for path in rollouts},
         provenance=tuple(sorted(provenance)),
+        pictures=Pictures(splits),
     )
     _require_complete(inputs)
     for task in inputs.tasks:

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.provenance.records import File, LineageRow
 from dagrpo.report import wording
 from dagrpo.report.comparison import TaskComparison
@@ -15,7 +16,7 @@ from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
 from dagrpo.report.figures import Drawn
-from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS
+from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS, OF_PICTURES
 from dagrpo.report.inline_svg import inline
 from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.parameters import Parameter, value_of
@@ -74,9 +75,15 @@ def render(page: Page) -> str:
         facts=facts(page),
         is_control=value_of(page.parameters, "reward.permuted") == "true",
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
-        glossary=GLOSSARY + (OF_CONVERSATIONS if page.conversations else ()),
+        glossary=_glossary(page),
     )
     return visible(html)
+
+
+def _glossary(page: Page) -> Sequence[tuple[str, str]]:
+    measured = {metric.metric for comparison in page.comparisons for metric in comparison.metrics}
+    of_pictures = OF_PICTURES if WITHOUT_PICTURES in measured else ()
+    return GLOSSARY + of_pictures + (OF_CONVERSATIONS if page.conversations else ())
 
 
 class _Figure:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.files import canonical_json
 from dagrpo.report.comparison import MetricComparison, TaskComparison
@@ -31,9 +32,12 @@ def points_interval(estimate: Estimate) -> str:
     return f"{points(estimate.low)} to {points(estimate.high)}"
 
 
+NAMED = {"greedy": "Greedy accuracy", WITHOUT_PICTURES: "Greedy accuracy without pictures"}
+
+
 def metric_label(metric: str) -> str:
     """greedy -> Greedy accuracy; pass_at_4 -> pass@4"""
-    return "Greedy accuracy" if metric == "greedy" else metric.replace("_at_", "@")
+    return NAMED.get(metric) or metric.replace("_at_", "@")
 
 
 def plural(count: int, noun: str) -> str:

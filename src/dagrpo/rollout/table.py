@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, read_parquet
 from dagrpo.records import BROKEN, ToolCall
-from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
+from dagrpo.rollout.trajectory import BLIND, GradedTrajectory, TokenSample, Trajectory
 
 AGAIN = "run the stage that makes it again"
 
@@ -33,7 +33,9 @@ _SAMPLE = pa.struct([required("token_ids", pa.list_(pa.int32())), required("loss
 _FIELDS = [
     required("task", pa.string()),
     required("problem_index", pa.int64()),  # the row of the split
-    required("sample_index", pa.int32()),  # GREEDY, or 0, 1, ... for sampled ones
+    required(
+        "sample_index", pa.int32()
+    ),  # GREEDY, or 0, 1, ... for sampled ones; BLIND: for whom the problem had no pictures
     required("prompt", pa.string()),  # as rendered by the chat template
     required("completion", pa.string()),  # what is graded: the last turn without its calls
     required("prompt_ids", pa.list_(pa.int32())),
@@ -131,6 +133,16 @@ def discarded_table(step: int, graded: Sequence[GradedTrajectory]) -> pa.Table:
 def without_discarded(table: pa.Table) -> pa.Table:
     """The rows of a step that its figures and its update are of."""
     return table.filter(pc.invert(table.column("discarded")))
+
+
+def sighted(table: pa.Table) -> pa.Table:
+    """The attempts at the problems as they are, with their pictures."""
+    return table.filter(pc.not_equal(table.column("sample_index"), BLIND))
+
+
+def blind(table: pa.Table) -> pa.Table:
+    """The attempts at problems whose pictures were left out."""
+    return table.filter(pc.equal(table.column("sample_index"), BLIND))
 
 
 def _training_row(graded: GradedTrajectory, *, step: int, reward: float) -> dict[str, Any]:

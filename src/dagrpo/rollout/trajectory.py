@@ -13,6 +13,7 @@ from typing import Any
 from dagrpo.records import EXCLUDED, CallStatus, Example, PromptPictures, Score, StopReason, ToolCall
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
+BLIND = -2  # of another one at temperature 0, at the problem without its pictures
 FINE: frozenset[CallStatus] = frozenset({"ok"})
 
 
@@ -76,7 +77,7 @@ class Trajectory:
     """
 
     problem: Problem
-    sample_index: int  # which of the attempts at the problem, or GREEDY
+    sample_index: int  # which of the attempts at the problem, GREEDY, or BLIND
     sampling_seed: int
     samples: tuple[TokenSample, ...]  # none only where nothing was ever sampled
     text: str  # what is graded: the policy's last turn without its calls and special tokens

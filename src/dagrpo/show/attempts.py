@@ -9,7 +9,7 @@ import pyarrow as pa
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.rollout.segments import Segment, segments
-from dagrpo.rollout.table import without_discarded
+from dagrpo.rollout.table import sighted, without_discarded
 from dagrpo.rollout.transcript import Transcript, best_and_worst, transcript
 from dagrpo.show.place import Place
 
@@ -70,6 +70,7 @@ def _read(place: Place) -> pa.Table:
             f"{place.attempts} is no table of attempts: {f'no column `{missing[0]}`' if missing else 'no rows'}. Name a file "
             "that the stage train or sample has written."
         )
+    table = sighted(table)
     scores = read_parquet(place.scores).select(GRADED) if place.scores else None
     if scores is None:
         return table

@@ -1,6 +1,8 @@
 """Stage report: an experiment's scores, curves, completions and lineage on one page."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dagrpo.execution.declaration import Job, Stage
@@ -23,6 +25,7 @@ def work(job: Job) -> None:
         metrics=job.inputs["metrics"],
         rollouts=job.inputs["rollouts"],
         provenance=job.inputs["lineage"],
+        splits=job.inputs.get("splits", []),
     )
     page = build(inputs, report, job.params, job.overrides)
     html = job.output("html")
@@ -42,6 +45,10 @@ def work(job: Job) -> None:
     job.run.log_artifact(html)
     for name in FIGURE_FILES:
         job.run.log_artifact(figures / name, "figures")
+    with TemporaryDirectory(prefix="dagrpo-") as folder:
+        for name, picture in inputs.pictures.files.items():
+            (Path(folder) / name).write_bytes(picture)
+            job.run.log_artifact(Path(folder) / name, "pictures")
     times = write_times_page(job.experiment, times_of_seeds(job.inputs["metrics"], job.log.parent), job.log.parent)
     if times is not None:
         job.run.log_artifact(times)

@@ -15,7 +15,7 @@ def work(job: Job) -> None:
     from dagrpo.params.evaluation import Sampling
     from dagrpo.params.rollout import conversation_of
     from dagrpo.rollout.agents import OWN_LOOP
-    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
+    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, sighted
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(
@@ -23,6 +23,7 @@ def work(job: Job) -> None:
         split=split,
         passages=job.input("passages"),
         max_problems=section.max_problems,
+        without_pictures=job.params["evaluation"]["without_pictures"],
         conversation=conversation_of(job.params["rollout"]),
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
         seeds=(section.seed, job.own_seed),
@@ -40,7 +41,7 @@ def work(job: Job) -> None:
     is_other_agent = attempts.conversation.agent.name != OWN_LOOP
     rows = [
         ("completions", f"{completions.num_rows:,}"),
-        *about_conversations(completions, always=is_other_agent),
+        *about_conversations(sighted(completions), always=is_other_agent),
     ]
     summary("sample", [*rows, ("file", str(job.output("completions")))])
 
@@ -54,6 +55,7 @@ STAGE = Stage(
     work=work,
     reads=(
         "evaluation.sampling",
+        "evaluation.without_pictures",
         "rollout.agent",
         "rollout.tools",
         "rollout.chat",

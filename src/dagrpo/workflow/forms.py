@@ -5,6 +5,7 @@ from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.params.evaluation import Evaluation
+from dagrpo.params.model import SERVED_PATCH_SIZES
 from dagrpo.params.plain import require_plain
 from dagrpo.params.plugged import LONGEST_NAME
 from dagrpo.params.schema import Params, parse
@@ -131,7 +132,14 @@ def _pictures(params: Params) -> Iterator[str]:
             f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
             "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
         )
-    elif model.most_picture_tokens is not None and model.most_picture_tokens > longest:
+    vision = model.fresh.vision
+    served = SERVED_PATCH_SIZES.get(vision.family, vision.patch_size)
+    if model.source == "fresh" and vision.patch_size != served:
+        yield (
+            f"model.fresh.vision.patch_size is {vision.patch_size}, and SGLang sees a {vision.family} with patches of {served} alone: "
+            f"set it to {served}, or model.fresh.vision.family to qwen3_vl."
+        )
+    if model.most_picture_tokens is not None and model.most_picture_tokens > longest:
         yield (
             f"a picture of {shown[0]} may take {model.most_picture_tokens} tokens, and training.max_prompt_tokens is {longest}: "
             "lower model.max_pixels, or raise training.max_prompt_tokens."

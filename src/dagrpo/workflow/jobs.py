@@ -16,6 +16,7 @@ from dagrpo.listing import MANIFEST, listed_files
 from dagrpo.params.schema import Params
 from dagrpo.params.teacher import TEACHER
 from dagrpo.selection import named_code, selected_modules
+from dagrpo.tasks.registry import get_task
 
 JOBS = Path(".state/jobs")
 SCRIPT = "workflow/scripts/stage.py"
@@ -48,6 +49,13 @@ def given_inputs(params: Params, stage: str) -> list[str]:
     """The files that a stage reads and no stage of the experiment makes: the parameters name them."""
     folder = params.algorithm.teacher.folder
     return [str(Path(folder, MANIFEST))] if stage == TEACHER and folder is not None else []
+
+
+def splits_with_pictures(params: Params, folder: str) -> list[str]:
+    """Where the report of the experiment in `folder` finds the pictures of problems, if there are any."""
+    experiment = params.experiment
+    tests = [f"data/{folder}/{task}/test.parquet" for task in experiment.evaluate if get_task(task).images]
+    return tests + ([f"results/{folder}/difficulty/train.parquet"] if get_task(experiment.train).images else [])
 
 
 def teacher_folder(params: Params) -> list[str]:

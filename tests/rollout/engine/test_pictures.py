@@ -13,7 +13,7 @@ from dagrpo.files import write_json
 from dagrpo.records import PictureTokens, PromptPictures, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.servable import require_servable, takes_pictures
+from dagrpo.rollout.engine.servable import require_servable
 
 START, IMAGE, END, VIDEO = 90, 91, 92, 93
 TOKENS = PictureTokens(image=IMAGE, video=VIDEO, start=START, end=END)
@@ -165,10 +165,20 @@ def test_a_model_that_takes_pictures_is_not_served_without_its_preprocessor(tmp_
     for name in ("tokenizer.json", "model.safetensors"):
         (tmp_path / name).touch()
     write_json(tmp_path / "config.json", {"vision_config": {}})
-    assert takes_pictures(tmp_path)
     with pytest.raises(
         ServerError, match=r"has no preprocessor_config\.json, which says how its pictures are prepared"
     ):
         require_servable(tmp_path)
     write_json(tmp_path / "preprocessor_config.json", {})
     require_servable(tmp_path)
+
+
+def test_patches_that_sglang_does_not_see_are_refused_before_a_server_starts(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "model.safetensors", "preprocessor_config.json"):
+        (tmp_path / name).touch()
+    for family, patch_size in (("qwen2_5_vl", 14), ("qwen3_vl", 8)):
+        write_json(tmp_path / "config.json", {"model_type": family, "vision_config": {"patch_size": patch_size}})
+        require_servable(tmp_path)
+    write_json(tmp_path / "config.json", {"model_type": "qwen2_5_vl", "vision_config": {"patch_size": 8}})
+    with pytest.raises(ServerError, match="SGLang sees a qwen2_5_vl with patches of 14 alone: set model"):
+        require_servable(tmp_path)

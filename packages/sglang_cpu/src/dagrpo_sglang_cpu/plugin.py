@@ -4,7 +4,8 @@
    kernels that need a GPU. On a CPU the native kernels are deterministic as they are, for one composition of the batch.
 2. LoRA code pins host memory unconditionally, which torch refuses without an accelerator.
 3. Attention and seeded sampling, as SGLang does them on a CPU, take most of the time of a small model.
-4. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
+4. A vision tower compares the patches of all pictures of a batch with each other, to leave most of it out.
+5. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
 """
 
 import gc
@@ -29,6 +30,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from dagrpo_sglang_cpu.attention import BatchedAttention
+    from dagrpo_sglang_cpu.picture_attention import attend_within_pictures
     from dagrpo_sglang_cpu.sampling import draw_in_slices
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
@@ -42,6 +44,7 @@ def register() -> None:
         (f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE),
         (f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND),
+        ("sglang.srt.layers.attention.vision.VisionSdpaAttention.forward", attend_within_pictures, HookType.AROUND),
         ("sglang.srt.layers.sampler.multinomial_with_seed", draw_in_slices, HookType.AROUND),
         ("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER),
     ):

@@ -1,10 +1,12 @@
-"""A problem's messages with their pictures, in the parts that the chat templates of vision-language models take."""
+"""A problem's messages with their pictures, in the parts that the chat templates of vision-language models take, or without."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dagrpo.placeholders import IMAGE
+from dagrpo.records import Example
 from dagrpo.rollout.chat import Message
 
 _PIECES = re.compile(f"({IMAGE})")
@@ -16,6 +18,12 @@ def with_pictures(messages: Sequence[Message]) -> list[Message]:
     For the messages of a problem alone: what is said later may spell `<image>`, and shows none.
     """
     return [_in_parts(message) for message in messages]
+
+
+def without_pictures(example: Example) -> Example:
+    """The problem as text alone: what is left of its prompt when the pictures are taken out."""
+    hidden = tuple({**message, "content": message["content"].replace(IMAGE, "")} for message in example.prompt)
+    return replace(example, prompt=hidden, images=())
 
 
 def _in_parts(message: Message) -> Message:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from dagrpo.checkpoints.weight_map import INDEX, files_of_weights
 from dagrpo.files import read_object
+from dagrpo.models.pictures import PREPROCESSOR, takes_pictures
+from dagrpo.params.model import SERVED_PATCH_SIZES
 from dagrpo.rollout.engine.errors import ServerError
 
-PREPROCESSOR = "preprocessor_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -17,11 +18,18 @@ def require_servable(model: Path) -> None:
         raise ServerError(f"{model} cannot be served, it has no {missing}: run the stage that makes this model again.")
     if (model / INDEX).is_file():  # SGLang opens what it names
         files_of_weights(model)
+    _require_served_patches(model)
 
 
-def takes_pictures(model: Path) -> bool:
-    """Whether the model of a folder has a vision tower."""
-    return "vision_config" in read_object(model / "config.json")
+def _require_served_patches(model: Path) -> None:
+    config = read_object(model / "config.json")
+    patch_size = config.get("vision_config", {}).get("patch_size")
+    served = SERVED_PATCH_SIZES.get(config.get("model_type", ""), patch_size)
+    if patch_size != served:
+        raise ServerError(
+            f"{model} cannot be served: it has patches of {patch_size} pixels, and SGLang sees a {config['model_type']} with "
+            f"patches of {served} alone: set model.fresh.vision.patch_size to {served}, or take another family."
+        )
 
 
 def _missing_from(model: Path) -> str | None:

@@ -22,6 +22,7 @@ import psutil
 
 from dagrpo.console import waiting
 from dagrpo.held_folder import held_folder
+from dagrpo.models.pictures import takes_pictures
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import (
@@ -34,7 +35,7 @@ from dagrpo.rollout.engine.command import (
 from dagrpo.rollout.engine.errors import ServerError, full_disk_among, last_line_of, names_a_taken_port, reason_in
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
-from dagrpo.rollout.engine.servable import require_servable, takes_pictures
+from dagrpo.rollout.engine.servable import require_servable
 from dagrpo.shared_memory import MEMORY
 
 SECONDS_BETWEEN_CHECKS = 0.1
