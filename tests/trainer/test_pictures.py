@@ -21,7 +21,9 @@ def test_sequences_without_pictures_have_none() -> None:
 
 
 @given(files)
-def test_every_sequence_shows_its_own_pictures_also_after_they_were_sent_to_other_ranks(drawn: list[list[bytes]]) -> None:
+def test_every_sequence_shows_its_own_pictures_also_after_they_were_sent_to_other_ranks(
+    drawn: list[list[bytes]],
+) -> None:
     pictures = SequencePictures.of(drawn)
     if pictures is None:
         assert not any(drawn)
