@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.algorithms.batches import ratios
 from tests.report.synthetic import make_experiment
-from tests.trainer import runs
+from tests.trainer import picture_runs, runs
 
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
@@ -116,6 +116,13 @@ def _of_plugins() -> Iterator[str]:
         yield from weights_of(batch, CORRECTIONS.get(name).config.model_validate({"name": name})).metrics
 
 
+def _of_training_with_pictures(folder: Path) -> set[str]:
+    """One step whose problems show pictures."""
+    given = picture_runs.make_inputs(folder, "qwen2_5_vl")
+    _, reported = runs.execute(picture_runs.training_run(given, folder, 1, "trained"), picture_runs.SeeingEngine)
+    return {*reported[0][1]}
+
+
 @pytest.mark.usefixtures("_with_a_tool_and_a_known_peak")
 def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_some_name(
     inputs: tuple[Path, Path], tmp_path: Path
@@ -123,7 +130,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
     trained = _of_training(inputs, tmp_path)
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained & set(PARTS)
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
-    written |= {f"policy/{name}" for name in _of_plugins()}
+    written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")
     definitions = {name: definition_of(name) for name in written if not name.endswith(("_low", "_high"))}
     assert sorted(name for name, found in definitions.items() if found is None) == []
     assert sorted({metric.name for metric in METRICS} - {found.name for found in definitions.values() if found}) == []

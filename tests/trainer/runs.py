@@ -13,8 +13,10 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,7 +116,7 @@ class ScriptedEngine:
         if length < MAX_NEW_TOKENS:
             tokens[-1] = _STOP
         with torch.no_grad():
-            logits = self._model(torch.tensor([[*request.input_ids, *tokens]])).logits[0]
+            logits = self._model(**self._shown(request, tokens)).logits[0]
         first = len(request.input_ids) - 1
         support = self._support(logits[first:], tokens, request.top_k) if request.support else []
         for place, ids in enumerate(support):
@@ -129,6 +131,10 @@ class ScriptedEngine:
             weight_version=self.version,
             support=tuple(support),
         )
+
+    def _shown(self, request: SamplingRequest, tokens: Sequence[int]) -> dict[str, Any]:
+        """What the model reads of a request, and of its completion."""
+        return {"input_ids": torch.tensor([[*request.input_ids, *tokens]])}
 
     def _support(self, logits: torch.Tensor, tokens: Sequence[int], top_k: int) -> list["array[int]"]:
         """Of each token: the likeliest ones, and the one that the script has chosen."""
@@ -209,6 +215,13 @@ def example(number: int) -> Example:
         ground_truth=str(1 + number),
         data_source="test",
     )
+
+
+def example_with_pictures(number: int, *files: bytes) -> Example:
+    """The same problem, which shows pictures first."""
+    plain = example(number)
+    text = "<image>" * len(files) + plain.question
+    return replace(plain, prompt=({"role": "user", "content": text},), images=files)
 
 
 def training_run(

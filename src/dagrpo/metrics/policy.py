@@ -22,6 +22,12 @@ _UPDATE = (
     Metric(
         name="policy/grad_norm", unit="norm", meaning="The gradient's norm before clipping, mean over mini-batches."
     ),
+    Metric(
+        name="policy/vision_grad_norm",
+        unit="norm",
+        meaning="That of the vision tower's part of it. At 0 the pictures say nothing that is learned; missing where no tower is "
+        "trained.",
+    ),
     Metric(name="policy/learning_rate", unit="learning rate", meaning="That of the step's last update."),
     Metric(name="policy/advantage_mean", unit="advantage", meaning="Average over the attempts that are learned from."),
     Metric(name="policy/advantage_std", unit="advantage", meaning="Standard deviation over these attempts."),

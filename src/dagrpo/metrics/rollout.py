@@ -47,6 +47,14 @@ _DRAWING = (
         meaning="Prompts that have reached training.retire_at so far and are drawn no more.",
     ),
 )
+_PICTURES = (
+    Metric(name="rollout/pictures_mean", unit="pictures", meaning="Average number of pictures that a prompt shows."),
+    Metric(
+        name="rollout/picture_tokens_mean",
+        unit="tokens",
+        meaning="Average number of a prompt's tokens that are pictures; model.max_pixels limits them.",
+    ),
+)
 _TURNS = (
     Metric(name="rollout/turns_mean", unit="turns", meaning="Average number of turns of the policy in an attempt."),
     Metric(name="rollout/turns_max", unit="turns", meaning="The most turns of an attempt."),
@@ -86,4 +94,4 @@ _TURNS = (
         meaning="Prompt tokens that the engine had in its cache. It depends on the run, and is no part of the result.",
     ),
 )
-ROLLOUT = (*_ALWAYS, *_DRAWING, *_TURNS)
+ROLLOUT = (*_ALWAYS, *_DRAWING, *_PICTURES, *_TURNS)

@@ -65,8 +65,17 @@ def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad
 def clipped_norm(optimizer: torch.optim.AdamW, max_grad_norm: float) -> float:
     """Clip the gradient, over all ranks; its norm before that."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    total = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
-    return float(total.full_tensor() if isinstance(total, DTensor) else total)  # DTensor: over all ranks
+    return _over_ranks(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+
+
+def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> float:
+    """The norm of some parameters' gradient, over all ranks; 0 where there is none."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return _over_ranks(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+
+
+def _over_ranks(norm: torch.Tensor) -> float:
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def take_step(optimizer: torch.optim.AdamW, learning_rate: float) -> None:

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from dagrpo.files import atomic_folder, link_or_copy, write_json, write_parquet
 from dagrpo.listing import entry_of
+from dagrpo.placeholders import picture_lengths
 from dagrpo.records import Score
 from dagrpo.rollout.table import discarded_table, training_table
+from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE as DIGESTS
@@ -185,14 +187,29 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         **off_policy_metrics(rollout_logprobs, stats.logprobs, rollouts.lengths),
         **teacher_metrics(rollouts, stats.logprobs),
         **turn_metrics(rollouts),
+        **_picture_metrics(trajectories),
         **(rollouts.drawn.figures if rollouts.drawn else {}),
     }
     return with_plugins(own, stats)
 
 
+def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Of the problems' pictures; {} of a model that takes text alone."""
+    prompts = [(each.problem.token_ids, each.problem.pictures) for each in trajectories]
+    lengths = [picture_lengths(token_ids, pictures.tokens) for token_ids, pictures in prompts if pictures is not None]
+    if not lengths:
+        return {}
+    return {
+        "rollout/pictures_mean": float(np.mean([len(own) for own in lengths])),
+        "rollout/picture_tokens_mean": float(np.mean([sum(own) for own in lengths])),
+    }
+
+
 def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dict[str, float]:
     """What an update saw and did, and how far the engine's logprobs are from its own. rollout_logprobs: [tokens]"""
     own = {f"policy/{name}": getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
+    if stats.vision_grad_norm is not None:
+        own["policy/vision_grad_norm"] = stats.vision_grad_norm
     return own | logprob_differences(rollout_logprobs, stats.logprobs)
 
 

@@ -14,6 +14,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.distributed import World
 from dagrpo.params.runtime import Engine
 from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.tower import tower_module
 
 # FLOPs per second in bfloat16 by the device's name, without sparsity: half of what NVIDIA's data sheets tell with it.
 PEAKS = {
@@ -46,12 +47,16 @@ class Arithmetic:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Arithmetic":
-        """A layer that looks at a window alone counts as one that looks at all tokens before."""
+        """A layer that looks at a window alone counts as one that looks at all tokens before; a vision tower does not count."""
         config = model.config.get_text_config()
         experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), None)
         used = 1.0 if experts is None else config.num_experts_per_tok / experts
+        tower = tower_module(model)
+        apart = set() if tower is None else set(tower.parameters())
         parameters = sum(
-            weight.numel() * (used if ".experts." in name else 1.0) for name, weight in model.named_parameters()
+            weight.numel() * (used if ".experts." in name else 1.0)
+            for name, weight in model.named_parameters()
+            if weight not in apart
         )
         if not config.tie_word_embeddings:  # a token is looked up in its embeddings, not multiplied with them
             parameters -= model.get_input_embeddings().weight.numel()

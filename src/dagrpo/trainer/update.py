@@ -19,9 +19,10 @@ from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.optimizer import clipped_norm, take_step, warmed_up
+from dagrpo.trainer.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
 from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, micro_batches
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
+from dagrpo.trainer.tower import tower_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class UpdateStats:
     grad_norm: float  # before clipping, mean over mini-batches
     learning_rate: float
     digests: StepDigests  # of gradients and weights
+    vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: none is trained
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
 
 
@@ -87,6 +89,7 @@ class PolicyUpdate:
         self._pad_token_id = pad_token_id
         self._world = world
         self._seed = seed
+        self._trained_towers = _trained_towers(policy)
 
     def before(self, batch: RolloutBatch) -> BeforeUpdate | None:
         """Every token of a step under the policy that sampled it, in every rank. Costs a forward pass.
@@ -121,6 +124,7 @@ class PolicyUpdate:
             seen.fill(before)
         sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
         grad_norms: list[float | None] = []
+        of_tower: list[float] = []
         gradients: list[TensorDigests] = []
         for number in range(self._training.mini_batches):
             mini_batch = self._mini_batch(step, number, batch, before)
@@ -130,6 +134,7 @@ class PolicyUpdate:
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
                 gradients.append(gradient_digests(self._policy.model, self._world))
+                of_tower += [gradient_norm(tower) for tower in self._trained_towers]
                 grad_norms.append(self._apply(mini_batch, losses, learning_rate))
                 idle += not any(mini_batch.lengths.tokens)
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
@@ -149,6 +154,7 @@ class PolicyUpdate:
             grad_norm=sum(norm or 0.0 for norm in grad_norms) / updates,
             learning_rate=learning_rate,
             digests=self._digests(gradients),
+            vision_grad_norm=sum(of_tower) / updates if self._trained_towers else None,
             skipped=grad_norms.count(None),
         )
 
@@ -304,6 +310,13 @@ class PolicyUpdate:
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, self._world.device)
         return batch.padded(part, self._pad_token_id, self._world.device)
+
+
+def _trained_towers(policy: Policy) -> list[list[torch.nn.Parameter]]:
+    """The parameters of the vision tower, if there is one that is trained."""
+    module = tower_module(policy.model)
+    trained = [] if module is None else [weight for weight in module.parameters() if weight.requires_grad]
+    return [trained] if trained else []
 
 
 def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:

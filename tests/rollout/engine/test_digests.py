@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.rollout.engine.digests import counterparts, digest_on_cpu, digest_on_gpu, is_held
+from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, is_held
 
 QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 
@@ -20,6 +20,37 @@ def test_tensors_that_an_engine_joins_are_found_and_others_are_left_out() -> Non
     names = [*QKV, "model.norm.weight"]
     held = ["model.layers.0.self_attn.qkv_proj.weight", "model.norm.weight", "model.layers.0.mlp.experts.w13_weight"]
     assert counterparts(held, names) == {held[0]: QKV, held[1]: (held[1],)}
+
+
+@pytest.mark.parametrize(("text", "tower"), [("", ""), ("language_model.", "model.")])
+def test_the_tensors_of_a_vision_language_model_are_found_as_each_family_names_them(text: str, tower: str) -> None:
+    """Those of Qwen2.5-VL, and those of Qwen3-VL."""
+    names = {
+        "model.layers.0.self_attn.qkv_proj.weight": tuple(
+            f"model.{text}layers.0.self_attn.{part}_proj.weight" for part in "qkv"
+        ),
+        "model.norm.weight": (f"model.{text}norm.weight",),
+        "visual.blocks.0.attn.qkv_proj.bias": (f"{tower}visual.blocks.0.attn.qkv.bias",),
+        "visual.blocks.0.mlp.gate_up_proj.bias": tuple(
+            f"{tower}visual.blocks.0.mlp.{part}_proj.bias" for part in ("gate", "up")
+        ),
+    }
+    held = [*names, "model.layers.0.self_attn.rotary_emb.axis_map"]
+    assert counterparts(held, [part for parts in names.values() for part in parts]) == names
+
+
+@pytest.mark.parametrize(("inner", "compared"), [(64, 4), (48, 1)])
+def test_the_mlp_of_a_vision_tower_that_sglang_fills_up_is_not_compared(inner: int, compared: int) -> None:
+    shapes = {
+        "up_proj.weight": (inner, 5),
+        "up_proj.bias": (inner,),
+        "down_proj.weight": (5, inner),
+        "down_proj.bias": (5,),
+    }
+    weights = {f"visual.blocks.0.mlp.{name}": torch.zeros(shape) for name, shape in shapes.items()}
+    others = {"model.layers.0.mlp.up_proj.weight": torch.zeros(48, 5)}
+    known = {name: (name,) for name in weights | others}
+    assert len(comparable(known, StateTensors(weights | others))) == compared + 1
 
 
 @pytest.mark.parametrize("digest", [digest_on_cpu, digest_on_gpu])

@@ -5,7 +5,7 @@ tensor that it holds in another form still (quantised, experts joined) has no co
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from dagrpo.checkpoints.tensors import Tensors, raw_bytes
 
 # Tensors of an engine that hold several of a checkpoint's, one below the other.
 JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+# What an engine's names begin with in the checkpoints of some vision-language models: Qwen3-VL's, not Qwen2.5-VL's.
+LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
+_INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
 _VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of so many rows
 _WORD = (1 << 32) - 1
 _LONG = (1 << 64) - 1
@@ -21,14 +24,37 @@ _TILE = 8192  # words
 _TILES_AT_ONCE = 64
 
 
+def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors) -> dict[str, tuple[str, ...]]:
+    """Those of the `counterparts` that an engine holds as they are: SGLang fills up the MLPs of a vision tower."""
+    return {name: parts for name, parts in known.items() if not any(_is_filled_up(part, weights) for part in parts)}
+
+
+def _is_filled_up(name: str, weights: Tensors) -> bool:
+    if "visual.blocks." not in name or ".mlp." not in name:
+        return False
+    shape, leads_out = weights.specs[name].shape, any(f".{last}." in name for last in ("down_proj", "linear_fc2"))
+    if leads_out and len(shape) == 1:
+        return False  # a bias outside
+    return shape[1 if leads_out else 0] % _INNER != 0
+
+
 def counterparts(held: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Of each tensor of an engine that is known here: the tensors of the checkpoint that make it up, in order."""
     known = set(names)
-    found = {name: _parts(name) for name in held}
-    return {name: parts for name, parts in found.items() if known.issuperset(parts)}
+    found = {name: next(filter(known.issuperset, _candidates(name)), ()) for name in held}
+    return {name: parts for name, parts in found.items() if parts}
+
+
+def _candidates(name: str) -> Iterator[tuple[str, ...]]:
+    """What may make up a tensor of an engine."""
+    for before, after in (("", ""), *LONGER):
+        if name.startswith(before):
+            yield _parts(after + name.removeprefix(before))
 
 
 def _parts(name: str) -> tuple[str, ...]:
+    if "visual." in name and ".qkv_proj." in name:  # a vision tower's are joined in the checkpoint, too
+        return (name.replace(".qkv_proj.", ".qkv."),)
     for joined, parts in JOINED.items():
         if f".{joined}." in name:
             return tuple(name.replace(f".{joined}.", f".{part}.") for part in parts)

@@ -13,7 +13,7 @@ import numpy as np
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
-from dagrpo.rollout.engine.digests import counterparts, is_held
+from dagrpo.rollout.engine.digests import comparable, counterparts, is_held
 from dagrpo.rollout.engine.interface import RolloutEngine
 
 COMPARED = "gate/digest_tensors"
@@ -44,7 +44,7 @@ class HandOver:
         return {COMPARED: float(compared)}
 
     def _compare(self, server: int, held: Mapping[str, str], weights: Tensors, finished: int) -> int:
-        known = counterparts([*held], [*weights.specs])
+        known = comparable(counterparts([*held], [*weights.specs]), weights)
         chosen = self._drawn(known, weights, finished)
         wrong = [name for name in chosen if not is_held(held[name], known[name], weights)]
         if wrong:

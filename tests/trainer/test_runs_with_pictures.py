@@ -1,0 +1,116 @@
+"""Rollouts with pictures are learned from, recorded, replayed and taken up again, for both families of models."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainer import picture_runs, runs
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.half_steps.rollouts import RolloutHalf
+from dagrpo.half_steps.updates import update_from
+from dagrpo.replay.recomputation import replay
+from dagrpo.replay.recorded import unfinished
+from dagrpo.trainer.digest_table import FILE, read_digests
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.tower import Vision
+
+KINDS: dict[str, Vision] = {"qwen2_5_vl": "trained", "qwen3_vl": "frozen"}
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _deterministic() -> Iterator[None]:
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def inputs(family: str, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return picture_runs.make_inputs(tmp_path_factory.mktemp("inputs"), family)
+
+
+@pytest.fixture(scope="module")
+def whole(family: str, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Three steps without an interruption."""
+    run = picture_runs.training_run(inputs, tmp_path_factory.mktemp("whole"), 3, KINDS[family])
+    runs.execute(run, picture_runs.SeeingEngine)
+    return run
+
+
+def test_the_trainer_sees_what_the_engine_saw_and_learns_from_it(family: str, whole: TrainingRun) -> None:
+    metrics = read_parquet(whole.metrics)
+    assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 1e-4
+    assert min(metrics["policy/grad_norm"].to_pylist()) > 0.01
+    shown = metrics["rollout/picture_tokens_mean"].to_pylist()
+    assert shown == [6 * pictures for pictures in metrics["rollout/pictures_mean"].to_pylist()]
+    norms = metrics["policy/vision_grad_norm"].to_pylist() if "policy/vision_grad_norm" in metrics.column_names else []
+    assert all(norm > 0 for norm in norms)
+    assert bool(norms) == (KINDS[family] == "trained")
+    moved = {each.name for each in compare(whole.initial, whole.policy).differences if each.largest}
+    assert any("visual" in name for name in moved) == (KINDS[family] == "trained")
+    assert any("visual" not in name for name in moved)
+
+
+def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
+    family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    run = picture_runs.training_run(inputs, tmp_path, 3, KINDS[family])
+    runs.execute(run, picture_runs.SeeingEngine, stop=lambda step: step == 3)  # the state is that of step 2
+    asked, _ = runs.execute(run, picture_runs.SeeingEngine)
+    assert asked == ["load step_2", "generate"]
+    assert runs.bytes_of(run) == runs.bytes_of(whole)
+
+
+def test_a_replay_finds_the_pictures_again_and_every_bit(whole: TrainingRun, tmp_path: Path) -> None:
+    recorded = replace(unfinished(whole.policy.parent, whole.state), state=tmp_path / "none")
+    checks = replay(recorded, [3], single_process())
+    assert [(check.step, check.difference) for check in checks] == [(1, None), (2, None), (3, None)]
+    assert all(check.largest_logprob_difference == 0.0 for check in checks)
+
+
+def test_a_replay_with_another_split_is_refused(whole: TrainingRun, inputs: Inputs) -> None:
+    split = inputs[1]
+    content = split.read_bytes()
+    split.write_bytes(content + b"x")
+    try:
+        with pytest.raises(UserError, match=r"train\.parquet is not the file that the run has on record"):
+            unfinished(whole.policy.parent, whole.state)
+    finally:
+        split.write_bytes(content)
+
+
+def test_rollouts_then_updates_are_a_whole_step(
+    family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path
+) -> None:
+    torch.use_deterministic_algorithms(True)
+    run = picture_runs.training_run(inputs, tmp_path, 1, KINDS[family])
+    half = RolloutHalf(run, single_process(), None, runs.opener([], picture_runs.SeeingEngine))
+    assert [step for step, _ in half.make([1], run.rollouts.parent)] == [1]
+    table = run.rollouts.with_name("step_00001.parquet")
+    assert [step for step, _ in update_from(run, {1: table}, None, single_process())] == [1]
+    digests = [read_digests(path.with_name(FILE))[1] for path in (run.metrics, whole.rollouts)]
+    assert digests[0] == digests[1]
+
+
+def test_an_engine_that_goes_on_with_pictures_of_an_earlier_tower_is_found(
+    family: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    if KINDS[family] == "frozen":
+        run = picture_runs.training_run(inputs, tmp_path, 2, "frozen")
+        assert len(runs.execute(run, picture_runs.StaleEngine)[1]) == 2  # its tower is the first one
+        return
+    run = picture_runs.training_run(inputs, tmp_path, 3, "trained")
+    with pytest.raises(UserError, match="logprobs of engine and trainer more than"):
+        runs.execute(run, picture_runs.StaleEngine)
