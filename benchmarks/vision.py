@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.vision
 
-A fresh Qwen2.5-VL and a fresh Qwen3-VL of 1 to 2 million parameters take the same updates of made-up rollouts, 8 prompts with 8
+A fresh Qwen2.5-VL and a fresh Qwen3-VL of 1 to 2 million parameters take the same updates of made-up rollouts, 4 prompts with 8
 samples each: prompts of text alone, and prompts of as many tokens of which 64 are a picture's. Two passes a step, old logprobs and
 update, in micro-batches of 16. The kinds take turns; of each the fastest step after the first counts, by the processor time of
 all threads. Memory is the peak of RssAnon of a process that takes two steps of one kind, above what it has before them.
@@ -36,7 +36,7 @@ from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.update import PolicyUpdate
 
 FAMILIES: tuple[Literal["qwen2_5_vl", "qwen3_vl"], ...] = ("qwen2_5_vl", "qwen3_vl")
-PROMPTS, SAMPLES, MICRO_BATCH = 8, 8, 16
+PROMPTS, SAMPLES, MICRO_BATCH = 4, 8, 16
 PROMPT, COMPLETION = 96, 48  # tokens
 SIDE = 224  # pixels: 16 by 16 patches, 64 tokens
 Kind = Literal["text", "trained", "frozen"]
@@ -54,7 +54,7 @@ class Cost:
 def main() -> None:
     """Print seconds, memory and their ratios to text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)  # folder of a model, kind: in a process of its own
     given = parser.parse_args()
     if given.memory:

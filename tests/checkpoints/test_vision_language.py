@@ -1,50 +1,32 @@
-"""Qwen2.5-VL to the trainer's format and back: language and vision parts, image processor included."""
+"""Vision-language models to the trainer's format and back: language and vision parts, image processor included."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pytest
 import torch
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.modules import build_model, state_of
 from dagrpo.checkpoints.source import open_source, open_tensors
 from dagrpo.files import sha256_of
-from dagrpo.models.tokenizer import character_tokenizer
-
-LANGUAGE: dict[str, Any] = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 260,
-    "max_position_embeddings": 64,
-    "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]},
-}
-VISION: dict[str, Any] = {
-    "depth": 2,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_heads": 2,
-    "out_hidden_size": 16,
-    "fullatt_block_indexes": [1],
-}
-PREPROCESSOR = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2}
+from dagrpo.models.make import make_model
+from dagrpo.params.model import Fresh, Model, Vision
 
 
-@pytest.fixture(scope="module")
-def vision_language(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Qwen2.5-VL in bfloat16, as transformers saves it."""
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+def vision_language(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model in bfloat16."""
+    family: Literal["qwen2_5_vl", "qwen3_vl"] = request.param
     folder = tmp_path_factory.mktemp("vision_language") / "model"
-    config = Qwen2_5_VLConfig(text_config=LANGUAGE, vision_config=VISION, tie_word_embeddings=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Qwen2_5_VLForConditionalGeneration(config)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    character_tokenizer(64).save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
+    shape = Fresh(
+        hidden_size=32,
+        num_hidden_layers=2,
+        intermediate_size=32,
+        vision=Vision(family=family, depth=2, hidden_size=16, intermediate_size=32, num_heads=2),
+    )
+    make_model(folder, Model(fresh=shape, dtype="bfloat16", max_pixels=28 * 28 * 32))
     return folder
 
 
@@ -54,5 +36,17 @@ def test_both_parts_make_the_round_trip_byte_for_byte(vision_language: Path, tmp
     names = set(open_tensors(tmp_path / "back").specs)
     assert any("visual." in name for name in names)
     assert any("layers." in name and "visual" not in name for name in names)
-    for name in ("model.safetensors", "preprocessor_config.json", "tokenizer.json", "config.json"):
+    files = [path.name for path in vision_language.iterdir() if path.name != "manifest.json"]
+    assert {"model.safetensors", "preprocessor_config.json", "tokenizer.json", "chat_template.jinja"} <= set(files)
+    for name in files:
         assert sha256_of(tmp_path / "back" / name) == sha256_of(vision_language / name), name
+
+
+def test_a_model_that_is_built_from_a_checkpoint_has_all_its_tensors(vision_language: Path) -> None:
+    tensors = open_tensors(vision_language)
+    state = {name: tensors.read(name) for name in tensors.specs}
+    model = build_model(vision_language, state, torch.bfloat16)
+    assert model.config.model_type == json.loads((vision_language / "config.json").read_text())["model_type"]
+    again = state_of(model)
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], state[name]) for name in state)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.errors import UserError
 from dagrpo.models.gguf import gguf_path
 from dagrpo.models.make import make_model
 from dagrpo.params.model import Model
@@ -86,3 +88,14 @@ def test_a_package_is_found_without_running_its_code(tmp_path: Path, monkeypatch
     (package / "x.gguf").write_bytes(b"GGUF")
     monkeypatch.syspath_prepend(tmp_path)
     assert gguf_path("package:carries_a_model/x.gguf") == package / "x.gguf"
+
+
+@pytest.mark.parametrize("family", ["qwen2vl", "qwen3vl", "clip"])
+def test_a_vision_language_model_is_refused_by_its_family(family: str, tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "x.gguf", family)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UserError, match=rf"x\.gguf is of the family {family}, a vision-language model .* from the hub"):
+        make_model(tmp_path / "model", Model(source="gguf", gguf=str(tmp_path / "x.gguf")))

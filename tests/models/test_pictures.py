@@ -14,7 +14,7 @@ from tests.pictures import picture
 
 from dagrpo.errors import UserError
 from dagrpo.models.make import make_model
-from dagrpo.models.pictures import PictureProcessor, scaled
+from dagrpo.models.pictures import PictureProcessor, limit_pixels, scaled
 from dagrpo.params.model import Fresh, Model, Vision
 
 FAMILIES: list[Literal["qwen2_5_vl", "qwen3_vl"]] = ["qwen2_5_vl", "qwen3_vl"]
@@ -145,3 +145,37 @@ def test_no_torchvision_is_imported(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("published", "limited"),
+    [
+        ({"min_pixels": 3136, "max_pixels": 12845056}, {"min_pixels": 3136, "max_pixels": 400 * 16}),
+        (
+            {"size": {"longest_edge": 16777216, "shortest_edge": 3136}},
+            {"size": {"longest_edge": 400 * 16, "shortest_edge": 3136}},
+        ),
+        ({}, {"max_pixels": 400 * 16}),
+    ],
+    ids=["Qwen2.5-VL", "Qwen3-VL", "nothing said"],
+)
+def test_pixels_are_limited_where_the_published_files_say_it(
+    folder: Path, tmp_path: Path, published: dict[str, Any], limited: dict[str, Any]
+) -> None:
+    none: dict[str, Any] = {"min_pixels": None, "max_pixels": None, "size": None}
+    model = _changed(folder, tmp_path / "model", "preprocessor_config.json", **none | published)
+    limit_pixels(model, 400 * 16)
+    content = json.loads((model / "preprocessor_config.json").read_text())
+    assert {key: content[key] for key in none if key in content} == limited
+    large = picture(500, 500)
+    assert (
+        PictureProcessor.of(model).count(large) == 16 == int(PictureProcessor.of(model).pixels(large).grid.prod()) // 4
+    )
+
+
+def test_a_limit_below_the_smallest_picture_is_refused(folder: Path, tmp_path: Path) -> None:
+    model = _changed(folder, tmp_path / "model", "preprocessor_config.json", min_pixels=3136)
+    with pytest.raises(
+        UserError, match=r"model\.max_pixels is 3135, and a picture of this model has 3136 pixels at least"
+    ):
+        limit_pixels(model, 3135)

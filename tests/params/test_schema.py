@@ -93,6 +93,16 @@ def test_a_wrong_type_or_value_is_refused_by_name(values: dict[str, Any], words:
         ({"evaluation": {"sampling": {"top_k": 0}}}, "give -1 to sample from all tokens"),
         ({"runtime": {"engine": {"servers": ["http://127.0.0.1:1"]}}}, "set one of them otherwise"),
         ({"data": {"mirror": ""}}, "give a folder, or null"),
+        (
+            {"training": {"vision": "frozen", "vision_learning_rate": 0.1}},
+            "set the first to null, or the second to trained",
+        ),
+        (
+            {"training": {"vision": "frozen"}},
+            "training.vision is of a vision tower, and the model has none: leave it out",
+        ),
+        ({"training": {"vision_learning_rate": 0.1}}, "training.vision_learning_rate is of a vision tower"),
+        ({"sft": {"vision": "frozen"}}, "sft.vision is of a vision tower"),
     ],
 )
 def test_a_combination_that_cannot_work_is_refused_with_the_remedy(values: dict[str, Any], words: str) -> None:

@@ -33,6 +33,7 @@ NAMES = {
     "math_500",
     "openmath",
     "python_math",
+    "shapes",
     "verifiers",
     "worlds",
 }

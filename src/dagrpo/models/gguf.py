@@ -8,6 +8,7 @@ import struct
 from pathlib import Path, PurePosixPath
 
 import torch
+from gguf import GGUFReader
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import new_checkpoint
@@ -19,6 +20,7 @@ from dagrpo.files import sha256_of
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 
 PACKAGE = "package:"
+WITH_PICTURES = ("clip", "mllama", "cogvlm")  # GGUF's names; Qwen's have vl in them
 # What transformers notes about the file; a checkpoint with it would be refused as a quantized one.
 _NOT_OF_THE_MODEL = ("quantization_config", "_model_name_or_path")
 
@@ -49,6 +51,19 @@ def gguf_path(location: str) -> Path:
     return path
 
 
+def _require_text_alone(path: Path) -> None:
+    """UserError: a vision-language model, of which a GGUF file holds the language part or the vision tower alone."""
+    try:
+        architecture = str(GGUFReader(path).fields["general.architecture"].contents())
+    except (ValueError, IndexError, KeyError, OverflowError, struct.error):  # damaged: transformers says how
+        return
+    if "vl" in architecture or architecture in WITH_PICTURES:
+        raise UserError(
+            f"{path} is of the family {architecture}, a vision-language model of which GGUF has one part in a file: take the model "
+            "from the hub (model.source: hub)."
+        )
+
+
 def _path_in_package(location: str) -> Path:
     """A file inside an installed package, found without running the package's code."""
     module, _, file = location.removeprefix(PACKAGE).partition("/")
@@ -61,6 +76,7 @@ def _path_in_package(location: str) -> Path:
 
 
 def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    _require_text_alone(path)
     where = {"gguf_file": path.name, "local_files_only": True}
     try:
         with no_progress_bars():

@@ -20,6 +20,7 @@ from dagrpo.errors import UserError
 from dagrpo.files import read_object, require_space
 from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
 from dagrpo.models.folder import finish
+from dagrpo.models.pictures import limit_pixels
 
 WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights
@@ -32,8 +33,18 @@ INSTEAD = {
 }
 
 
-def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dtype, section: str = "model") -> Manifest:
-    """Write a hub model with its weights in `dtype`. `section` of params.yaml names the repository."""
+def make_hub(
+    destination: Path,
+    repository: str,
+    revision: str,
+    dtype: torch.dtype,
+    section: str = "model",
+    max_pixels: int | None = None,
+) -> Manifest:
+    """Write a hub model with its weights in `dtype`. `section` of params.yaml names the repository.
+
+    max_pixels: of its pictures; None: what its own preprocessor_config.json says.
+    """
     download = destination.parent / f".{destination.name}.{revision[:12]}.download"
     _download(repository, revision, download, section)
     _require_trainable(download, repository)
@@ -42,7 +53,10 @@ def make_hub(destination: Path, repository: str, revision: str, dtype: torch.dty
         for path in sorted(download.iterdir()):
             if path.is_file() and not path.name.endswith((".safetensors", ".safetensors.index.json")):
                 shutil.copyfile(path, folder / path.name)
-        origin = {"source": "hub", "repository": repository, "revision": revision}
+        origin: dict[str, Any] = {"source": "hub", "repository": repository, "revision": revision}
+        if max_pixels is not None:
+            limit_pixels(folder, max_pixels)
+            origin |= {"max_pixels": max_pixels}
         manifest = finish(folder, tensors, dtype, origin)
     shutil.rmtree(download)
     return manifest

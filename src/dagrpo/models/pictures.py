@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagrpo import placeholders
 from dagrpo.errors import UserError
-from dagrpo.files import read_object
+from dagrpo.files import read_object, write_json
 from dagrpo.records import PictureTokens
 
 if TYPE_CHECKING:
@@ -45,6 +45,25 @@ def takes_pictures(folder: Path) -> bool:
 def processor_of(folder: Path) -> "PictureProcessor | None":
     """That of a model's folder; None: it takes text alone. UserError: as of PictureProcessor.of."""
     return PictureProcessor.of(folder) if takes_pictures(folder) else None
+
+
+def limit_pixels(folder: Path, max_pixels: int) -> None:
+    """Write into preprocessor_config.json that no picture is scaled to more pixels.
+
+    UserError: as of PictureProcessor.of, or no picture could be that small.
+    """
+    PictureProcessor.of(folder)
+    limits = read_object(folder / PREPROCESSOR)
+    least, _ = _least_and_most_pixels(limits)
+    if max_pixels < least:
+        raise UserError(
+            f"model.max_pixels is {max_pixels}, and a picture of this model has {least} pixels at least: raise it to that."
+        )
+    if "size" in limits:
+        limits["size"] = {**DEFAULT_SIZE, **limits["size"], "longest_edge": max_pixels}
+    if "max_pixels" in limits or "size" not in limits:
+        limits["max_pixels"] = max_pixels
+    write_json(folder / PREPROCESSOR, limits)
 
 
 class PictureProcessor:

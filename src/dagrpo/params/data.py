@@ -8,6 +8,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import MOST_TOKENS, Section, Seed, Share, Unchecked
 
 Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
+ShapesLevel = Literal["count", "colour", "length"]
 Problems = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
@@ -58,6 +59,29 @@ class PythonMath(Section):
     demonstrated_calls: Share = Field(
         0.5, description="Share of the training problems whose demonstration runs a program; the rest answer at once."
     )
+
+
+class Shapes(Section):
+    seed: Seed = Field(0, description="Seed of the generator that draws the pictures.")
+    train: Annotated[int, Field(ge=2, le=100_000)] = Field(4000, description="Number of training problems.")
+    test: Annotated[int, Field(ge=2, le=20_000)] = Field(
+        300, description="Number of held-out problems; none of their pictures is in train."
+    )
+    levels: Annotated[list[ShapesLevel], Field(min_length=1, max_length=3)] = Field(
+        ["count", "colour", "length"],
+        description="What is asked, in turn: how many shapes there are, which colour one has, how long a labelled line is.",
+    )
+    swapped: bool = Field(
+        False,
+        description="Control experiment: permute the pictures among the problems of a split, so that the text alone is left.",
+    )
+
+    @model_validator(mode="after")
+    def _levels_are_distinct(self) -> Self:
+        for level in self.levels:
+            if self.levels.count(level) > 1:
+                raise UserError(f"data.shapes.levels lists {level} twice: list each level once")
+        return self
 
 
 class VerifiersTaskset(Section):
@@ -112,6 +136,7 @@ class Data(Section):
     worlds: Worlds = Field(Worlds(), description="Questions about made-up people, firms and places, with a search.")
     python_math: PythonMath = Field(PythonMath(), description="Numbers that a short program gives.")
 
+    shapes: Shapes = Field(Shapes(), description="Questions about small pictures that are drawn.")
     verifiers: VerifiersTaskset = Field(VerifiersTaskset(), description="The tasks of a taskset of `verifiers`.")
 
     @model_validator(mode="after")

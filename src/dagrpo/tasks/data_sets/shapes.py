@@ -1,0 +1,185 @@
+"""Questions about small pictures that a seeded generator draws: count the shapes, read a labelled length, name a colour.
+
+No question can be answered without its picture, since the text of a level is always the same: who sees none can only guess, and
+is right once in as many times as the level has answers. Each picture is there once, so none of test is in train. Swapped, the
+pictures are permuted among the problems of a split, which says what the text alone gives.
+"""
+
+import io
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dagrpo.params.data import Data, Shapes, ShapesLevel
+from dagrpo.placeholders import IMAGE
+from dagrpo.records import Example
+from dagrpo.tasks.generated import distinct, generated
+from dagrpo.tasks.task import Problems, Task, chat
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
+SIDE = 84  # pixels of every picture, both ways: three tokens a side where patches have 14
+COLOURS = {
+    "red": (220, 30, 30),
+    "green": (30, 160, 40),
+    "blue": (40, 60, 220),
+    "orange": (250, 150, 20),
+    "black": (0, 0, 0),
+}
+FORMS = ("circle", "square", "triangle")
+MOST_SHAPES = 5  # that are to be counted, each in a cell of its own
+CELL = SIDE // 3
+LONGEST = 9  # of a length: it is written with one digit
+# Digits from 1 on, three dots wide and five high, row after row.
+DIGITS = (
+    "010110010010111",
+    "111001111100111",
+    "111001111001111",
+    "101101111001001",
+    "111100111001111",
+    "111100111101111",
+)
+DIGITS += ("111001010010010", "111101111101111", "111101111001111")
+DOT = 7  # pixels of a digit's dot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Something that is drawn: in a colour, within a box of pixels."""
+
+    form: str  # one of FORMS, "line", or a digit
+    colour: str
+    box: tuple[int, int, int, int]  # left, top, right, bottom
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A picture before it is drawn, and what is asked about it."""
+
+    level: ShapesLevel
+    answer: str
+    shapes: tuple[Shape, ...]
+
+    def file(self) -> bytes:
+        """The picture as an RGB PNG on white."""
+        from PIL import Image, ImageDraw  # only this task draws
+
+        picture = Image.new("RGB", (SIDE, SIDE), "white")
+        canvas = ImageDraw.Draw(picture)
+        for shape in self.shapes:
+            _draw(canvas, shape)
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
+
+
+def _counted(numbers: random.Random) -> Scene:
+    count = numbers.randint(1, MOST_SHAPES)
+    cells = numbers.sample([(column * CELL, row * CELL) for row in range(3) for column in range(3)], count)
+    shapes = tuple(_somewhere(numbers, numbers.randint(16, 23), left, top, CELL) for left, top in cells)
+    return Scene(level="count", answer=str(count), shapes=shapes)
+
+
+def _coloured(numbers: random.Random) -> Scene:
+    shape = _somewhere(numbers, numbers.randint(24, 52), 0, 0, SIDE)
+    return Scene(level="colour", answer=shape.colour, shapes=(shape,))
+
+
+def _measured(numbers: random.Random) -> Scene:
+    """A line across the picture, and above it a digit that says how long it is; the line's own length says nothing."""
+    length, colour = numbers.randint(1, LONGEST), numbers.choice([*COLOURS])
+    height = numbers.randint(56, 76)
+    line = Shape(form="line", colour=colour, box=(numbers.randint(3, 14), height, numbers.randint(69, 80), height + 2))
+    left, top = numbers.randint(24, 38), height - numbers.randint(39, 46)
+    digit = Shape(form=str(length), colour=colour, box=(left, top, left + 3 * DOT - 1, top + 5 * DOT - 1))
+    return Scene(level="length", answer=str(length), shapes=(line, digit))
+
+
+def _somewhere(numbers: random.Random, size: int, left: int, top: int, room: int) -> Shape:
+    """A shape of that size, anywhere within a square of pixels that begins at left and top."""
+    form, colour = numbers.choice(FORMS), numbers.choice([*COLOURS])
+    left += numbers.randint(1, room - size - 1)
+    top += numbers.randint(1, room - size - 1)
+    return Shape(form=form, colour=colour, box=(left, top, left + size - 1, top + size - 1))
+
+
+LEVELS: Mapping[ShapesLevel, tuple[str, Callable[[random.Random], Scene]]] = {
+    "count": ("How many shapes?", _counted),
+    "colour": ("Which colour?", _coloured),
+    "length": ("How long is it?", _measured),
+}
+
+
+def _draw(canvas: "ImageDraw", shape: Shape) -> None:
+    colour, (left, top, right, bottom) = COLOURS[shape.colour], shape.box
+    match shape.form:
+        case "circle":
+            canvas.ellipse(shape.box, fill=colour)
+        case "triangle":
+            canvas.polygon([(left, bottom), (right, bottom), ((left + right) // 2, top)], fill=colour)
+        case "square" | "line":
+            canvas.rectangle(shape.box, fill=colour)
+        case digit:
+            for place, dot in enumerate(DIGITS[int(digit) - 1]):
+                x, y = left + place % 3 * DOT, top + place // 3 * DOT
+                if dot == "1":
+                    canvas.rectangle((x, y, x + DOT - 1, y + DOT - 1), fill=colour)
+
+
+def load(params: Data) -> Problems:
+    """The problems of `params.shapes`, the levels in turn."""
+    wanted = params.shapes
+    scenes = _scenes(wanted)
+    splits = {"train": scenes[wanted.test :], "test": scenes[: wanted.test]}
+    examples = {split: _examples(split, of_split, wanted) for split, of_split in splits.items()}
+    return generated("shapes", examples, levels=tuple(wanted.levels))
+
+
+def _scenes(wanted: Shapes) -> list[Scene]:
+    """Those of test, then those of train."""
+    streams = [
+        distinct(
+            partial(LEVELS[level][1], random.Random(f"shapes/{wanted.seed}/{level}")),
+            lambda scene: frozenset(scene.shapes),
+            "data.shapes",
+        )
+        for level in wanted.levels
+    ]
+    return [next(streams[number % len(streams)]) for number in range(wanted.test + wanted.train)]
+
+
+def _examples(split: str, scenes: Sequence[Scene], wanted: Shapes) -> list[Example]:
+    files = [scene.file() for scene in scenes]
+    if wanted.swapped:
+        files = _swapped(files, random.Random(f"shapes/{wanted.seed}/{split}/swapped"))
+    return [_example(split, index, scene, file) for index, (scene, file) in enumerate(zip(scenes, files, strict=True))]
+
+
+def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
+    """Each at another place: all of them in one random ring, moved on by one."""
+    ring = numbers.sample(range(len(files)), len(files))
+    swapped = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
+    return [files[swapped[place]] for place in range(len(files))]
+
+
+def _example(split: str, index: int, scene: Scene, file: bytes) -> Example:
+    question = LEVELS[scene.level][0]
+    return Example(
+        task="shapes",
+        split=split,
+        index=index,
+        prompt=chat(f"{IMAGE}{question}"),
+        question=question,
+        answer=f"\\boxed{{{scene.answer}}}",
+        ground_truth=scene.answer,
+        data_source="shapes",
+        ability=scene.level,
+        verifier="math",
+        images=(file,),
+    )
+
+
+TASKS = (Task(name="shapes", load=load, verifier="math", images=True),)

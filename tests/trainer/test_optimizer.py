@@ -1,0 +1,53 @@
+"""What is trained, and with which learning rate."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainer import picture_runs, runs, vision
+
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.params.training import Training
+from dagrpo.trainer.optimizer import policy_optimizer, take_step
+from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.tower import tower_module
+
+
+def _moved(tmp_path: Path, training: Training) -> dict[str, float]:
+    """How far each parameter goes in one step of a gradient of ones: as far as its learning rate."""
+    policy = vision.policy_of("qwen2_5_vl", tmp_path, training.vision)
+    optimizer = policy_optimizer(policy, training)
+    before = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
+    for parameter in policy.model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    take_step(optimizer, 0.5 * training.learning_rate)  # in the middle of the warm-up
+    return {
+        name: float((before[name] - parameter.detach()).abs().max())
+        for name, parameter in policy.model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(None, 0.005), (0.002, 0.001)])
+def test_a_tower_has_the_learning_rate_of_the_rest_or_one_of_its_own(
+    rate: float | None, expected: float, tmp_path: Path
+) -> None:
+    moved = _moved(tmp_path, Training(learning_rate=0.01, vision_learning_rate=rate))
+    assert all(
+        value == pytest.approx(expected if ".visual." in name else 0.005, rel=1e-4) for name, value in moved.items()
+    )
+
+
+def test_a_frozen_tower_stays_as_it_is(tmp_path: Path) -> None:
+    moved = _moved(tmp_path, Training(learning_rate=0.01, vision="frozen"))
+    assert all((value == 0) == (".visual." in name) for name, value in moved.items())
+
+
+def test_a_tower_to_be_frozen_is_looked_for_in_the_model(tmp_path: Path) -> None:
+    text, _ = runs.make_inputs(tmp_path / "text")
+    with pytest.raises(UserError, match=r"qwen2 model, which has no vision tower to be frozen: set training\.vision"):
+        load_policy(text, single_process(), "frozen")
+    seeing, _ = picture_runs.make_inputs(tmp_path / "seeing", "qwen3_vl")
+    module = tower_module(load_policy(seeing, single_process(), "frozen").model)
+    assert module is not None
+    assert not any(parameter.requires_grad for parameter in module.parameters())
