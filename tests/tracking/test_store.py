@@ -5,13 +5,17 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.tracking.conftest import stage_record, stage_runs
 
 from dagrpo.errors import UserError
+from dagrpo.tracking.delivery import settle
+from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.store import (
     artifact_location,
     complete,
     hide_password,
     is_initialised,
+    open_client,
     remedy_for,
     require_answer,
     require_recording,
@@ -148,3 +152,17 @@ def test_a_database_on_a_full_disk_is_told_with_its_disk_and_room(
 
 def test_a_damaged_database_with_room_beside_it_is_moved_away(tmp_path: Path) -> None:
     assert remedy_for(tmp_path / "mlflow.db", "file is not a database") == "move it away"
+
+
+def test_a_moved_project_finds_its_artifacts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "note.txt").write_text("still here")
+    with stage_run(stage_record()) as run:
+        run.log_artifact(project / "note.txt")
+    assert settle(project)
+    moved = project.with_name("moved")
+    project.rename(moved)
+    monkeypatch.chdir(moved)
+    (found,) = stage_runs(moved)
+    client = open_client(tracking_uri(moved))
+    assert found.info.artifact_uri.startswith(str(moved / "mlartifacts"))
+    assert [file.path for file in client.list_artifacts(found.info.run_id)] == ["note.txt"]

@@ -13,12 +13,12 @@ from mlflow.tracking import MlflowClient
 from tests.rollout import conversations as made
 from tests.tracking.conftest import stage_record, stage_runs
 
-from dagrpo.tracking.attempts import LONGEST, trace_of, traces_of
+from dagrpo.tracking.attempts import LONGEST, trace_of, traced_steps, traces_of
 from dagrpo.tracking.delivery import settle
 from dagrpo.tracking.journal import FOLDER
 from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.store import open_client, tracking_uri
-from dagrpo.tracking.traces import log_traces, made_of
+from dagrpo.tracking.traces import as_written, log_traces, made_of
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4), made.hostile(5))
 REWARDS = (1.0, 0.9, 0.3, 0.1, 0.0, -0.1)
@@ -152,9 +152,18 @@ def test_from_the_best_to_the_worst_as_many_as_asked() -> None:
     assert problems(9) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_single_turns_without_calls_are_cheap() -> None:
-    rows = [made.alone(problem) for problem in range(4)]
-    assert len(traces_of(made.training_table(rows, [0.3, 0.2, 0.1, 0.0]), 4)) == 2
+def test_the_steps_of_which_attempts_are_traced_go_from_the_first_to_the_last() -> None:
+    assert traced_steps(120) == [1, 31, 61, 90, 120]
+    assert traced_steps(2) == [1, 2]
+    assert traced_steps(1) == [1]
+
+
+def test_nothing_that_a_policy_wrote_is_rendered_as_markdown() -> None:
+    assert as_written("84") == "84"
+    assert as_written("5\n#### 5") == "```text\n5\n#### 5\n```"
+    assert as_written("```\n# out") == "````text\n```\n# out\n````", "no text ends its own block"
+    said = {"messages": [{"role": "user", "content": "**x**"}]}
+    assert as_written(said) == {"messages": [{"role": "user", "content": "```text\n**x**\n```"}]}
 
 
 def test_hostile_text_is_visible_and_long_text_is_cut() -> None:

@@ -95,10 +95,10 @@ class Runtime(Section):
         description="What training, told to stop (SIGTERM, Ctrl-C), may take to finish its update and save a state: less than "
         "its scheduler waits (SLURM's KillWait, Kubernetes: 30).",
     )
-    traces: Annotated[int, Field(ge=0, le=10_000)] = Field(
+    traces: Annotated[int, Field(ge=0, le=100)] = Field(
         4,
-        description="Attempts of the last step of training, and of each evaluation, that MLflow gets as traces; "
-        "of single turns without calls at most 2.",
+        description="Attempts that MLflow gets as traces, from the best to the worst: of each evaluation, and of each of five steps of "
+        "training, from the first to the last.",
     )
     engine: Engine = Field(Engine(), description="The SGLang engine of every stage that samples.")
     teacher: Engine = Field(

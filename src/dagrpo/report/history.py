@@ -22,6 +22,7 @@ from dagrpo.report.wording import headline, includes_zero, points, points_interv
 
 MADE_BY = {"base": "sft", "trained": "export"}  # the stage whose checkpoint is evaluated
 PER_ATTEMPT = ("greedy", "mean_at_")  # metrics that stand beside those of other runs: base, trained, difference
+DIGITS = 4  # that a column of a table has room for
 RATES = ("timing/tokens_per_second",)
 Json = dict[str, Any]
 
@@ -110,9 +111,9 @@ def _figures(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     for comparison in comparisons:
         for name, metric in _shown(comparison):
             figures |= {
-                f"{name}_base": metric.base.value,
-                f"{name}_trained": metric.trained.value,
-                f"{name}_difference": metric.difference.value,
+                f"{name}_base": round(metric.base.value, DIGITS),
+                f"{name}_trained": round(metric.trained.value, DIGITS),
+                f"{name}_difference": round(metric.difference.value, DIGITS),
             }
     return figures
 

@@ -7,6 +7,8 @@ from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagrpo.trainer.run import TrainingRun
 
 SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
@@ -23,9 +25,10 @@ def work(job: Job) -> None:
     """Train to the last step, from the newest state if there is one."""
     from dagrpo.console import summary
     from dagrpo.distributed import process_group
-    from dagrpo.files import read_parquet, sha256_of
-    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
+    from dagrpo.files import sha256_of
+    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
     from dagrpo.times import times_of, write_times
+    from dagrpo.tracking.attempts import traced_steps
     from dagrpo.trainer.loop import train
 
     run = _run(job)
@@ -43,11 +46,19 @@ def work(job: Job) -> None:
         return
     job.run.log_artifact(run.metrics)
     write_times(job.log.parent, run.metrics, times_of(curve))
-    last_step = without_discarded(read_parquet(run.rollouts.with_name(f"step_{run.training.steps:05d}.parquet")))
+    last_step = _rollouts_of(run, run.training.steps)
     shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
     job.run.log_table("completions_last_step", last_step.select(shown))
-    job.run.log_attempts(last_step, job.runtime.traces)
+    for step in traced_steps(run.training.steps):
+        job.run.log_attempts(_rollouts_of(run, step), job.runtime.traces)
     summary(f"train, seed {job.seed}", rows_to_show(curve))
+
+
+def _rollouts_of(run: "TrainingRun", step: int) -> "pa.Table":
+    from dagrpo.files import read_parquet
+    from dagrpo.rollout.table import without_discarded
+
+    return without_discarded(read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")))
 
 
 def _run(job: Job) -> "TrainingRun":

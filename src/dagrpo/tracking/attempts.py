@@ -11,21 +11,22 @@ import pyarrow as pa
 
 from dagrpo.records import BROKEN
 from dagrpo.rollout.segments import segments
-from dagrpo.rollout.table import has_conversations
 from dagrpo.rollout.transcript import SINGLE_TURN, Call, Said, Transcript, transcript
 from dagrpo.visible import one_line, visible
 
 LONGEST = 10_000  # characters of one text
 ORDERED_BY = ("reward", "correct")
-SINGLE_TURNS = 2  # traces of a table without conversations: each says little more than its row
+TRACED_STEPS = 5  # of a training run, evenly from the first to the last
+
+
+def traced_steps(last: int) -> list[int]:
+    """The steps of a training run of which attempts are traced: 1, 31, 61, 90, 120 of 120."""
+    count = min(TRACED_STEPS, last)
+    return [1 + round(number * (last - 1) / max(count - 1, 1)) for number in range(count)]
 
 
 def traces_of(table: pa.Table, count: int) -> list[dict[str, Any]]:
-    """The traces of up to `count` attempts: the best, the worst, and others evenly between them, best first.
-
-    Of a table without conversations there are at most two.
-    """
-    count = count if has_conversations(table) else min(count, SINGLE_TURNS)
+    """The traces of up to `count` attempts: the best, the worst, and others evenly between them, best first."""
     order = next((name for name in ORDERED_BY if name in table.column_names), None)
     worth = [float(value or 0) for value in table[order].to_pylist()] if order else [0.0] * table.num_rows
     falling = sorted(range(len(worth)), key=lambda row: -worth[row])

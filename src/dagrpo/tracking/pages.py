@@ -71,6 +71,11 @@ class Page(_Shape):
     policies: list[Policy]
     verdict: Verdict
 
+    def of_a_variation(self) -> "Page":
+        """The same of a try or a DVC experiment, whose folders are removed some day: it is no champion."""
+        reason = f"A variation never becomes champion. {self.verdict.reason}"
+        return self.model_copy(update={"verdict": Verdict(is_better=False, reason=reason)})
+
 
 def bring_page(client: MlflowClient, run_id: str, page: Page, curves: list[Metric], time_ms: int) -> None:
     """Figures, tags, text, data sets and curves. Brought twice, it is there once."""

@@ -6,7 +6,7 @@ than its base policy: an interval of the difference that excludes 0. A control n
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
@@ -24,14 +24,19 @@ MODEL_TYPE = "policy"
 logger = logging.getLogger(__name__)
 
 
-def bring_policies(client: MlflowClient, experiment_id: str, run_id: str, seed: str, page: Page, time_ms: int) -> None:
-    """The policies of one seed, each with its scores. Brought twice, they are there once."""
+def bring_policies(
+    client: MlflowClient, experiment_id: str, run_id: str, seed: str, page: Page, time_ms: int
+) -> dict[str, LoggedModel]:
+    """The policies of one seed, each with its scores, by their names. Brought twice, they are there once."""
+    models: dict[str, LoggedModel] = {}
     linked = {output.model_id for output in _outputs(client, run_id)}
     for policy in page.policies:
         model = _logged_model(client, experiment_id, run_id, seed, policy)
         if model.model_id not in linked:
             client.log_outputs(run_id, [LoggedModelOutput(model.model_id, policy.step)])
         log_points(client, run_id, _points(policy, model.model_id, run_id, time_ms))
+        models[policy.name] = model
+    return models
 
 
 def _outputs(client: MlflowClient, run_id: str) -> Sequence[LoggedModelOutput]:
@@ -79,12 +84,14 @@ def _of_digest(client: MlflowClient, experiment_id: str, digest: str) -> LoggedM
     return found[0] if found else None
 
 
-def register(client: MlflowClient, experiment_id: str, experiment: str, run_id: str, seed: str, page: Page) -> None:
+def register(
+    client: MlflowClient, experiment: str, run_id: str, seed: str, models: Mapping[str, LoggedModel], page: Page
+) -> None:
     """The trained policy as a version of the experiment's model; the alias, where the page's verdict says so."""
-    trained = next(policy for policy in page.policies if policy.name == TRAINED)
-    model = _of_digest(client, experiment_id, trained.digest)
-    if model is None:
+    trained = next((policy for policy in page.policies if policy.name == TRAINED), None)
+    if trained is None:
         return
+    model = models[TRAINED]
     _make_registered_model(client, experiment)
     version = _version(client, experiment, run_id, seed, trained, model)
     client.set_model_version_tag(experiment, version, "verdict", tag_value(page.verdict.reason))

@@ -16,23 +16,28 @@ from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
 from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
-from dagrpo.files import read_object, sha256_of
+from dagrpo.files import read_object, read_parquet, sha256_of
 from dagrpo.params.overlay import merged
+from dagrpo.params.runtime import Runtime
 from dagrpo.params.schema import parse
 from dagrpo.provenance.mlflow_runs import past_executions
 from dagrpo.provenance.records import read_execution
 from dagrpo.report.history import findings, pages
 from dagrpo.report.inputs import read_inputs
 from dagrpo.report.times import times_of_seeds
+from dagrpo.rollout.table import without_discarded
+from dagrpo.tracking.attempts import traced_steps
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.journal import Journal
 from dagrpo.tracking.runs import StageRun
 from dagrpo.tracking.store import artifact_location, require_answer, require_usable, tracking_uri, without_password
 from dagrpo.tracking.variations import TRY, variation_name
+from dagrpo.trainer.run import step_file
 from dagrpo.workflow.jobs import configuration_of
 
 SECONDS = 3600.0
 STEP = "step"
+TRACES = Runtime().traces
 Record = Mapping[str, Any]
 
 
@@ -107,14 +112,26 @@ def _log_figures(run: StageRun, record: Record) -> None:
     if record["stage"] == "train":
         for row in pq.read_table(_as_made(record, files["metrics.parquet"])).to_pylist():
             run.log_metrics({name: value for name, value in row.items() if name != STEP}, row[STEP])
+        _log_rollouts(run, record)
     elif record["stage"] == "score":
         result = read_object(_as_made(record, files["scores.json"]))
         group = group_of(result["task"], oracle=result.get("oracle", False))
         bounds = {f"{name}_{bound}" for name in estimates_of(result) for bound in ("low", "high")}
         figures = {name: value for name, value in metrics_to_log(result).items() if name not in bounds}
         run.log_metrics({f"{group}/{name}": value for name, value in figures.items()})
+        scores = _as_made(record, files["scores.parquet"])
+        run.log_attempts(read_parquet(scores), TRACES)
     elif record["stage"] == "report":
         _log_report(run, record, _as_made(record, files["report.html"]))
+
+
+def _log_rollouts(run: StageRun, record: Record) -> None:
+    """Attempts of some steps, where the rollouts are here: they are the largest of what a run makes."""
+    folder = next(Path(path).parent for path in record["outputs"] if Path(path).parent.name == "rollouts")
+    for step in traced_steps(record["params"]["training"]["steps"]):
+        file = folder / step_file(step)
+        if file.is_file():
+            run.log_attempts(without_discarded(read_parquet(file)), TRACES)
 
 
 def _log_report(run: StageRun, record: Record, html: Path) -> None:

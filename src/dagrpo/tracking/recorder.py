@@ -46,6 +46,7 @@ from dagrpo.tracking.parents import (
 from dagrpo.tracking.policies import bring_policies, register
 from dagrpo.tracking.traces import log_traces, made_of
 from dagrpo.tracking.variations import experiment_name
+from dagrpo.tracking.views import experiment_tags
 from dagrpo.visible import one_line
 
 MAX_DATASET_DIGEST = 36
@@ -161,6 +162,8 @@ class Recorder:
         run_id = find_parent(self._client, experiment, self._start, event["seed"])
         describe(self._client, run_id, self._start)
         bring_page(self._client, run_id, page, self._curves(event), event["time"])
+        for name, value in experiment_tags(map(metric_name, page.figures)).items():
+            self._client.set_experiment_tag(experiment, name, value)
         if event["seed"] is not None:
             self._policies(experiment, run_id, str(event["seed"]), page, event["time"])
         settle_parent(self._client, run_id, event["time"])
@@ -174,8 +177,9 @@ class Recorder:
     def _policies(self, experiment: str, run_id: str, seed: str, page: Page, time_ms: int) -> None:
         """A server too old for models goes without them."""
         try:
-            bring_policies(self._client, experiment, run_id, seed, page, time_ms)
-            register(self._client, experiment, experiment_name(self._start["record"]), run_id, seed, page)
+            models = bring_policies(self._client, experiment, run_id, seed, page, time_ms)
+            name, variation = experiment_name(self._start["record"]), self._start.get("variation", "")
+            register(self._client, name, run_id, seed, models, page.of_a_variation() if variation else page)
         except MlflowException as error:
             if error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
                 raise

@@ -28,6 +28,12 @@ DATABASE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
 ANSWER_SECONDS = 10
 CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+ARTIFACT_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("trace_tags", "value"),
+)
 DATABASE_REMEDIES = {  # what SQLite says, and what helps
     "locked": "end the program that holds it",
     "readonly": "correct its permissions",
@@ -187,7 +193,37 @@ def open_client(uri: str) -> "MlflowClient":
         _use_write_ahead_log(uri)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)  # makes the tables
+    follow_moved_artifacts(uri)
     return client
+
+
+def follow_moved_artifacts(uri: str) -> None:
+    """Let an embedded database that was moved or copied find the artifacts beside it: MLflow keeps absolute paths.
+
+    Only what lies in a folder of that name, beside the database as it was.
+    """
+    database = database_path(uri)
+    if database is None or not database.is_file():
+        return
+    here = str(database.parent / ARTIFACTS)
+    with _alone(uri), closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection, connection:
+        present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "experiments" not in present:
+            return
+        places = connection.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
+        for (place,) in places:
+            if place and place != here and Path(place).name == ARTIFACTS:
+                _replace_prefix(connection, present, place, here)
+
+
+def _replace_prefix(connection: sqlite3.Connection, present: set[str], old: str, new: str) -> None:
+    for table, column in ARTIFACT_COLUMNS:
+        if table in present:
+            moved = f"{column} = ? OR substr({column}, 1, ?) = ?"
+            connection.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {moved}",
+                (new, len(old) + 1, old, len(old) + 1, f"{old}/"),
+            )
 
 
 def is_initialised(uri: str) -> bool:

@@ -5,6 +5,7 @@ has is not begun again, and a span that it has is replaced.
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
 KINDS = {"turn": SpanType.CHAT_MODEL, "call": SpanType.TOOL}
 PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
+PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9 ,.?!=:;'()%/-]*)?")  # means nothing in Markdown
+WITH_TEXT = ("messages", "content", "reasoning_content")
 TICK = 1000  # nanoseconds between two spans: their order, for nobody knows their times
 Trace = Mapping[str, Any]  # as attempts.py makes it
 logger = logging.getLogger(__name__)
@@ -125,8 +128,8 @@ def _span(
     attributes = {
         SpanAttributeKey.REQUEST_ID: trace_id,
         SpanAttributeKey.SPAN_TYPE: kind,
-        SpanAttributeKey.INPUTS: span["inputs"],
-        SpanAttributeKey.OUTPUTS: span["outputs"],
+        SpanAttributeKey.INPUTS: span["inputs"] if kind == SpanType.TOOL else as_written(span["inputs"]),
+        SpanAttributeKey.OUTPUTS: as_written(span["outputs"]),
         **usage,
         **span["attributes"],
     }
@@ -142,6 +145,18 @@ def _span(
             "attributes": {key: dump_span_attribute_value(value) for key, value in attributes.items()},
         }
     )
+
+
+def as_written(value: Any) -> Any:
+    """The texts in it as blocks of code, unless they are plain: MLflow renders the rest as Markdown, `#### 53` as a heading."""
+    if isinstance(value, Mapping):
+        return {key: as_written(inner) if key in WITH_TEXT else inner for key, inner in value.items()}
+    if isinstance(value, list):
+        return [as_written(inner) for inner in value]
+    if not isinstance(value, str) or PLAIN.fullmatch(value):
+        return value
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", value)), default=0))
+    return f"{fence}text\n{value}\n{fence}"
 
 
 def _span_id(trace_id: str, number: int) -> str:

@@ -17,10 +17,12 @@ from urllib.parse import quote
 from rich.console import Console
 
 from dagrpo.errors import UserError
+from dagrpo.files import open_to_append
 from dagrpo.params.yaml_text import read_yaml
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.store import (
     artifact_location,
+    follow_moved_artifacts,
     is_initialised,
     open_client,
     require_answer,
@@ -28,11 +30,13 @@ from dagrpo.tracking.store import (
     tracking_uri,
     without_user,
 )
+from dagrpo.tracking.views import VIEW, VIEW_TAG
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 PARAMS = Path("params.yaml")
+LOG = Path("logs/mlflow.log")
 RUNS_VIEW = "runs?workflowType=machine_learning"  # the view with the learning curves
 
 
@@ -56,8 +60,14 @@ def serve(port: int) -> None:
         return
     if not is_initialised(uri):
         open_client(uri)
+    else:
+        follow_moved_artifacts(uri)
     signal.signal(signal.SIGTERM, _leave)
-    server = subprocess.Popen(_command(uri, root, port), env=_environment(uri))
+    log = root / LOG
+    log.parent.mkdir(exist_ok=True)
+    with open_to_append(log) as output:
+        output.truncate(0)
+        server = subprocess.Popen(_command(uri, root, port), env=_environment(uri), stdout=output, stderr=output)
     try:
         _wait(server, port)
         _announce(f"http://{HOST}:{port}")
@@ -74,7 +84,11 @@ def address(base: str, experiment: str | None) -> str:
     if reply is None:
         newest = _ask(base, "search?max_results=1&order_by=last_update_time%20DESC") or {}
         reply = {"experiment": experiments[0]} if (experiments := newest.get("experiments")) else None
-    return f"{base}/#/experiments/{reply['experiment']['experiment_id']}/{RUNS_VIEW}" if reply else base
+    if not reply:
+        return base
+    views = {tag["key"] for tag in reply["experiment"].get("tags", [])}
+    view = f"&viewStateShareKey={VIEW}" if VIEW_TAG in views else ""
+    return f"{base}/#/experiments/{reply['experiment']['experiment_id']}/{RUNS_VIEW}{view}"
 
 
 def _announce(base: str) -> None:
@@ -126,7 +140,7 @@ def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
                     return
             except OSError:
                 time.sleep(0.2)
-    raise UserError(f"The MLflow UI did not start on port {port}: see its messages above.")
+    raise UserError(f"The MLflow UI did not start on port {port}: see {LOG}.")
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -5,6 +5,7 @@ for it stands in dvc.yaml, so that `dvc exp run -S experiment.name=...` works. T
 selects: a run of Snakemake brings them up to date, `dagrpo generate` writes the whole.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -47,18 +48,39 @@ OVER_ALL: dict[str, Any] = {"experiment": [NAME], "seed": "${experiment.seeds}",
 CHECK_STAGE = "check"
 CHECK = {
     "matrix": {"experiment": [NAME]},
+    "desc": "The whole of params.yaml against the schema.",
     "cmd": "python workflow/scripts/check.py",
     "params": [{str(PARAMS): None}],
 }
+CURVES = f"results/{NAME}/report/curves.csv"
+TEMPLATE = "by_seed"  # .dvc/plots/by_seed.json: a line for each seed, and of a comparison a colour for each side
+PLOTTED = {
+    "Mean reward": "reward/mean",
+    "Completion length, tokens": "rollout/length_mean",
+    "Entropy of the policy": "policy/entropy",
+    "Largest logprob difference, engine against trainer": "policy/logprob_difference_max",
+}
 PLOTS = [
     {
-        f"results/{NAME}/report/curves.csv": {
-            "title": "Mean reward per step",
+        title: {
+            "title": title,
             "x": "step",
-            "y": "reward/mean",
+            "x_label": "step",
+            "y": {CURVES: column},
+            "y_label": column,
+            "template": TEMPLATE,
         }
     }
+    for title, column in PLOTTED.items()
 ]
+# What `dvc artifacts get` and a model registry find: the policy of the first seed.
+ARTIFACTS = {
+    "policy": {
+        "path": f"results/{NAME}/runs/seed_${{experiment.seeds[0]}}/exported",
+        "type": "model",
+        "desc": "The trained policy of the first seed, in the Hugging Face layout.",
+    }
+}
 
 
 def dvc_yaml(params: Params, root: Path) -> str:
@@ -69,7 +91,7 @@ def dvc_yaml(params: Params, root: Path) -> str:
         by_rule.setdefault(job.rule, []).append(job)
     owners = _owners(jobs)
     stages = {rule: _stage(all_stages()[rule], by_rule[rule], owners) for rule in sorted(by_rule)}
-    return _text(_with_code({"stages": {CHECK_STAGE: CHECK} | stages, "plots": PLOTS}, params))
+    return _text(_with_code({"stages": {CHECK_STAGE: CHECK} | stages, "plots": PLOTS, "artifacts": ARTIFACTS}, params))
 
 
 def require_current(params: Params) -> None:
@@ -131,6 +153,7 @@ def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, Planne
     metrics = {path for name in stage.metrics for path in job.outputs[name]}
     outs = _outs(job, metrics, owners)
     body: dict[str, Any] = {
+        "desc": described(stage),
         "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(target, places)}",
         "deps": _deps(job, places, owners),
         "params": list(stage.reads),
@@ -144,6 +167,12 @@ def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, Planne
     if "policy" in job.wildcards:
         matrix["policy"] = [_policy(job) for job in sorted(jobs, key=lambda job: job.wildcards["policy"])]
     return {"matrix": matrix, **body}
+
+
+def described(stage: Stage) -> str:
+    """The first line of the module that declares it, less the name: `GRPO with SGLang rollouts.`"""
+    text = sys.modules[stage.work.__module__].__doc__ or ""
+    return text.partition("\n")[0].partition(": ")[2]
 
 
 def _is_of_any_task(job: PlannedJob) -> bool:

@@ -1,0 +1,153 @@
+"""The run of a seed says what happened, once, however often and in whatever order it is told."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mlflow.exceptions import MlflowException
+from tests.tracking.conftest import parent_runs, stage_record, stage_runs
+
+from dagrpo.errors import UserError
+from dagrpo.files import write_parquet
+from dagrpo.tracking.delivery import settle
+from dagrpo.tracking.journal import FOLDER
+from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.store import open_client, tracking_uri
+
+CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
+TEST = {"name": "gsm8k/test", "digest": "d" * 64, "path": "data/demo/gsm8k/test.parquet", "context": "evaluation"}
+
+
+def policy(name: str, digest: str, step: int, greedy: float) -> dict[str, Any]:
+    scores = [{"task": "eval/gsm8k", "data": TEST, "values": {"greedy": greedy}}]
+    return {"name": name, "digest": digest * 64, "folder": f"results/demo/{name}", "step": step, "scores": scores}
+
+
+def page(*, is_better: bool = True, trained: str = "b") -> dict[str, Any]:
+    return {
+        "text": "GRPO raised it.",
+        "figures": {"eval/gsm8k/greedy_base": 0.25, "eval/gsm8k/greedy_difference": 0.5},
+        "tags": {"interval.eval/gsm8k/greedy_difference": "+50.0 (+40.0 to +60.0)"},
+        "data": [TEST],
+        "policies": [policy("base", "a", 0, 0.25), policy("trained", trained, 40, 0.75)],
+        "verdict": {"is_better": is_better, "reason": "the interval excludes 0"},
+    }
+
+
+def report(project: Path, content: dict[str, Any], **changes: Any) -> None:
+    metrics = project / "metrics.parquet"
+    write_parquet(metrics, pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))
+    with stage_run(stage_record("report", None, **changes), CONFIGURATION) as run:
+        run.log_page(0, content, metrics)
+
+
+def champion(project: Path) -> str | None:
+    try:
+        return str(open_client(tracking_uri(project)).get_model_version_by_alias("demo", "champion").version)
+    except MlflowException:
+        return None
+
+
+def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies(project: Path) -> None:
+    report(project, page())
+    assert settle(project)
+    (parent,) = parent_runs(project).values()
+    assert parent.info.run_name == "seed 0, 403581bc", "with one seed the stages that all share belong to it"
+    assert parent.data.metrics["eval/gsm8k/greedy_difference"] == 0.5
+    assert parent.data.metrics["eval/gsm8k/greedy"] == 0.75, "the latest: that of the trained policy"
+    assert parent.data.tags["interval.eval/gsm8k/greedy_difference"] == "+50.0 (+40.0 to +60.0)"
+    assert parent.data.tags["mlflow.note.content"] == "GRPO raised it."
+    assert parent.data.params == {"training.steps": "40"}
+    assert [entry.dataset.name for entry in parent.inputs.dataset_inputs] == ["gsm8k/test"]
+    assert sorted(output.step for output in parent.outputs.model_outputs) == [0, 40]
+
+
+def test_scores_know_their_policy_and_their_data(project: Path) -> None:
+    report(project, page())
+    assert settle(project)
+    data = {"field_name": "metrics.eval/gsm8k/greedy", "dataset_name": "gsm8k/test", "dataset_digest": "d" * 36}
+    models = open_client(tracking_uri(project)).search_logged_models(["1"], order_by=[data | {"ascending": False}])
+    assert [(model.name, model.tags["manifest.sha256"][0]) for model in models] == [
+        ("trained-seed-0", "b"),
+        ("base-seed-0", "a"),
+    ]
+
+
+def test_a_page_delivered_twice_is_there_once(project: Path) -> None:
+    report(project, page())
+    shutil.copytree(project / FOLDER, project / "kept")
+    for _ in range(2):
+        assert settle(project)
+        shutil.copytree(project / "kept", project / FOLDER, dirs_exist_ok=True)
+    client = open_client(tracking_uri(project))
+    (parent,) = parent_runs(project).values()
+    assert len(stage_runs(project)) == 1
+    assert len(parent.outputs.model_outputs) == len(client.search_logged_models(["1"])) == 2
+    assert len(client.search_model_versions("name = 'demo'")) == 1
+    assert [point.step for point in client.get_metric_history(parent.info.run_id, "reward/mean")] == [1, 2]
+
+
+def test_the_champion_moves_only_with_a_difference_that_is_shown(project: Path) -> None:
+    report(project, page(is_better=False))
+    assert settle(project)
+    assert champion(project) is None
+    report(project, page(trained="c"))
+    assert settle(project)
+    assert champion(project) == "2"
+    report(project, page(is_better=False, trained="e"))
+    assert settle(project)
+    assert champion(project) == "2"
+    third = open_client(tracking_uri(project)).get_model_version("demo", "3")
+    assert third.tags["verdict"] == third.description == "the interval excludes 0"
+
+
+def test_a_try_is_no_champion(project: Path) -> None:
+    report(project, page(), experiment="demo~403581bc")
+    assert settle(project)
+    assert champion(project) is None
+    assert parent_runs(project)["0"].info.run_name == "seed 0, try 403581bc"
+
+
+def test_a_killed_and_resumed_training_is_one_whole_curve(project: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), stage_run(stage_record(), CONFIGURATION) as run:
+        for step in (1, 2):
+            run.log_metrics({"reward/mean": step / 10}, step)
+        raise KeyboardInterrupt
+    with stage_run(stage_record(), CONFIGURATION) as run:
+        for step in (1, 2, 3):  # told again from the first
+            run.log_metrics({"reward/mean": step / 10}, step)
+    assert settle(project)
+    (parent,) = parent_runs(project).values()
+    points = open_client(tracking_uri(project)).get_metric_history(parent.info.run_id, "reward/mean")
+    assert [(point.step, point.value) for point in points] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert [run.info.run_name for run in stage_runs(project)] == ["train", "train, attempt 2"]
+    assert parent.info.status == "FINISHED"
+
+
+def test_training_of_other_code_has_a_run_of_its_own(project: Path) -> None:
+    for key in ("e", "f"):
+        with stage_run(stage_record(key=key * 64), CONFIGURATION) as run:
+            run.log_metrics({"reward/mean": 0.5}, 1)
+    assert settle(project)
+    first, second = stage_runs(project)
+    assert first.data.tags["mlflow.parentRunId"] != second.data.tags["mlflow.parentRunId"]
+
+
+def test_a_failed_run_says_its_sentence_until_it_is_mended(project: Path) -> None:
+    with pytest.raises(UserError), stage_run(stage_record("score"), CONFIGURATION):
+        raise UserError("row 3: no answer.")
+    with stage_run(stage_record("sample"), CONFIGURATION):
+        pass
+    assert settle(project)
+    failed = parent_runs(project)["0"]
+    assert failed.info.status == "FAILED", "the whole is what its stages are, not what the last one is"
+    assert failed.data.tags["mlflow.note.content"] == "**Failed.** score: row 3: no answer."
+    with stage_run(stage_record("score"), CONFIGURATION):
+        pass
+    assert settle(project)
+    mended = parent_runs(project)["0"]
+    assert mended.info.status == "FINISHED"
+    assert mended.data.tags["mlflow.note.content"] == ""
+    assert "error" not in mended.data.tags
