@@ -41,6 +41,7 @@ def report(project: Path, content: dict[str, Any], **changes: Any) -> None:
     write_parquet(metrics, pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))
     with stage_run(stage_record("report", None, **changes), CONFIGURATION) as run:
         run.log_page(0, content, metrics)
+        run.log_artifact(metrics)
 
 
 def champion(project: Path) -> str | None:
@@ -59,6 +60,8 @@ def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies(project:
     assert parent.data.metrics["eval/gsm8k/greedy"] == 0.75, "the latest: that of the trained policy"
     assert parent.data.tags["interval.eval/gsm8k/greedy_difference"] == "+50.0 (+40.0 to +60.0)"
     assert parent.data.tags["mlflow.note.content"] == "GRPO raised it."
+    files = open_client(tracking_uri(project)).list_artifacts(parent.info.run_id)
+    assert [file.path for file in files] == ["metrics.parquet"], "what the report stage shows"
     assert parent.data.params == {"training.steps": "40"}
     assert [entry.dataset.name for entry in parent.inputs.dataset_inputs] == ["gsm8k/test"]
     assert sorted(output.step for output in parent.outputs.model_outputs) == [0, 40]

@@ -17,9 +17,17 @@ rule report:
                 "results/{experiment}/report/report.html",
                 caption="../report/report.rst",
                 category="Report",
+                labels={"experiment": "{experiment}", "shows": "the whole report"},
             )
         ),
-        summary=update("results/{experiment}/report/summary.md"),
+        summary=update(
+            report(
+                "results/{experiment}/report/summary.md",
+                caption="../report/summary.rst",
+                category="Report",
+                labels={"experiment": "{experiment}", "shows": "the table of scores"},
+            )
+        ),
         metrics=update("results/{experiment}/report/metrics.json"),
         curves=update("results/{experiment}/report/curves.csv"),
         learning_curve=update(
@@ -27,6 +35,7 @@ rule report:
                 "results/{experiment}/report/figures/learning_curve.png",
                 caption="../report/learning_curve.rst",
                 category="Figures",
+                labels={"experiment": "{experiment}", "shows": "learning curve"},
             )
         ),
         base_vs_trained=update(
@@ -34,6 +43,7 @@ rule report:
                 "results/{experiment}/report/figures/base_vs_trained.png",
                 caption="../report/base_vs_trained.rst",
                 category="Figures",
+                labels={"experiment": "{experiment}", "shows": "base against trained"},
             )
         ),
         figures=[update(path) for path in OTHER_FIGURES],

@@ -26,6 +26,10 @@ class Sampling(Section):
     max_problems: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="Evaluate only the first problems of each task; null: all."
     )
+    without_pictures: bool = Field(
+        True,
+        description="Of a task with pictures, have each problem also answered greedily without them: what the text alone gives.",
+    )
 
     @model_validator(mode="after")
     def _top_k_is_a_number_of_tokens(self) -> Self:
@@ -50,10 +54,6 @@ class Evaluation(Section):
     oracles: bool = Field(
         False,
         description="Evaluate also tasks whose tool or user knows the answer; each of their scores is then marked (oracle).",
-    )
-    without_pictures: bool = Field(
-        True,
-        description="Of a task with pictures, have each problem also answered greedily without them: what the text alone gives.",
     )
     sampling: Sampling = Field(Sampling(), description="What is generated (stage sample).")
     scoring: Scoring = Field(Scoring(), description="How it is graded (stage score).")

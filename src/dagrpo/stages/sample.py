@@ -23,7 +23,7 @@ def work(job: Job) -> None:
         split=split,
         passages=job.input("passages"),
         max_problems=section.max_problems,
-        without_pictures=job.params["evaluation"]["without_pictures"],
+        without_pictures=section.without_pictures,
         conversation=conversation_of(job.params["rollout"]),
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
         seeds=(section.seed, job.own_seed),
@@ -55,7 +55,6 @@ STAGE = Stage(
     work=work,
     reads=(
         "evaluation.sampling",
-        "evaluation.without_pictures",
         "rollout.agent",
         "rollout.tools",
         "rollout.chat",

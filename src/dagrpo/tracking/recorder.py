@@ -206,6 +206,10 @@ class Recorder:
             if folder.is_absolute() or ".." in folder.parts:
                 raise UserError(f"{folder} is no folder of a run")
         self._client.log_artifact(self._run_id, str(path), event["folder"] or None)
+        if (
+            self._start["record"]["stage"] == "report" and not event["folder"]
+        ):  # what whoever lands on the whole looks for
+            self._client.log_artifact(self._client.get_run(self._run_id).data.tags[PARENT], str(path))
 
     def _table(self, event: Event) -> None:
         """The file that MlflowClient.log_table would write first, and its mark on the run."""
