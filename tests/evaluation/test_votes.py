@@ -68,3 +68,10 @@ def test_a_missing_answer_does_not_vote_and_problems_are_apart(grader: Grader) -
         Ballot(problem=1, verifier="math", answer="0.5", verdict="wrong"),
     ]
     assert votes(ballots, "strict", grader) == [None, "0.5", "1/2", "0.5", "1/2"]
+
+
+@pytest.mark.parametrize("answers", [("3", "D}d"), ("D}d", "3"), ("D}d", "{")])
+def test_an_answer_that_could_be_no_ground_truth_votes_for_itself(answers: tuple[str, str], grader: Grader) -> None:
+    """A policy that has learned little writes such, and its scores are asked for all the same."""
+    ballots = [Ballot(problem=0, verifier="math", answer=answer, verdict="wrong") for answer in answers]
+    assert votes(ballots, "strict", grader) == list(answers)

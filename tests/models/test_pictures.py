@@ -23,15 +23,16 @@ FAMILIES: list[Literal["qwen2_5_vl", "qwen3_vl"]] = ["qwen2_5_vl", "qwen3_vl"]
 @pytest.fixture(scope="module", params=FAMILIES)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh model whose tokens are 20 x 20 pixels, and whose pictures have at most 16 of them."""
+    family: Literal["qwen2_5_vl", "qwen3_vl"] = request.param
     shape = Fresh(
         hidden_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
         intermediate_size=16,
-        vision=Vision(family=request.param, depth=2, hidden_size=16, num_heads=2, patch_size=10),
+        vision=Vision(family=family, depth=2, hidden_size=16, num_heads=2, patch_size=10),
     )
-    folder = tmp_path_factory.mktemp("model") / request.param
+    folder = tmp_path_factory.mktemp("model") / family
     make_model(folder, Model(fresh=shape, max_pixels=16 * 400))
     return folder
 

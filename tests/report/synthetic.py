@@ -1,6 +1,6 @@
 """A made-up experiment in the results layout: every file the report reads, small, and the same each time."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Files:
     metrics: list[Path]
     rollouts: list[Path]
     provenance: list[Path]
+    splits: list[Path] = field(default_factory=list)  # of tasks with pictures: a test says which there are
 
     def read(self) -> Inputs:
         return read_inputs(
@@ -44,6 +45,7 @@ class Files:
             metrics=self.metrics,
             rollouts=self.rollouts,
             provenance=self.provenance,
+            splits=self.splits,
         )
 
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 from tests.execution.running import run_stage
+from tests.pictures import picture
 from tests.report.synthetic import Files, make_experiment
+from tests.rollout.problems import example
 
-from dagrpo.files import read_json, sha256_of
+from dagrpo.files import read_json, sha256_of, write_parquet
 from dagrpo.report.build import FIGURE_FILES
+from dagrpo.tasks.schema import to_table
 from dagrpo.times import write_times
 
 ROOT = Path(__file__).parents[2]
@@ -32,17 +35,29 @@ def test_score_writes_scores_summary_and_provenance(files: Files) -> None:
     assert list(record["inputs"]) == [str(completions)]
 
 
-def test_report_writes_everything_it_declares(files: Files) -> None:
-    names = ("scores", "summaries", "metrics", "rollouts", "provenance")
+def _report(files: Files) -> None:
+    names = ("scores", "summaries", "metrics", "rollouts", "provenance", "splits")
     inputs = [
         f"{'lineage' if name == 'provenance' else name}={path}" for name in names for path in getattr(files, name)
     ]
     written = ("html=report.html", "summary=summary.md", "metrics=metrics.json", "curves=curves.csv")
     figures = [f"{file.replace('.', '_')}=r/figures/{file}" for file in FIGURE_FILES]
     outputs = [pair.replace("=", "=r/") for pair in (*written, "provenance=provenance.json")] + figures
-    write_times(Path("logs/seed_0"), files.metrics[0], [{"timing/update_seconds": 2.0}])
     run_stage("report", {"report": {"completions": 2, "smoothing": 3}}, inputs, outputs, experiment="tiny")
+
+
+def test_report_writes_everything_it_declares(files: Files) -> None:
+    write_times(Path("logs/seed_0"), files.metrics[0], [{"timing/update_seconds": 2.0}])
+    _report(files)
     assert len(read_json(Path("r/provenance.json"))["outputs"]) == 4 + len(FIGURE_FILES)
     assert "GRPO report" in Path("r/report.html").read_text()
     assert "2.000" in Path("logs/times.html").read_text()
     assert [path.name for path in Path("r").iterdir() if "times" in path.name] == []
+
+
+def test_report_shows_the_pictures_of_the_splits_that_it_is_given(files: Files) -> None:
+    rows = [example(str(row), index=row, images=(picture(),)) for row in range(40)]
+    files.splits.append(Path("pictures/arithmetic/test.parquet"))
+    write_parquet(files.splits[0], to_table(rows))
+    _report(files)
+    assert Path("r/report.html").read_text().count("<img") == 3, "of two of the best, and the one that is wrong"

@@ -73,6 +73,26 @@ def test_other_modes_and_formats_become_an_rgb_png(mode: str, kind: str) -> None
     assert rgb_file(content) == rgb_file(content)
 
 
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
+def test_of_a_moving_picture_the_first_one_is_taken(kind: str) -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue", "green")]
+    moving = _file(
+        frames[0], kind, save_all=True, append_images=frames[1:], **{"WEBP": {"lossless": True}}.get(kind, {})
+    )
+    with Image.open(io.BytesIO(moving)) as file:
+        assert getattr(file, "n_frames", 1) == 3
+    still = _open(rgb_file(moving))
+    assert (still.format, still.getpixel((0, 0)), getattr(still, "n_frames", 1)) == ("PNG", (255, 0, 0), 1)
+
+
+@pytest.mark.parametrize("size", [(0, 4), (4, 0), (0, 0)])
+def test_a_picture_of_no_pixels_is_refused(size: tuple[int, int]) -> None:
+    head = struct.pack(">4s2I5B", b"IHDR", *size, 8, 2, 0, 0, 0)
+    content = A_PNG[:8] + A_PNG[8:12] + head + struct.pack(">I", zlib.crc32(head)) + A_PNG[PNG_HEAD:]
+    with pytest.raises(ValueError, match="is not a picture that can be read"):
+        rgb_file(content)
+
+
 def test_more_than_8_bits_per_channel_is_refused() -> None:
     with pytest.raises(ValueError, match="is a picture of mode I;16, which is not 8 bits per channel"):
         rgb_file(_file(Image.new("I;16", (2, 2)), "PNG"))

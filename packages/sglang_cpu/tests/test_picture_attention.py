@@ -17,8 +17,8 @@ def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: list[int])
     mask = torch.zeros(len(q), len(q), dtype=torch.bool)
     for start, end in itertools.pairwise(bounds):
         mask[start:end, start:end] = True
-    whole = (each[None].transpose(1, 2) for each in (q, k, v))
-    attended = torch.nn.functional.scaled_dot_product_attention(*whole, attn_mask=mask, scale=LAYER.scale)
+    query, key, value = (each[None].transpose(1, 2) for each in (q, k, v))
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=LAYER.scale)
     return attended.transpose(1, 2)[0]
 
 

@@ -15,7 +15,9 @@ from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Sectio
 
 class Engine(Section):
     servers: Texts = Field(
-        [], description="Addresses of SGLang servers that run elsewhere; empty: the stage starts its own."
+        [],
+        description="Addresses of SGLang servers that run elsewhere; empty: the stage starts its own. One of a model that takes "
+        "pictures has to be started with --image-processor-backend pil, and in an environment with SGLANG_VLM_CACHE_SIZE_MB=0.",
     )
     weights_folder: str | None = Field(
         None,

@@ -21,7 +21,7 @@ from dagrpo.rollout.transcript import Call, Said, Transcript, best_and_worst, tr
 from dagrpo.visible import visible
 
 NOTHING: Mapping[str, float] = {"turns": 1.0, "calls": 0.0, "called": 0.0, "excluded": 0.0}  # of a single turn
-_PicturesOf = Callable[[Sequence[int]], Mapping[int, tuple[str, ...]]]
+_PicturesOf = Callable[[int], tuple[str, ...]]
 NEEDED = ("task", "question", "completion", "messages", "calls", "turns")
 
 
@@ -54,7 +54,7 @@ class Attempts:
     title: str
     best: Sequence[Transcript]
     worst: Sequence[Transcript]
-    pictures: Mapping[int, tuple[str, ...]]  # of each problem among them, as data URIs
+    pictures: Sequence[tuple[str, ...]]  # of the problem of each, first of the best, then of the worst, as data URIs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +127,13 @@ def _of_training(inputs: Inputs, count: int) -> Attempts | None:
     step, table = last_step(inputs, inputs.seeds[0])
     if any(name not in table.column_names for name in NEEDED) or not has_conversations(table):
         return None
-    return _chosen(f"In training, step {step}", table, count, partial(inputs.pictures.of_all, TRAINING))
+    return _chosen(f"In training, step {step}", table, count, partial(inputs.pictures.of, TRAINING))
 
 
 def _of_evaluation(inputs: Inputs, task: str, count: int) -> Attempts:
     scores = inputs.evaluations[task, "trained", inputs.seeds[0]].scores
     greedy = pa.array([index == GREEDY for index in scores["sample_index"].to_pylist()])
-    return _chosen(
-        f"Greedy on {task}, trained policy", scores.filter(greedy), count, partial(inputs.pictures.of_all, task)
-    )
+    return _chosen(f"Greedy on {task}, trained policy", scores.filter(greedy), count, partial(inputs.pictures.of, task))
 
 
 def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> Attempts:
@@ -146,7 +144,7 @@ def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> A
         title=title,
         best=[shown[row] for row in best],
         worst=[shown[row] for row in worst],
-        pictures=pictures([read.problem_index for read in shown.values()]),
+        pictures=[pictures(shown[row].problem_index) for row in (*best, *worst)],
     )
 
 

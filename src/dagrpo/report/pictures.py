@@ -5,7 +5,7 @@ Read from the splits, by the row of the problem: no table of attempts holds pict
 
 import io
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from PIL import Image
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.tasks.images import rgb_file
+from dagrpo.tasks.schema import SCHEMA
 
 LONGEST_SIDE = 256  # pixels
 COLOURS = 64
@@ -47,10 +48,6 @@ class Pictures:
         self.files |= {f"{split}_{problem}_{number}.png": each for number, each in enumerate(small, start=1)}
         return shown
 
-    def of_all(self, split: str, problems: Sequence[int]) -> Mapping[int, tuple[str, ...]]:
-        """The same of several problems, by their rows."""
-        return {problem: self.of(split, problem) for problem in dict.fromkeys(problems)}
-
 
 class _Split:
     """The column `images` of a split, read when it is first asked for."""
@@ -61,8 +58,9 @@ class _Split:
     @cached_property
     def _column(self) -> pa.ChunkedArray:
         table = read_parquet(self._path)
-        if "images" not in table.column_names:
-            raise UserError(f"{self._path}: column `images` is missing: {AGAIN}.")
+        expected = SCHEMA.field("images").type
+        if "images" not in table.column_names or table.column("images").type != expected:
+            raise UserError(f"{self._path}: column `images` is missing, or not {expected}: {AGAIN}.")
         return table.column("images")
 
     def pictures(self, problem: int) -> list[bytes]:

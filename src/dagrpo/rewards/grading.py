@@ -110,7 +110,12 @@ def _by_report(rewards: Mapping[str, float]) -> Judgement:
 def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> bool | None:
     if answer == other:
         return True
-    return False if extractor == "exact" and verifier.literal else verifier.same(answer, other)
+    if extractor == "exact" and verifier.literal:
+        return False
+    try:
+        return verifier.same(answer, other)
+    except UserError:  # `other` could be no ground truth: a policy wrote it
+        return False
 
 
 def _judge_fast(

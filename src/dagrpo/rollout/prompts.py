@@ -65,7 +65,7 @@ class Prompts:
             text=text,
             token_ids=token_ids,
             tools=tools,
-            pictures=pictures and PromptPictures(files=example.images, tokens=pictures.tokens),
+            pictures=None if pictures is None else PromptPictures(files=example.images, tokens=pictures.tokens),
         )
 
     def _schemas_of(self, names: tuple[str, ...]) -> tuple[ToolSchema, ...]:

@@ -12,18 +12,19 @@ def work(job: Job) -> None:
     from dagrpo.evaluation.conversations import about_conversations
     from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
     from dagrpo.files import sha256_of, write_parquet
-    from dagrpo.params.evaluation import Sampling
+    from dagrpo.params.evaluation import Evaluation
     from dagrpo.params.rollout import conversation_of
     from dagrpo.rollout.agents import OWN_LOOP
     from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, sighted
 
-    section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
+    evaluation, split = job.section(Evaluation, "evaluation"), job.input("test")  # the two parts that the stage reads
+    section = evaluation.sampling
     attempts = SplitAttempts(
         model=job.input("model").parent,
         split=split,
         passages=job.input("passages"),
         max_problems=section.max_problems,
-        without_pictures=job.params["evaluation"]["without_pictures"],
+        without_pictures=evaluation.without_pictures,
         conversation=conversation_of(job.params["rollout"]),
         sampling=evaluation_sampling(section, deterministic=job.params["rollout"]["deterministic"]),
         seeds=(section.seed, job.own_seed),

@@ -67,7 +67,10 @@ def _require_bounded(picture: Image.Image, content: bytes) -> None:
 
 def _has_the_form(picture: Image.Image) -> bool:
     upright = picture.getexif().get(_ORIENTATION, 1) == 1
-    return picture.format in _KEPT and picture.mode == "RGB" and upright and "transparency" not in picture.info
+    alone = getattr(picture, "n_frames", 1) == 1  # an animated PNG says PNG, too
+    return (
+        picture.format in _KEPT and picture.mode == "RGB" and upright and alone and "transparency" not in picture.info
+    )
 
 
 def _as_png(picture: Image.Image) -> bytes:

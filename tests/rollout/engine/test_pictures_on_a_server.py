@@ -77,7 +77,8 @@ class Seer:
             seen["image_grid_thw"] = torch.stack([each.grid for each in pixels])
         with torch.no_grad():
             logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), **seen).logits[0, :-1]
-        return logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        logprobs: torch.Tensor = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        return logprobs
 
     def distance(self, request: SamplingRequest, completion: Completion) -> float:
         """The largest difference of a completion's logprobs to the engine's."""

@@ -33,8 +33,8 @@ def attend_within_pictures(
     output = torch.empty_like(q)
     assert cu_seqlens is not None
     for start, end, parts in _runs(cu_seqlens.diff().tolist()):
-        together = (each[start:end].unflatten(0, (parts, -1)).transpose(1, 2) for each in (q, k, v))
-        attended = torch.nn.functional.scaled_dot_product_attention(*together, scale=layer.scale)
+        query, key, value = (each[start:end].reshape(parts, -1, *each.shape[1:]).transpose(1, 2) for each in (q, k, v))
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=layer.scale)
         output[start:end] = attended.transpose(1, 2).flatten(0, 1)
     return output
 

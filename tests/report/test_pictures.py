@@ -1,0 +1,123 @@
+"""Problems with pictures on the page: small, each once, within what a page may hold, and from a split that can be trusted."""
+
+import io
+import re
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from tests.pictures import picture
+from tests.report.synthetic import Files, make_experiment
+from tests.report.test_page import Checker
+from tests.rollout.problems import example
+
+from dagrpo.errors import UserError
+from dagrpo.files import write_parquet
+from dagrpo.params.report import Report
+from dagrpo.report.build import build
+from dagrpo.report.page import render
+from dagrpo.report.pictures import LONGEST_SIDE, MOST_CHARACTERS, TRAINING, Pictures
+from dagrpo.tasks.schema import to_table
+
+PROBLEMS = 40
+SOURCE = re.compile(
+    r'<img class="picture" src="data:image/png;base64,([A-Za-z0-9+/=]+)" alt="Picture (\d) of the problem">'
+)
+
+
+def noise(number: int) -> bytes:
+    """A photograph, as far as its size goes."""
+    pixels = np.random.default_rng(number).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_split(path: Path, files: Mapping[int, Sequence[bytes]]) -> Path:
+    """A split of which some problems have pictures."""
+    rows = [example(str(row), index=row, images=tuple(files.get(row, ()))) for row in range(PROBLEMS)]
+    write_parquet(path, to_table(rows))
+    return path
+
+
+def opened(uri: str) -> Image.Image:
+    head, _, data = uri.partition(",")
+    assert head == "data:image/png;base64"
+    return Image.open(io.BytesIO(b64decode(data)))
+
+
+def test_the_pictures_of_a_row_come_in_order_and_small(tmp_path: Path) -> None:
+    split = write_split(tmp_path / "geo/test.parquet", {3: (picture(60, 40, "red"), picture(1000, 500, "blue"))})
+    pictures = Pictures([split])
+    first, second = map(opened, pictures.of("geo", 3))
+    assert (first.size, first.convert("RGB").getpixel((0, 0))) == ((60, 40), (255, 0, 0))
+    assert (second.size, second.convert("RGB").getpixel((0, 0))) == ((LONGEST_SIDE, LONGEST_SIDE // 2), (0, 0, 255))
+    assert [*pictures.files] == ["geo_3_1.png", "geo_3_2.png"]
+
+
+def test_problems_without_pictures_and_tasks_without_any_show_none(tmp_path: Path) -> None:
+    pictures = Pictures([write_split(tmp_path / "geo/test.parquet", {3: (picture(),)})])
+    assert pictures.of("geo", 4) == pictures.of("sums", 3) == ()
+    assert pictures.files == {}
+
+
+def test_the_split_that_training_drew_from_has_a_name_of_its_own(tmp_path: Path) -> None:
+    pictures = Pictures([write_split(tmp_path / "difficulty/train.parquet", {0: (picture(),)})])
+    assert len(pictures.of(TRAINING, 0)) == 1
+    assert pictures.of("difficulty", 0) == ()
+
+
+def test_a_page_has_as_many_pictures_as_it_has_room_for(tmp_path: Path) -> None:
+    rows = range(PROBLEMS)
+    pictures = Pictures([write_split(tmp_path / "geo/test.parquet", {row: (noise(row),) for row in rows})])
+    shown = [pictures.of("geo", row) for row in rows]
+    assert sum(len(uri) for uris in shown for uri in uris) <= MOST_CHARACTERS
+    assert 3 < sum(map(bool, shown)) < PROBLEMS
+
+
+def test_a_row_that_is_not_there_or_no_picture_is_named(tmp_path: Path) -> None:
+    pictures = Pictures([write_split(tmp_path / "geo/test.parquet", {2: (b"no picture",)})])
+    with pytest.raises(UserError, match=r"geo/test\.parquet has no row 40, of which there are scores: run"):
+        pictures.of("geo", PROBLEMS)
+    with pytest.raises(UserError, match=r"geo/test\.parquet row 2: images: is not a picture that can be read"):
+        pictures.of("geo", 2)
+
+
+@pytest.mark.parametrize("column", [{}, {"images": [1]}, {"images": [["text"]]}])
+def test_a_split_of_another_form_is_refused(tmp_path: Path, column: dict[str, list[object]]) -> None:
+    write_parquet(tmp_path / "geo/test.parquet", pa.table({"other": [1], **column}))
+    with pytest.raises(UserError, match=r"geo/test\.parquet: column `images` is missing, or not list"):
+        Pictures([tmp_path / "geo/test.parquet"]).of("geo", 0)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """One task whose problems have two pictures each, with conversations in training and evaluation."""
+    made = make_experiment(tmp_path, tasks=("geo_tool",), problems=PROBLEMS)
+    shown = {row: (noise(row), picture(60, 40)) for row in range(PROBLEMS)}
+    for path in (tmp_path / "pictures/geo_tool/test.parquet", tmp_path / "pictures/difficulty/train.parquet"):
+        made.splits.append(write_split(path, shown))
+    return made
+
+
+def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_megabyte(files: Files) -> None:
+    page = build(files.read(), Report(completions=5, smoothing=3), {})
+    html = render(page)
+    assert len(html.encode()) < 1_000_000
+    checked = Checker(html)
+    assert checked.mistakes == []
+    assert checked.open == []
+    shown = SOURCE.findall(html)
+    assert html.count("<img") == len(shown) >= 10
+    assert {number for _, number in shown} == {"1", "2"}
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:\"" in html
+
+
+def test_a_page_without_pictures_may_load_none(tmp_path: Path) -> None:
+    html = render(build(make_experiment(tmp_path).read(), Report(completions=1, smoothing=3), {}))
+    assert "<img" not in html
+    assert "img-src" not in html
