@@ -23,7 +23,9 @@ from dagrpo.why import command as why_command
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
 app = typer.Typer(no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
-tracking = typer.Typer(no_args_is_help=True, help="The history of runs in MLflow.")
+tracking = typer.Typer(
+    no_args_is_help=True, help="The history of runs in MLflow.", epilog="Example: `dagrpo tracking rebuild`"
+)
 app.add_typer(tracking, name="tracking")
 PARAMS = Path("params.yaml")
 

@@ -292,13 +292,16 @@ def test_masked_mistakes_have_no_gradient_of_the_policy_and_are_counted() -> Non
 
 
 def test_coefficients_go_on_from_where_they_were_saved() -> None:
-    terms = {"adaptive_entropy": {"coefficient": 0.01, "target": 0.5, "delta": 0.01}, "entropy": {"coefficient": 0.1}}
+    terms = {
+        "adaptive_entropy": {"coefficient": 0.01, "target": 0.5, "delta": 0.01},
+        "positive_nll": {"coefficient": 0.1},
+    }
     one = objective(terms=terms)
     used = [one.adapted(entropy) for entropy in (0.4, 0.6)]
-    assert used[0] == {"adaptive_entropy_coefficient": 0.01, "entropy_coefficient": 0.1}
-    assert used[1] == {"adaptive_entropy_coefficient": 0.02, "entropy_coefficient": 0.1}
+    assert used[0] == {"adaptive_entropy_coefficient": 0.01, "positive_nll_coefficient": 0.1}
+    assert used[1] == {"adaptive_entropy_coefficient": 0.02, "positive_nll_coefficient": 0.1}
     saved = {name: list(each) for name, each in one.coefficients.items()}  # as JSON has it
-    assert saved == {"adaptive_entropy": [0.0, 0.01], "entropy": [0.1, 0.1]}
+    assert saved == {"adaptive_entropy": [0.0, 0.01], "positive_nll": [0.1, 0.1]}
     resumed = objective(saved, terms=terms)
     assert [resumed.adapted(0.4), resumed.adapted(0.4)] == [one.adapted(0.4), one.adapted(0.4)]
 

@@ -186,8 +186,8 @@ def _put_the_rows_of(run: TrainingRun, step: int, in_place_of: int) -> None:
 def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     """Make one number of the gradient of some of the steps, from 1, one that is not finite."""
 
-    def broken(folder: Path, world: Any) -> Policy:
-        policy, taken = load_policy(folder, world), 0
+    def broken(folder: Path, world: Any, vision: Any) -> Policy:
+        policy, taken = load_policy(folder, world, vision), 0
 
         def hook(gradient: torch.Tensor) -> torch.Tensor:
             nonlocal taken

@@ -93,9 +93,14 @@ class ServerClient:
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
-        """Have the server load a folder's safetensors, with an empty cache afterwards."""
-        body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": True}
+        """Have the server load a folder's safetensors, with an empty cache afterwards.
+
+        Emptied by a request of its own, which waits: a server that has just answered may for a moment take the request for one at
+        work, and would then refuse to empty the cache with the update (SGLang 0.5.23).
+        """
+        body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": False}
         await self._post("/update_weights_from_disk", body)
+        await self.empty_cache()
 
     async def digests(self) -> dict[str, str]:
         """The digest of each tensor that it holds, by its own names; see digests.py."""
