@@ -162,7 +162,7 @@ class ServerClient:
 
 def sampling_params(request: SamplingRequest) -> dict[str, Any]:
     """A request's sampling, in SGLang's words; what is left out would come from the checkpoint."""
-    unwanted = request.pictures.tokens.of_pictures if request.pictures else ()
+    unwanted = request.pictures.tokens.unwritten if request.pictures else ()
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,
