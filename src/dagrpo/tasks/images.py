@@ -11,11 +11,11 @@ from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from dagrpo.errors import UserError
+from dagrpo.params.model import MOST_PIXELS
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _KEPT = ("PNG", "JPEG")
-MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
 MOST_READS_TO_OPEN = (
     1200  # of a part of a file before its pixels: four per segment of a JPEG, whose profile may have 255
 )

@@ -29,15 +29,15 @@ def files_of(request: SamplingRequest | ScoringRequest) -> tuple[bytes, ...]:
 
 
 def sent_pictures(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """What the body of a request says of the pictures of some prompts; nothing where none has any."""
+    """What the body of a request says of the pictures of some prompts, [prompts][pictures]; nothing where none has any."""
     if not any(files):
         return {}
     written = {file: _written(file) for each in files for file in each}
     return {"image_data": [[written[file] for file in each] for each in files]}
 
 
-def and_tells_prompts(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """The same, and that the answer is to tell each prompt with as many placeholders as its pictures take tokens."""
+def pictures_to_be_checked(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
+    """`sent_pictures`, and that the answer is to tell each prompt with as many placeholders as its pictures take tokens."""
     pictures = sent_pictures(files)
     return pictures | {"return_prompt_token_ids": True} if pictures else {}
 
