@@ -7,7 +7,7 @@ another program.
 
 import io
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from dagrpo.errors import UserError
@@ -56,7 +56,7 @@ class _CountingFile(io.BytesIO):
         return super().read(size)
 
 
-def _require_readable(picture: Image.Image, content: bytes) -> None:
+def _require_readable(picture: ImageFile.ImageFile, content: bytes) -> None:
     """Refuse, before any of it is unpacked, what would take gigabytes or hours, or lose half of its bits."""
     pixels = picture.width * picture.height
     if pixels > MOST_PIXELS:
