@@ -6,13 +6,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts, require_commit
+from dagrpo.params.base import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
-MOST_PIXELS = (
-    40_000_000  # of a picture in a raw file: 160 MB when unpacked; a file of a few kilobytes may claim billions
-)
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
 # SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.

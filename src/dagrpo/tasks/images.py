@@ -11,7 +11,7 @@ from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from dagrpo.errors import UserError
-from dagrpo.params.model import MOST_PIXELS
+from dagrpo.params.base import MOST_PIXELS
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
