@@ -5,14 +5,14 @@ import io
 from PIL import Image
 
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.models.tokenizer import IMAGE, PICTURE_END, PICTURE_START, VIDEO, character_tokenizer
+from dagrpo.models.tokenizer import PICTURE, PICTURE_END, PICTURE_START, VIDEO, character_tokenizer
 from dagrpo.records import PictureTokens
 
 TOKENIZER = character_tokenizer(256, pictures=True)
 TOKENS = PictureTokens(
     **{
         name: TOKENIZER.convert_tokens_to_ids(token)
-        for name, token in (("image", IMAGE), ("video", VIDEO), ("start", PICTURE_START), ("end", PICTURE_END))
+        for name, token in (("image", PICTURE), ("video", VIDEO), ("start", PICTURE_START), ("end", PICTURE_END))
     }
 )
 # A token is 20 x 20 pixels, and a picture has 4 to 16.

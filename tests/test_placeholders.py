@@ -17,11 +17,13 @@ def test_each_run_of_placeholders_becomes_one_and_grows_to_its_length_again() ->
 def test_a_number_of_lengths_that_is_not_that_of_the_placeholders_fits_nothing() -> None:
     assert with_lengths((1, 7), TOKENS, ()) is None
     assert with_lengths((1, 7), TOKENS, (2, 2)) is None
+    assert with_lengths((1, 7, 8), TOKENS, (2,)) is None, "there are no videos"
 
 
 def test_the_first_token_of_a_picture_or_a_video_is_found() -> None:
     assert before_pictures((1, 2, 8, 7), TOKENS) == 2
-    assert before_pictures((5, 6), TOKENS) == 2
+    assert before_pictures((1, 5, 6), TOKENS) == 1, "with the mark before it"
+    assert before_pictures((1, 6), TOKENS) == 2
     assert before_pictures((), TOKENS) == 0
 
 

@@ -22,16 +22,16 @@ def picture_lengths(token_ids: Sequence[int], tokens: PictureTokens) -> tuple[in
 
 
 def with_lengths(token_ids: Sequence[int], tokens: PictureTokens, lengths: Sequence[int]) -> tuple[int, ...] | None:
-    """The other way of `collapsed`. None: there are not as many placeholders as lengths."""
-    if sum(token == tokens.image for token in token_ids) != len(lengths):
+    """The other way of `collapsed`. None: there are not as many placeholders as lengths, or there is one of a video."""
+    if tokens.video in token_ids or sum(token == tokens.image for token in token_ids) != len(lengths):
         return None
     left = iter(lengths)
     return tuple(each for token in token_ids for each in ((token,) * next(left) if token == tokens.image else (token,)))
 
 
 def before_pictures(token_ids: Sequence[int], tokens: PictureTokens) -> int:
-    """How many tokens come before the first placeholder of a picture or a video."""
-    return next((place for place, token in enumerate(token_ids) if token in tokens.of_pictures), len(token_ids))
+    """How many tokens come before the first that begins a picture or a video."""
+    return next((place for place, token in enumerate(token_ids) if token in tokens.unwritten), len(token_ids))
 
 
 def _runs(token_ids: Sequence[int], tokens: PictureTokens) -> Iterator[tuple[int, int]]:

@@ -72,9 +72,9 @@ class PictureTokens:
     end: int  # after it
 
     @property
-    def of_pictures(self) -> tuple[int, int]:
-        """The placeholders, which no policy may write: they would stand for no picture."""
-        return self.image, self.video
+    def unwritten(self) -> tuple[int, int, int]:
+        """What no policy may write, since it would stand for no picture: the placeholders, and what comes before them."""
+        return self.image, self.video, self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class Completion:
 
     token_ids: tuple[int, ...]  # [completion], the stop token included when there is one
     logprobs: tuple[float, ...]  # [completion]
-    # "stop" or "length"; "length" also where it was cut before a picture's or a video's placeholder that the policy wrote
+    # "stop" or "length"; "length" also where it was cut before a token that no policy may write (PictureTokens.unwritten)
     finish_reason: str
     weight_version: str = "default"  # of the weights that sampled it, as they were named when they were loaded
     cached_tokens: int = 0  # of the prompt, which the server had computed before

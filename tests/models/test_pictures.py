@@ -14,7 +14,7 @@ from tests.pictures import picture
 
 from dagrpo.errors import UserError
 from dagrpo.models.make import make_model
-from dagrpo.models.pictures import PictureProcessor, limit_pixels, scaled
+from dagrpo.models.pictures import PictureProcessor, limit_pixels, processor_of, scaled
 from dagrpo.params.model import Fresh, Model, Vision
 
 FAMILIES: list[Literal["qwen2_5_vl", "qwen3_vl"]] = ["qwen2_5_vl", "qwen3_vl"]
@@ -131,6 +131,37 @@ def test_a_processor_of_another_model_is_refused(folder: Path, tmp_path: Path) -
     other = _changed(folder, tmp_path / "other", "preprocessor_config.json", patch_size=16)
     with pytest.raises(UserError, match=r"has patch_size 16, and vision_config\.patch_size of config\.json is 10"):
         PictureProcessor.of(other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"min_pixels": "many"}, "are not whole numbers"),
+        ({"max_pixels": 0}, "the smallest picture has 1600 pixels, and the largest 0"),
+        ({"max_pixels": -5}, "the smallest picture has 1600 pixels, and the largest -5"),
+        ({"min_pixels": 9999}, "the smallest picture has 9999 pixels, and the largest 6400"),
+        ({"size": [1, 2]}, "size is not shortest_edge and longest_edge"),
+        ({"size": {"height": 9, "width": 9}}, "size is not shortest_edge and longest_edge"),
+        ({"do_resize": False}, "do_resize is false, and pictures have to be scaled"),
+        ({"image_mean": [0.5]}, "image_mean is not a number for each of red, green and blue"),
+        ({"image_std": 0.5}, "image_std is not a number for each of red, green and blue"),
+        (
+            {"temporal_patch_size": 3},
+            r"temporal_patch_size 3, and vision_config\.temporal_patch_size of config\.json is 2",
+        ),
+    ],
+)
+def test_settings_that_would_fail_with_the_first_picture_are_refused(
+    folder: Path, tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    foreign = _changed(folder, tmp_path / "foreign", "preprocessor_config.json", **changes)
+    with pytest.raises(UserError, match=rf"preprocessor_config\.json.*{fault}.*: copy "):
+        PictureProcessor.of(foreign)
+
+
+def test_a_tower_of_nothing_is_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "vision_config": null}')
+    assert processor_of(tmp_path) is None
 
 
 def test_a_missing_preprocessor_is_named(folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A split as problems: a row that cannot be used is named before the engine starts, and every seed has its order."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tests import pictures
 from tests.pictures import picture
 from tests.rollout.problems import example
+from tests.rollout.scripted_chat import ScriptedChat
 
 from dagrpo.errors import UserError
 from dagrpo.files import write_parquet
@@ -16,7 +18,8 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.rollout import Conversation
 from dagrpo.params.training import Training
 from dagrpo.records import Example, PromptPictures
-from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, training_problems
+from dagrpo.rollout.chat import Message, ToolSchema
+from dagrpo.rollout.prompts import Prompts, prompt_indices, read_split, training_problems, written
 from dagrpo.tasks.schema import to_table
 
 TOKENIZER = character_tokenizer(256)
@@ -106,6 +109,22 @@ def test_a_text_that_spells_a_placeholder_is_no_picture(with_pictures: Prompts) 
     said = ({"role": "user", "content": "<image><|image_pad|><image>"},)
     problem = with_pictures.problem(0, _pictured(prompt=said))
     assert problem.token_ids.count(pictures.TOKENS.image) == 4 + 6
+
+
+@pytest.mark.parametrize(
+    ("token", "refused"),
+    [
+        (pictures.TOKENS.image, "has places for 1 pictures, and it has 0"),
+        (pictures.TOKENS.video, "has a place for a video"),
+    ],
+)
+def test_a_chat_format_that_takes_a_text_for_a_place_is_refused_by_name(token: int, refused: str) -> None:
+    class Literal(ScriptedChat):
+        def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
+            return "", (1, token, 2)
+
+    with pytest.raises(UserError, match=f"task arithmetic, train row 0: its prompt {refused}"):
+        written(Literal(), example("Say <|image_pad|>."), (), pictures.PROCESSOR)
 
 
 def test_a_row_with_pictures_for_a_model_of_text_is_refused_by_name(prompts: Prompts) -> None:

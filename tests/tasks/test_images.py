@@ -87,15 +87,19 @@ def test_of_a_moving_picture_the_first_one_is_taken(kind: str) -> None:
 
 @pytest.mark.parametrize("size", [(0, 4), (4, 0), (0, 0)])
 def test_a_picture_of_no_pixels_is_refused(size: tuple[int, int]) -> None:
-    head = struct.pack(">4s2I5B", b"IHDR", *size, 8, 2, 0, 0, 0)
-    content = A_PNG[:8] + A_PNG[8:12] + head + struct.pack(">I", zlib.crc32(head)) + A_PNG[PNG_HEAD:]
+    content = A_PNG[:8] + _chunk(b"IHDR", struct.pack(">2I5B", *size, 8, 2, 0, 0, 0)) + A_PNG[PNG_HEAD:]
     with pytest.raises(ValueError, match="is not a picture that can be read"):
         rgb_file(content)
 
 
-def test_more_than_8_bits_per_channel_is_refused() -> None:
-    with pytest.raises(ValueError, match="is a picture of mode I;16, which is not 8 bits per channel"):
-        rgb_file(_file(Image.new("I;16", (2, 2)), "PNG"))
+@pytest.mark.parametrize(("colour", "channels", "mode"), [(0, 1, "I"), (2, 3, "RGB"), (4, 2, "LA"), (6, 4, "RGBA")])
+def test_more_than_8_bits_per_channel_is_refused(colour: int, channels: int, mode: str) -> None:
+    head = struct.pack(">2I5B", 2, 2, 16, colour, 0, 0, 0)
+    pixels = zlib.compress((b"\0" + bytes(2 * 2 * channels)) * 2)  # two rows, each after the kind of its filter
+    content = A_PNG[:8] + _chunk(b"IHDR", head) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
+    assert _open(content).size == (2, 2), "a whole one"
+    with pytest.raises(ValueError, match=f"is a picture of mode {mode};16B, which is not 8 bits per channel"):
+        rgb_file(content)
 
 
 PICTURE = _file(Image.linear_gradient("L").resize((16, 16)).convert("RGBA"), "PNG")
@@ -155,6 +159,11 @@ def test_a_jpeg_that_paints_over_itself_a_thousand_times_is_refused() -> None:
     last = content.rindex(b"\xff\xda")
     with pytest.raises(ValueError, match="a JPEG of hundreds of scans"):
         rgb_file(content[:last] + content[last:-2] * 1000 + content[-2:])
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    """A part of a PNG."""
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
 def _chunks(name: bytes, number: int) -> bytes:

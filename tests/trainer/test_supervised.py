@@ -51,6 +51,13 @@ def test_a_row_without_a_demonstration_learns_its_answer_and_the_end_of_the_turn
     assert row.loss_mask == (*[False] * len(prompt), *[True] * (len(answer) + 1))
 
 
+@pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>"])
+def test_an_answer_that_would_show_a_picture_is_refused_by_row(token: str) -> None:
+    example, chat = replace(runs.example(2), answer=f"It is {token}."), chat_format(pictures.TOKENIZER, Config())
+    with pytest.raises(UserError, match="the row has an answer with a token of pictures in it, such as"):
+        Supervision(pictures.TOKENIZER, chat, pictures.PROCESSOR).sequence(example, (), "the row")
+
+
 def test_a_row_with_pictures_carries_them_beside_their_placeholders() -> None:
     example = replace(runs.example(2), prompt=({"role": "user", "content": "<image>What?"},), images=(picture(),))
     chat = chat_format(pictures.TOKENIZER, Config())

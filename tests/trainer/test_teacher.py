@@ -1,5 +1,6 @@
 """A teacher in whole runs with scripted engines: what it is asked, what is kept of it, and that nothing else changes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from tests import pictures
+from tests.pictures import picture
 from tests.rollout.scripted_engine import ScriptedEngine
-from tests.trainer import runs
+from tests.trainer import runs, vision
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.distributed import single_process
@@ -26,7 +29,15 @@ from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.teacher import DIVERGENCE, FAR_FRACTION, PlainPrompts, PromptsWithSolution, Teacher, teacher_metrics
+from dagrpo.trainer.teacher import (
+    DIVERGENCE,
+    FAR_FRACTION,
+    PlainPrompts,
+    PromptsWithSolution,
+    Teacher,
+    require_same_pictures,
+    teacher_metrics,
+)
 
 Inputs = tuple[Path, Path]
 
@@ -202,3 +213,24 @@ def test_the_metrics_are_the_mean_log_ratio_and_the_share_that_is_far() -> None:
     metrics = teacher_metrics(rollouts, torch.full((3,), -1.0))
     assert metrics == {DIVERGENCE: pytest.approx(0.0), FAR_FRACTION: pytest.approx(1 / 3)}
     assert teacher_metrics(replace(rollouts, teacher_logprobs=None), torch.zeros(3)) == {}
+
+
+def _shown() -> Problem:
+    prompts = Prompts(pictures.TOKENIZER, Rollout(), pictures.PROCESSOR)
+    return prompts.problem(3, runs.example_with_pictures(3, picture(160, 160)))
+
+
+def test_a_teacher_of_text_is_refused_where_a_problem_shows_a_picture(teacher: Path) -> None:
+    with pytest.raises(UserError, match="takes text alone, and arithmetic row 3 shows pictures, which it is to read"):
+        require_same_pictures(teacher, [_shown()])
+    require_same_pictures(teacher, [])
+
+
+def test_a_teacher_that_sees_a_picture_in_another_size_is_refused(tmp_path: Path) -> None:
+    """Of 16 tokens at most, as the policy's, but of 8 pixels a side instead of 20."""
+    other = vision.settings(tmp_path, "qwen3_vl")
+    require_same_pictures(other, [_shown()])
+    limits = json.loads((other / "preprocessor_config.json").read_text())
+    (other / "preprocessor_config.json").write_text(json.dumps(limits | {"max_pixels": 4 * 64}))
+    with pytest.raises(UserError, match=r"row 3: its pictures take 16 tokens of the policy's prompt, and 4 by the pre"):
+        require_same_pictures(other, [_shown()])

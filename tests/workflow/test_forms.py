@@ -183,6 +183,11 @@ def test_a_picture_of_full_size_must_have_room_in_a_prompt() -> None:
         _with_pictures("geo3k", fresh=fresh, max_pixels=400 * 201)
 
 
+def test_a_picture_that_is_evaluated_alone_needs_no_room_in_the_prompts_of_training() -> None:
+    fresh = {"max_position_embeddings": 1024, "vision": {"family": "qwen3_vl", "patch_size": 10}}
+    _check("arithmetic", "shapes", model={"fresh": fresh, "max_pixels": 400 * 201})
+
+
 def test_patches_that_sglang_does_not_see_are_refused() -> None:
     vision = {"family": "qwen2_5_vl", "patch_size": 14}
     _with_pictures("geo3k", fresh={"vision": vision})
@@ -190,6 +195,8 @@ def test_patches_that_sglang_does_not_see_are_refused() -> None:
         ValueError, match=r"patch_size is 8, and SGLang sees a qwen2_5_vl with patches of 14 alone: set it"
     ):
         _with_pictures("geo3k", fresh={"vision": vision | {"patch_size": 8}})
+    with pytest.raises(ValueError, match="patch_size is 8"):  # a task of text is served by the same model
+        _check("arithmetic", "arithmetic", model={"fresh": {"vision": vision | {"patch_size": 8}}})
 
 
 def test_a_model_of_the_hub_may_take_pictures() -> None:

@@ -100,10 +100,10 @@ def attempt_blindly(
     problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
     """A greedy attempt at each problem with pictures, which are left out. []: there is none, or it was not asked for."""
-    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
     shown = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
     if not shown:
         return []
+    prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
     hidden = [prompts.problem(problem.index, without_pictures(problem.example)) for problem in shown]
     asked = replace(attempts, sampling=replace(attempts.sampling, samples=0))
     made = attempt(hidden, asked, engine, tokenizer, what="sample without pictures")

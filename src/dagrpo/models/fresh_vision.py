@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, Qwen2_5_VLConfig, Qwen3VLConfi
 from dagrpo.checkpoints.modelling import PreTrainedConfig
 from dagrpo.files import write_json
 from dagrpo.models.pictures import PREPROCESSOR
-from dagrpo.models.tokenizer import IMAGE, PICTURE_END, PICTURE_START, VIDEO
+from dagrpo.models.tokenizer import PICTURE, PICTURE_END, PICTURE_START, VIDEO
 from dagrpo.params.model import FRESH_TOKENS, MERGED, Fresh, Vision, smallest_picture
 
 ROPE_THETA = 10_000.0  # for contexts of hundreds of tokens
@@ -41,7 +41,7 @@ def config_with_pictures(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> Pr
 
 def _token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     names = {
-        "image_token_id": IMAGE,
+        "image_token_id": PICTURE,
         "video_token_id": VIDEO,
         "vision_start_token_id": PICTURE_START,
         "vision_end_token_id": PICTURE_END,

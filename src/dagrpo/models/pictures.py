@@ -7,7 +7,7 @@ The limits are those of the model folder's preprocessor_config.json. Not here: b
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ class Pixels:
 
 def takes_pictures(folder: Path) -> bool:
     """Whether the model of a folder has a vision tower, of whatever family."""
-    return (folder / CONFIG).is_file() and "vision_config" in read_object(folder / CONFIG)
+    return (folder / CONFIG).is_file() and _has_tower(read_object(folder / CONFIG))
 
 
 def processor_of(folder: Path) -> "PictureProcessor | None":
@@ -81,7 +81,7 @@ class PictureProcessor:
     def of(cls, folder: Path) -> "PictureProcessor":
         """That of a model's folder.
 
-        UserError: a model of text alone, a family that is not known, or an image processor that is not the family's.
+        UserError: a model of text alone, a family that is not known, or settings of another image processor, or of none.
         """
         config = read_object(folder / CONFIG)
         _require_known(folder, config)
@@ -89,6 +89,7 @@ class PictureProcessor:
             raise UserError(f"{folder} has no {PREPROCESSOR}: copy that of the model it comes from into it.")
         limits = read_object(folder / PREPROCESSOR)
         _require_agreement(folder, config["vision_config"], limits)
+        _require_usable(folder, limits)
         return cls(_tokens_of(folder, config), limits)
 
     @cached_property
@@ -119,9 +120,11 @@ class PictureProcessor:
     def expanded(self, token_ids: Sequence[int], files: Sequence[bytes]) -> tuple[int, ...]:
         """A prompt with one placeholder per picture -> with as many as each picture takes.
 
-        UserError: there are not as many pictures as placeholders.
+        UserError: there are not as many pictures as placeholders, or there is one of a video.
         """
         expanded = placeholders.with_lengths(token_ids, self.tokens, [self.count(file) for file in files])
+        if expanded is None and self.tokens.video in token_ids:
+            raise UserError("its prompt has a place for a video, and there are none: correct the task's data")
         if expanded is None:
             places = sum(token == self.tokens.image for token in token_ids)
             raise UserError(
@@ -164,9 +167,13 @@ def _least_and_most_pixels(limits: dict[str, Any]) -> tuple[int, int]:
     return int(size["shortest_edge"] if least is None else least), int(size["longest_edge"] if most is None else most)
 
 
+def _has_tower(config: dict[str, Any]) -> bool:
+    return isinstance(config.get("vision_config"), dict)
+
+
 def _require_known(folder: Path, config: dict[str, Any]) -> None:
     family = config.get("model_type")
-    if "vision_config" not in config:
+    if not _has_tower(config):
         raise UserError(
             f"{folder} is a {family} model, which takes text alone: choose a vision-language model of "
             f"{' or '.join(FAMILIES)} for a task with pictures."
@@ -180,12 +187,43 @@ def _require_known(folder: Path, config: dict[str, Any]) -> None:
 
 def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, Any]) -> None:
     """The processor cuts what the tower was made for."""
-    for ours, theirs in (("patch_size", "patch_size"), ("merge_size", "spatial_merge_size")):
-        if limits.get(ours) is None or limits[ours] != vision.get(theirs):
+    for ours, theirs, default in (
+        ("patch_size", "patch_size", None),
+        ("merge_size", "spatial_merge_size", None),
+        ("temporal_patch_size", "temporal_patch_size", 2),
+    ):
+        cut, seen = limits.get(ours, default), vision.get(theirs, default)
+        if cut is None or cut != seen:
             raise UserError(
-                f"{folder / PREPROCESSOR} has {ours} {limits.get(ours)}, and vision_config.{theirs} of {CONFIG} is "
-                f"{vision.get(theirs)}: copy both files from one model."
+                f"{folder / PREPROCESSOR} has {ours} {cut}, and vision_config.{theirs} of {CONFIG} is {seen}: copy both files "
+                "from one model."
             )
+
+
+def _require_usable(folder: Path, limits: dict[str, Any]) -> None:
+    """What the image processor would stumble over, or do without a word to another number of tokens than is counted."""
+    fault = next(_faults(limits), None)
+    if fault is not None:
+        raise UserError(f"{folder / PREPROCESSOR}: {fault}: copy that of the model it comes from.")
+
+
+def _faults(limits: dict[str, Any]) -> Iterator[str]:
+    size = limits.get("size")
+    if size is not None and (not isinstance(size, dict) or size.keys() != DEFAULT_SIZE.keys()):
+        yield f"size is not {' and '.join(DEFAULT_SIZE)}"
+        return
+    pixels = {**DEFAULT_SIZE, **(size or {}), **{key: limits.get(key) for key in ("min_pixels", "max_pixels")}}
+    if not all(value is None or type(value) is int for value in pixels.values()):
+        yield "the smallest and the largest picture (min_pixels and max_pixels, or size) are not whole numbers"
+        return
+    least, most = _least_and_most_pixels(limits)
+    if not 0 < least <= most:
+        yield f"the smallest picture has {least} pixels, and the largest {most}"
+    if not limits.get("do_resize", True):
+        yield "do_resize is false, and pictures have to be scaled to whole tokens"
+    for key in ("image_mean", "image_std"):
+        if not isinstance(limits.get(key, []), list) or len(limits.get(key, "RGB")) != len("RGB"):
+            yield f"{key} is not a number for each of red, green and blue"
 
 
 def _tokens_of(folder: Path, config: dict[str, Any]) -> PictureTokens:

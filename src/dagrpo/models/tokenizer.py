@@ -19,7 +19,7 @@ from transformers import Qwen2Tokenizer
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL_TOKENS = (PAD, USER, ASSISTANT, END)
 # As Qwen names them: SGLang and transformers look for these names in the tokenizer of a model with pictures.
-IMAGE, VIDEO, PICTURE_START, PICTURE_END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
+PICTURE, VIDEO, PICTURE_START, PICTURE_END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
 
 # A turn is `<|role|>content<|end|>`; the policy learns to close its own turn with <|end|>.
 CHAT_TEMPLATE = (
@@ -56,7 +56,7 @@ PARTS = (
     "{%- macro said(content) %}"
     "{%- if content is string %}{{- content }}{%- else %}"
     "{%- for part in content or [] %}"
-    f"{{{{- '{PICTURE_START}{IMAGE}{PICTURE_END}' if part['type'] == 'image' else part['text'] }}}}"
+    f"{{{{- '{PICTURE_START}{PICTURE}{PICTURE_END}' if part['type'] == 'image' else part['text'] }}}}"
     "{%- endfor %}{%- endif %}"
     "{%- endmacro %}"
 )
@@ -78,7 +78,7 @@ def character_tokenizer(
     template = CHAT_TEMPLATE_WITH_TOOLS if calls else CHAT_TEMPLATE
     marks = [USER, ASSISTANT, SYSTEM, TOOL] if calls else [USER, ASSISTANT]
     if pictures:
-        template, marks = _with_pictures(template), [*marks, IMAGE, VIDEO, PICTURE_START, PICTURE_END]
+        template, marks = _with_pictures(template), [*marks, PICTURE, VIDEO, PICTURE_START, PICTURE_END]
     tokenizer = _tokenizer(longest, template, marks)
     if not calls:
         return tokenizer

@@ -14,6 +14,7 @@ EXTRACTION = (
     "that looks like an answer; exact: as strict, but nothing else may stand beside it."
 )
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads
+MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
 MOST_CHARACTERS = 10_000_000  # of a result
 MOST_STEPS = 10_000_000
 LARGEST_BATCH = 1_000_000

@@ -6,12 +6,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_TOKENS, Section, Seed, Texts, require_commit
+from dagrpo.params.base import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.params.experiment import Name
 from dagrpo.rollout.tools import TOOLS
 
-MOST_PIXELS = 40_000_000  # as tasks/images.py has it
-FRESH_TOKENS = 64  # of the largest picture, where model.max_pixels is null
+FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
 # SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
 SERVED_PATCH_SIZES: Mapping[str, int] = {"qwen2_5_vl": 14}
@@ -67,7 +66,6 @@ class Fresh(Section):
     calls: Annotated[dict[FunctionName, FunctionName], Field(max_length=1000)] = Field(
         {}, description="The same for other functions, such as those of an environment: function -> its text argument."
     )
-
     vision: Vision = Field(Vision(), description="Shape of its vision tower.")
 
     @property
@@ -136,7 +134,7 @@ class Model(Section):
     def _max_pixels_is_of_a_model_with_pictures(self) -> Self:
         if self.max_pixels is None:
             return self
-        if self.source == "gguf" or (self.source == "fresh" and not self.fresh.takes_pictures):
+        if not self.may_take_pictures:
             raise UserError(
                 f"model.max_pixels is {self.max_pixels}, but the model takes no pictures: set it to null, or choose a "
                 "vision-language model (model.fresh.vision.family, or one of the hub)"
@@ -155,8 +153,11 @@ class Model(Section):
         return self.source == "hub" or (self.source == "fresh" and self.fresh.takes_pictures)
 
     @property
-    def most_picture_tokens(self) -> int | None:
-        """The tokens that no picture takes more of; None: it takes none, or the parameters do not tell."""
+    def full_picture_tokens(self) -> int | None:
+        """The tokens of a picture of full size; None: it takes none, or the parameters do not tell.
+
+        One that is far longer than wide may take more, since its shorter side has a token at least.
+        """
         if self.source != "fresh" or not self.fresh.takes_pictures:
             return None
         return (

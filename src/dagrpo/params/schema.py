@@ -78,8 +78,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _a_vision_tower_is_there(self) -> Self:
-        model = self.model
-        if model.source == "hub" or (model.source == "fresh" and model.fresh.takes_pictures):
+        if self.model.may_take_pictures:
             return self
         changed = {
             "training.vision": self.training.vision == "frozen",

@@ -82,9 +82,10 @@ def written(
 ) -> tuple[str, tuple[int, ...]]:
     """The prompt of a row: its text, and its tokens with as many placeholders for each picture as it takes.
 
-    UserError: it has pictures and the model takes none, or not as many as its text has places for.
+    UserError: it has pictures and the model takes none, or not as many as its text has places for. What a chat format makes
+    of a text is checked for places, too: some take `<|image_pad|>` in it for one.
     """
-    if not example.images:
+    if pictures is None and not example.images:
         return chat.prompt(example.prompt, tools)
     where = f"task {example.task}, {example.split} row {example.index}"
     if pictures is None:
@@ -92,7 +93,7 @@ def written(
             f"{where}: it has pictures, and the model takes text alone: choose a vision-language model in section model, or "
             "another task."
         )
-    text, token_ids = chat.prompt(with_pictures(example.prompt), tools)
+    text, token_ids = chat.prompt(with_pictures(example.prompt) if example.images else example.prompt, tools)
     try:
         return text, pictures.expanded(token_ids, example.images)
     except UserError as error:

@@ -134,16 +134,16 @@ class Session:
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """A conversation that begins with the problem's prompt, and its pictures with it. UserError: the template refuses."""
         pictures = self.problem.pictures
-        if pictures is None or not pictures.files:
+        if pictures is None:
             return self.chat.prompt(messages, tools)[1]
-        begin = len(self.problem.example.prompt)
+        begin = len(self.problem.example.prompt) if pictures.files else 0
         token_ids = self.chat.prompt([*with_pictures(messages[:begin]), *messages[begin:]], tools)[1]
         lengths = picture_lengths(self.problem.token_ids, pictures.tokens)
         expanded = with_lengths(token_ids, pictures.tokens, lengths)
         if expanded is None:
             raise UserError(
-                f"the chat template does not show the {len(lengths)} pictures of the problem in this conversation: leave the "
-                "messages of the problem at its beginning"
+                f"the chat template does not show the {len(lengths)} pictures of the problem in this conversation, and no others: "
+                "leave the messages of the problem at its beginning, and `<|image_pad|>` and the like out of all others"
             )
         return expanded
 

@@ -7,15 +7,15 @@ another program.
 
 import io
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from dagrpo.errors import UserError
+from dagrpo.params.base import MOST_PIXELS
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _KEPT = ("PNG", "JPEG")
-MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
 MOST_READS_TO_OPEN = (
     1200  # of a part of a file before its pixels: four per segment of a JPEG, whose profile may have 255
 )
@@ -34,7 +34,7 @@ def rgb_file(content: bytes) -> bytes:
     try:
         file = _CountingFile(content)
         with Image.open(file, formats=_READ) as picture:
-            _require_bounded(picture, content)
+            _require_readable(picture, content)
             file.left = MOST_READS
             picture.load()
             return content if _has_the_form(picture) else _as_png(picture)
@@ -56,11 +56,16 @@ class _CountingFile(io.BytesIO):
         return super().read(size)
 
 
-def _require_bounded(picture: Image.Image, content: bytes) -> None:
-    """Refuse what would take gigabytes or hours to unpack, before any of it is."""
+def _require_readable(picture: ImageFile.ImageFile, content: bytes) -> None:
+    """Refuse, before any of it is unpacked, what would take gigabytes or hours, or lose half of its bits."""
     pixels = picture.width * picture.height
     if pixels > MOST_PIXELS:
         raise UserError(f"is a picture of {pixels:,} pixels, and the most are {MOST_PIXELS:,}")
+    for tile in picture.tile:
+        if picture.format == "PNG" and "16" in str(
+            tile.args
+        ):  # such as RGB;16B, of which Pillow would drop the lower bits
+            raise UserError(f"is a picture of mode {tile.args}, which is not 8 bits per channel")
     if isinstance(picture, JpegImageFile) and content.count(_SCAN) > MOST_SCANS:
         raise UserError("is not a picture that can be read (a JPEG of hundreds of scans)")
 

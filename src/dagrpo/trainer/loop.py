@@ -237,7 +237,7 @@ class Trainer:
                 )
                 engine = stack.enter_context(opened)
                 self._watch.handed_over(engine, tensors, finished)
-            teacher = stack.enter_context(open_teacher(run, self._tokenizer, self._opener))
+            teacher = stack.enter_context(open_teacher(run, self._tokenizer, self._opener, self._problems))
             agent = stack.enter_context(self._agent())
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))

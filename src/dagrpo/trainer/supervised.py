@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.errors import UserError
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.base import Section
+from dagrpo.placeholders import before_pictures
 from dagrpo.records import Example
 from dagrpo.rollout.chat import ChatFormat, Message, ToolSchema
 from dagrpo.rollout.prompts import read_split, written
@@ -86,10 +87,18 @@ class Supervision:
         except UserError as error:
             raise UserError(f"{where} has a demonstration that cannot be written: {error}") from None
         written = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        self._require_no_picture(written, where)
         completion = (*written, self._tokenizer.eos_token_id)
         if message.get("tool_calls"):
             self._require_read_again(message, prompt, completion, tools, where)
         return completion
+
+    def _require_no_picture(self, written: Sequence[int], where: str) -> None:
+        if self._pictures is not None and before_pictures(written, self._pictures.tokens) < len(written):
+            raise UserError(
+                f"{where} has an answer with a token of pictures in it, such as `<|image_pad|>`, and an answer shows none: correct "
+                "the task's data."
+            )
 
     def _require_read_again(
         self,

@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.errors import UserError
-from dagrpo.models.pictures import processor_of
+from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
 from dagrpo.params.teacher import SOLUTION, TEACHER
+from dagrpo.placeholders import picture_lengths
 from dagrpo.records import Example, ScoringRequest
 from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
@@ -127,14 +128,15 @@ def _of_trained_tokens(sample: TokenSample, scores: Sequence[float]) -> list[flo
 
 @contextmanager
 def open_teacher(
-    run: TrainingRun, tokenizer: PreTrainedTokenizerBase, opener: EngineOpener
+    run: TrainingRun, tokenizer: PreTrainedTokenizerBase, opener: EngineOpener, problems: Sequence[Problem]
 ) -> Iterator[Teacher | None]:
-    """The teacher of a run, served until the end; None where it has none."""
+    """The teacher of a run on these problems, served until the end; None where it has none."""
     params, engine = run.algorithm.teacher, run.runtime.teacher
     if not params.is_there:
         yield None
         return
     folder = _folder(run)
+    require_same_pictures(folder, problems)
     weights = CastTensors(open_tensors(folder), NAMED_DTYPES[run.rollout.dtype]) if folder == run.initial else None
     opened = opener(
         folder,
@@ -155,6 +157,28 @@ def open_teacher(
             lockstep=run.rollout.deterministic,
             longest=context_tokens(folder, engine) - SPARE,
         )
+
+
+def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
+    """UserError names a problem whose pictures the teacher cannot read, or reads as another number of tokens."""
+    shown = [(problem, problem.pictures) for problem in problems if problem.pictures and problem.pictures.files]
+    if not shown:
+        return
+    if not takes_pictures(teacher):
+        raise UserError(
+            f"The teacher in {teacher} takes text alone, and {shown[0][0].example.task} row {shown[0][0].index} shows pictures, which it "
+            "is to read, too: choose a vision-language model of the policy's own family (algorithm.teacher)."
+        )
+    processor = PictureProcessor.of(teacher)
+    for problem, pictures in shown:
+        ours = picture_lengths(problem.token_ids, pictures.tokens)
+        theirs = tuple(map(processor.count, pictures.files))
+        if ours != theirs:
+            raise UserError(
+                f"{problem.example.task} row {problem.index}: its pictures take {sum(ours)} tokens of the policy's prompt, and "
+                f"{sum(theirs)} by the preprocessor_config.json of the teacher in {teacher}: set model.max_pixels to the limit "
+                "that stands there."
+            )
 
 
 def _folder(run: TrainingRun) -> Path:

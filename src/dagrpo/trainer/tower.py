@@ -25,7 +25,7 @@ PIXELS_KEPT = 128  # pictures, between the passes of a step: 1.2 GB where each h
 
 
 def tower_module(model: PreTrainedModel) -> torch.nn.Module | None:
-    """The vision tower of a model, with what leads from it to the language model; None in a family without pictures."""
+    """The vision tower of a model, with what leads from it to the language model; None without one of a family that is known."""
     if not hasattr(model.config, "vision_config"):
         return None
     from dagrpo.models.pictures import FAMILIES
@@ -94,7 +94,10 @@ class Tower:
         self._features: dict[bytes, tuple[Features, Tensor]] = {}
 
     def shown(self, input_ids: Tensor, attention_mask: Tensor, pictures: PaddedPictures | None) -> dict[str, Any]:
-        """All that the model reads, [sequences, length] both. UserError: the processor's settings cannot be used."""
+        """What the model reads of a batch: its tokens, [sequences, length], what they mask, and what `pictures` show.
+
+        UserError: the processor's settings cannot be used.
+        """
         if pictures is None and self._shared:
             return self._with_a_blank(input_ids, attention_mask)
         if pictures is None:

@@ -90,7 +90,7 @@ class PolicyUpdate:
         self._pad_token_id = pad_token_id
         self._world = world
         self._seed = seed
-        self._trained_towers = _trained_towers(policy)
+        self._trained_tower = _trained_tower(policy)
 
     def before(self, batch: RolloutBatch) -> BeforeUpdate | None:
         """Every token of a step under the policy that sampled it, in every rank. Costs a forward pass.
@@ -137,7 +137,7 @@ class PolicyUpdate:
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
                 if gradients is not None:
                     gradients.append(gradient_digests(self._policy.model, self._world))
-                of_tower += [gradient_norm(tower) for tower in self._trained_towers]
+                of_tower += [gradient_norm(self._trained_tower)] if self._trained_tower else []
                 grad_norms.append(self._apply(mini_batch, losses, learning_rate))
                 idle += not any(mini_batch.lengths.tokens)
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
@@ -157,7 +157,7 @@ class PolicyUpdate:
             grad_norm=sum(norm or 0.0 for norm in grad_norms) / updates,
             learning_rate=learning_rate,
             digests=self._digests(gradients),
-            vision_grad_norm=sum(of_tower) / updates if self._trained_towers else None,
+            vision_grad_norm=sum(of_tower) / updates if self._trained_tower else None,
             skipped=grad_norms.count(None),
         )
 
@@ -329,11 +329,10 @@ def _are_finite(batch: RolloutBatch, spans: Sequence[slice]) -> bool:
     return bool(batch.advantages[tokens][batch.counted_tokens()[tokens]].isfinite().all())
 
 
-def _trained_towers(policy: Policy) -> list[list[torch.nn.Parameter]]:
-    """The parameters of the vision tower, if there is one that is trained."""
+def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:
+    """What is trained of the vision tower; [] without one, or of one that is frozen."""
     module = tower_module(policy.model)
-    trained = [] if module is None else [weight for weight in module.parameters() if weight.requires_grad]
-    return [trained] if trained else []
+    return [] if module is None else [weight for weight in module.parameters() if weight.requires_grad]
 
 
 def _filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:

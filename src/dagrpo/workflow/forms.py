@@ -122,12 +122,10 @@ def _tools(params: Params) -> Iterator[str]:
 
 
 def _pictures(params: Params) -> Iterator[str]:
-    """The model takes pictures where a task has some, as far as its parameters tell; and one of full size has room."""
-    shown = [name for name in params.experiment.tasks if get_task(name).images]
-    if not shown:
-        return
+    """The model takes pictures where a task has some, as far as its parameters tell; SGLang sees them; one of full size has room."""
     model, longest = params.model, params.training.max_prompt_tokens
-    if not model.may_take_pictures:
+    shown = [name for name in params.experiment.tasks if get_task(name).images]
+    if shown and not model.may_take_pictures:
         yield (
             f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
             "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
@@ -139,9 +137,10 @@ def _pictures(params: Params) -> Iterator[str]:
             f"model.fresh.vision.patch_size is {vision.patch_size}, and SGLang sees a {vision.family} with patches of {served} alone: "
             f"set it to {served}, or model.fresh.vision.family to qwen3_vl."
         )
-    if model.most_picture_tokens is not None and model.most_picture_tokens > longest:
+    train, most = params.experiment.train, model.full_picture_tokens
+    if most is not None and get_task(train).images and most > longest:
         yield (
-            f"a picture of {shown[0]} may take {model.most_picture_tokens} tokens, and training.max_prompt_tokens is {longest}: "
+            f"a picture of {train} may take {most} tokens, and training.max_prompt_tokens is {longest}: "
             "lower model.max_pixels, or raise training.max_prompt_tokens."
         )
 

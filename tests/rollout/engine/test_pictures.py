@@ -1,11 +1,13 @@
 """Pictures on their way to a server, which a script stands in for, and what its answers are taken for."""
 
+import io
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tests.rollout.engine.conftest import MakePool, Serve
 from tests.rollout.engine.scripted import Echo, reply, scores
 
@@ -13,12 +15,13 @@ from dagrpo.files import write_json
 from dagrpo.records import PictureTokens, PromptPictures, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.pictures import sent_pictures
 from dagrpo.rollout.engine.servable import require_servable
 
 START, IMAGE, END, VIDEO = 90, 91, 92, 93
 TOKENS = PictureTokens(image=IMAGE, video=VIDEO, start=START, end=END)
 CAT, DOG = b"a cat", b"a dog"
-SENT = {file: b64encode(file).decode() for file in (CAT, DOG)}
+SENT = {file: f"data:;base64,{b64encode(file).decode()}" for file in (CAT, DOG)}
 EXPANDED = (1, START, IMAGE, IMAGE, IMAGE, END, 2)
 COLLAPSED = [1, START, IMAGE, END, 2]
 Body = dict[str, Any]
@@ -49,7 +52,7 @@ def test_a_picture_is_sent_as_one_placeholder_and_its_file(serve: Serve, pool_of
     assert body["input_ids"] == [COLLAPSED]
     assert body["image_data"] == [[SENT[CAT]]]
     assert body["return_prompt_token_ids"] is True
-    assert body["sampling_params"][0]["stop_token_ids"] == [IMAGE, VIDEO]
+    assert body["sampling_params"][0]["stop_token_ids"] == [IMAGE, VIDEO, START]
     assert (completion.token_ids, completion.finish_reason) == ((7,), "stop")
 
 
@@ -70,6 +73,27 @@ def test_prompts_with_and_without_pictures_go_in_one_batch_each_with_its_own(ser
     assert body["image_data"] == [[], [SENT[DOG], SENT[CAT]], [SENT[CAT]]]
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_sglang_reads_a_picture_as_training_does(kind: str) -> None:
+    common = pytest.importorskip("sglang.srt.utils.common", reason="the engine is not installed")
+    content = io.BytesIO()
+    Image.radial_gradient("L").resize((40, 30)).convert("RGB").save(content, kind)
+    ((sent,),) = sent_pictures([[content.getvalue()]])["image_data"]
+    read, _ = common.load_image(sent)
+    with Image.open(content) as ours:
+        assert read.tobytes() == ours.tobytes()
+
+
+def test_a_jpeg_is_sent_such_that_sglang_takes_no_decoder_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    common = pytest.importorskip("sglang.srt.utils.common", reason="the engine is not installed")
+    content = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(content, "JPEG")
+    ((sent,),) = sent_pictures([[content.getvalue()]])["image_data"]
+    monkeypatch.setattr(common, "is_cuda", lambda: True)
+    assert common.is_jpeg_with_cuda(content.getvalue())
+    assert not common.is_jpeg_with_cuda(common.get_image_bytes(sent))
+
+
 def test_a_batch_of_text_says_nothing_of_pictures(serve: Serve, pool_of: MakePool) -> None:
     server = serve(wrote(7))
     pool_of(Endpoint(address=server.address)).generate([request((4, 5), ())], lockstep=True)
@@ -85,11 +109,11 @@ def test_prompts_that_differ_in_their_pictures_alone_are_not_taken_for_one(serve
     assert len(server.asked[2][1]["image_data"]) == 3
 
 
-@pytest.mark.parametrize("placeholder", [IMAGE, VIDEO])
-def test_a_completion_ends_before_the_first_placeholder_that_the_policy_writes(
-    serve: Serve, pool_of: MakePool, placeholder: int
+@pytest.mark.parametrize("token", [IMAGE, VIDEO, START])
+def test_a_completion_ends_before_the_first_token_that_would_begin_a_picture(
+    serve: Serve, pool_of: MakePool, token: int
 ) -> None:
-    pool = pool_of(Endpoint(address=serve(wrote(7, 8, placeholder, 9)).address))
+    pool = pool_of(Endpoint(address=serve(wrote(7, 8, token, 9)).address))
     (completion,) = pool.generate([request()], lockstep=True)
     assert completion.token_ids == (7, 8)
     assert completion.logprobs == (-0.5, -0.5)

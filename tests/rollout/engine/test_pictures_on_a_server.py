@@ -189,7 +189,7 @@ def test_a_policy_that_writes_placeholders_is_cut_before_them_and_goes_on(seer: 
     """With a placeholder in a prompt that stands for no picture, SGLang would never answer the second turn."""
     requests = [seer.request(CAT, (number,), seed=number, temperature=50.0) for number in range(10, 74)]
     completions = pool.generate(requests, lockstep=True)
-    placeholders = set(seer.pictures.tokens.of_pictures)
+    placeholders = set(seer.pictures.tokens.unwritten)
     cut = [completion for completion in completions if len(completion.token_ids) < 16]
     assert any(completion.finish_reason == "length" for completion in cut), "none has written one: use other seeds"
     assert placeholders.isdisjoint(token for completion in completions for token in completion.token_ids)

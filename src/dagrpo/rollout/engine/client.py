@@ -23,7 +23,7 @@ from dagrpo.rollout.engine.answers import (
     scores_of,
 )
 from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
-from dagrpo.rollout.engine.pictures import and_tells_prompts, files_of, sent_ids, sent_pictures
+from dagrpo.rollout.engine.pictures import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 from dagrpo.rollout.engine.version import WeightVersion
 
 CONNECT_SECONDS = 10.0
@@ -75,7 +75,7 @@ class ServerClient:
         }
         if any(request.support for request in requests):
             body["return_sampling_mask"] = [request.support for request in requests]
-        answer = await self._post("/generate", body | and_tells_prompts(pictures), largest_answer(requests))
+        answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_answer(requests))
         return completions_of(answer, requests, self.address, version)
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
@@ -89,7 +89,7 @@ class ServerClient:
             "return_logprob": True,
             "logprob_start_len": [request.first - 1 for request in requests],  # whose own logprob is not told
         }
-        answer = await self._post("/generate", body | and_tells_prompts(pictures), largest_scores(requests))
+        answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_scores(requests))
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
@@ -167,7 +167,7 @@ class ServerClient:
 
 def sampling_params(request: SamplingRequest) -> dict[str, Any]:
     """A request's sampling, in SGLang's words; what is left out would come from the checkpoint."""
-    unwanted = request.pictures.tokens.of_pictures if request.pictures else ()
+    unwanted = request.pictures.tokens.unwritten if request.pictures else ()
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,

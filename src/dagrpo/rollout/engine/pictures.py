@@ -11,6 +11,9 @@ from typing import Any
 from dagrpo.placeholders import before_pictures, collapsed, picture_lengths
 from dagrpo.records import PromptPictures, SamplingRequest, ScoringRequest
 
+_DATA = "data:;base64,"
+_JPEG = b"\xff\xd8"
+
 
 def sent_ids(token_ids: tuple[int, ...], pictures: PromptPictures | None) -> tuple[int, ...]:
     """A prompt as a server takes it. [prompt, with one placeholder per picture]"""
@@ -26,22 +29,34 @@ def files_of(request: SamplingRequest | ScoringRequest) -> tuple[bytes, ...]:
 
 
 def sent_pictures(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """What the body of a request says of the pictures of some prompts; nothing where none has any."""
+    """What the body of a request says of the pictures of some prompts, [prompts][pictures]; nothing where none has any."""
     if not any(files):
         return {}
-    encoded = {file: b64encode(file).decode() for each in files for file in each}
-    return {"image_data": [[encoded[file] for file in each] for each in files]}
+    written = {file: _written(file) for each in files for file in each}
+    return {"image_data": [[written[file] for file in each] for each in files]}
 
 
-def and_tells_prompts(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """The same, and that the answer is to tell each prompt with as many placeholders as its pictures take tokens."""
+def pictures_to_be_checked(files: Sequence[Sequence[bytes]]) -> dict[str, Any]:
+    """`sent_pictures`, and that the answer is to tell each prompt with as many placeholders as its pictures take tokens."""
     pictures = sent_pictures(files)
     return pictures | {"return_prompt_token_ids": True} if pictures else {}
 
 
 def written_length(token_ids: Sequence[int], request: SamplingRequest) -> int:
-    """How much of a completion counts: what comes before the first placeholder in it, which stands for no picture."""
+    """How much of a completion counts: what comes before the first token in it that would begin a picture, and begins none.
+
+    The mark of a beginning at the end of what is scored would be past the end for SGLang 0.5.23, which refuses the request.
+    """
     return before_pictures(token_ids, request.pictures.tokens) if request.pictures else len(token_ids)
+
+
+def _written(file: bytes) -> str:
+    """A picture's file as a data URI: SGLang takes the base64 of a JPEG, which begins with a slash, for a path of its machine.
+
+    A JPEG gets one byte more behind its end, which Pillow does not read: without it, SGLang on a GPU would decode the picture by
+    another library than training does, to other pixels.
+    """
+    return _DATA + b64encode(file + b"\0" if file.startswith(_JPEG) else file).decode()
 
 
 def _require_agreement(token_ids: Sequence[int], pictures: PromptPictures) -> None:

@@ -23,7 +23,7 @@ def require_servable(model: Path) -> None:
 
 def _require_served_patches(model: Path) -> None:
     config = read_object(model / "config.json")
-    patch_size = config.get("vision_config", {}).get("patch_size")
+    patch_size = (config.get("vision_config") or {}).get("patch_size")
     served = SERVED_PATCH_SIZES.get(config.get("model_type", ""), patch_size)
     if patch_size != served:
         raise ServerError(
