@@ -92,6 +92,13 @@ def test_a_page_delivered_twice_is_there_once(project: Path) -> None:
     assert [point.step for point in client.get_metric_history(parent.info.run_id, "reward/mean")] == [1, 2]
 
 
+def test_a_policy_that_training_has_not_changed_is_one_with_the_base_policy(project: Path) -> None:
+    report(project, page(trained="a"))
+    assert settle(project)
+    (parent,) = parent_runs(project).values()
+    assert len(parent.outputs.model_outputs) == 1
+
+
 def test_the_champion_moves_only_with_a_difference_that_is_shown(project: Path) -> None:
     report(project, page(is_better=False))
     assert settle(project)

@@ -34,6 +34,7 @@ def bring_policies(
         model = _logged_model(client, experiment_id, run_id, seed, policy)
         if model.model_id not in linked:
             client.log_outputs(run_id, [LoggedModelOutput(model.model_id, policy.step)])
+            linked.add(model.model_id)  # a policy that training has not changed is the base policy
         log_points(client, run_id, _points(policy, model.model_id, run_id, time_ms))
         models[policy.name] = model
     return models
