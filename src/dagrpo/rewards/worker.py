@@ -116,7 +116,7 @@ def _differ_in_some_digit(gold: Sequence[Any], target: Sequence[Any]) -> bool:
     if len(gold) != 1 or len(target) != 1 or not all(map(_is_exact, (gold[0], target[0]))):
         return False
     first, second = (each.evalf(EXACT_DIGITS) for each in (gold[0], target[0]))
-    return bool(abs(first - second) > abs(first) * 10.0 ** (2 - EXACT_DIGITS))
+    return bool(abs(first - second) > max(abs(first), 1) * 10.0 ** (2 - EXACT_DIGITS))
 
 
 def _is_exact(expression: Any) -> bool:
