@@ -15,6 +15,7 @@ EXTRACTION = (
 )
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads
 MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions
+MOST_ELONGATED = 200  # times a picture is as long as wide, at most: the image processor refuses more
 MOST_CHARACTERS = 10_000_000  # of a result
 MOST_STEPS = 10_000_000
 LARGEST_BATCH = 1_000_000

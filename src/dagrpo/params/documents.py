@@ -4,6 +4,7 @@ A test fails when one of them is not what the schema says; `make params` writes 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
@@ -121,10 +122,10 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
         key, value, property_schema = prefix + name, getattr(section, name), schema["properties"][name]
         marker = _marker(field)
         if isinstance(marker, Chosen):
-            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {field.description} Its keys: below. |"
+            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {_said(field)} Its keys: below. |"
         elif isinstance(marker, Several):
             names = ", ".join(f"`{each}`" for each in value) or "none"
-            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {field.description} Their keys: below. |"
+            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {_said(field)} Their keys: below. |"
         elif isinstance(value, Section):
             yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
         else:
@@ -133,7 +134,14 @@ def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any],
 
 def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
     shown = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
-    return f"| `{key}` | {_allowed(property_schema)} | {shown} | {field.description} |"
+    return f"| `{key}` | {_allowed(property_schema)} | {shown} | {_said(field)} |"
+
+
+def _said(field: FieldInfo) -> str:
+    """A description in which `<name>` outside backticks is a text: Markdown would take it for HTML, and show nothing."""
+    parts = (field.description or "").split("`")
+    parts[::2] = [re.sub(r"<(?=[a-z])", r"\\<", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +189,8 @@ def table() -> str:
         "# Parameters",
         "",
         "Generated from `src/dagrpo/params/` and the plug-ins by `make params`. A key that is not here is refused.",
-        "An import path, `module:attribute`, names a plug-in of your own, with keys of its own: docs/algorithms.md, docs/rewards.md.",
+        "An import path, `module:attribute`, names a plug-in of your own, with keys of its own:",
+        "[where plug-ins are found](algorithms.md#where-plug-ins-are-found).",
     ]
     defaults = Params()
     for name, field in Params.model_fields.items():

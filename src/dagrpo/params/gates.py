@@ -34,13 +34,14 @@ class Gates(Section):
     )
     probe_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None,
-        description="Longest of those completions, in tokens; null: 2 where the engine computes in float32, and 32 in bfloat16, "
-        "where a few tokens say little.",
+        description="Longest of those completions, in tokens; null: 2 where the engine computes in float32, and 8 in bfloat16 "
+        "and float16, where a few tokens say little.",
     )
     outside_share: Share | None = Field(
         None,
         description="Largest share of tokens, of the probe's and of a step's, whose logprob by the engine and by the trainer "
-        "differ by more than rounding (float32: 0.01 nats, bfloat16: 0.1); null: 0.01 in float32 and 0.5 in bfloat16.",
+        "differ by more than rounding (float32: 0.01 nats, float16: 0.05, bfloat16: 0.1); null: 0.01 in float32, 0.1 in float16 "
+        "and 0.5 in bfloat16.",
     )
     largest_difference: Annotated[float, Field(gt=0, le=1000)] = Field(
         3.0, description="Largest difference of those two logprobs of one token of the probe, in nats."

@@ -14,6 +14,10 @@ FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 MERGED = 2  # patches a side that make one token, in every family here
 # SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
 SERVED_PATCH_SIZES: Mapping[str, int] = {"qwen2_5_vl": 14}
+OWN_TEMPLATE = "own"  # the model keeps its chat template
+TEMPLATE_FAMILIES: Mapping[str, str] = {
+    "qwen2_5_vl_tools": "qwen2_5_vl"
+}  # a template of ours -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
 
 
@@ -129,6 +133,20 @@ class Model(Section):
         None,
         description="A picture with more is made smaller, and takes fewer tokens; null: the model's own limit (fresh: 64 tokens).",
     )
+
+    chat_template: Literal["own", "qwen2_5_vl_tools"] = Field(
+        "own",
+        description="own: the model's; qwen2_5_vl_tools: that of Qwen2.5-VL, which tells the policy of its tools, too (source: hub).",
+    )
+
+    @model_validator(mode="after")
+    def _chat_template_is_of_a_hub_model(self) -> Self:
+        if self.chat_template != OWN_TEMPLATE and self.source != "hub":
+            raise UserError(
+                f"model.chat_template is {self.chat_template}, which is for a model of the hub, and model.source is {self.source}: set "
+                "model.chat_template to own"
+            )
+        return self
 
     @model_validator(mode="after")
     def _max_pixels_is_of_a_model_with_pictures(self) -> Self:

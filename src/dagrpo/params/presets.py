@@ -4,12 +4,12 @@ A part is a small mapping in presets/<kind>/<name>.yaml; a file of presets/exper
 `use`, and lays its own keys over them. Later parts win.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
+from dagrpo.nearest import nearest
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import merged
 from dagrpo.params.schema import Params, parse
@@ -95,7 +95,5 @@ def _path(name: str, folder: Path) -> Path:
         return path
     names = known(folder)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"the nearest one is `{near[0]}`" if near else f"there are {', '.join(names)}"
-        raise UserError(f"there is no preset `{name}` in {folder}: {hint}.")
+        raise UserError(f"there is no preset `{name}` in {folder}: {nearest(name, names)}.")
     return names[name]

@@ -13,6 +13,8 @@ from dagrpo.rollout.agents import AGENTS, Limits
 from dagrpo.rollout.chat import CHATS
 from dagrpo.rollout.tools import TOOLS, ToolSection
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+HeadDtype = Literal["float32"] | None
 LARGEST_SUPPORT = 4096  # SGLang's --sampling-mask-max-tokens
 _TOOL_AGENT: Any = {"name": "tool_agent"}
 _TEMPLATE: Any = {"name": "template"}
@@ -52,8 +54,11 @@ class Rollout(Conversation):
         True,
         description="Submit each batch in lockstep, so that the same seed gives the same bytes; off is faster and nearly repeatable.",
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Type the engine computes in, for training and for evaluation."
+    dtype: Dtype = Field("float32", description="Type the engine computes in, for training and for evaluation.")
+    head_dtype: HeadDtype = Field(
+        None,
+        description="float32: engine and trainer compute logits in float32, from hidden states and weights of the types that they "
+        "compute in; null: in these types. Servers that run elsewhere are started with --enable-fp32-lm-head for it.",
     )
 
     @model_validator(mode="after")

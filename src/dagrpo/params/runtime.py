@@ -1,23 +1,26 @@
 """Section `runtime`: what changes speed, memory or place, and no result.
 
-Part of no stage's identity, of no resumable state's and of nothing that DVC compares; recorded with each execution. A
-changed batch size may still round the last bits of a matrix product differently.
+Part of no stage's identity, of no resumable state's and of nothing that DVC compares; recorded with each execution. Other batch
+sizes, numbers of threads or processes and ways to add up gradients may still round the last bits differently.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dagrpo.addresses import SERVER_SCHEMES, parts_of
 from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
+
+MOST_BATCH_TOKENS = 1 << 30
 
 
 class Engine(Section):
     servers: Texts = Field(
         [],
         description="Addresses of SGLang servers that run elsewhere; empty: the stage starts its own. One of a model that takes "
-        "pictures has to be started with --image-processor-backend pil, and in an environment with SGLANG_VLM_CACHE_SIZE_MB=0.",
+        "pictures has to be started with --image-processor-backend=pil, and in an environment with SGLANG_VLM_CACHE_SIZE_MB=0; "
+        "--mm-preprocess-cache-size-mb=1024 has it prepare each picture once.",
     )
     weights_folder: str | None = Field(
         None,
@@ -29,6 +32,16 @@ class Engine(Section):
     )
     max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = Field(
         256, description="Requests decoded at the same time."
+    )
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1,
+        description="Threads with which a server that the stage starts computes, on a CPU. More are faster where that many cores are "
+        "idle, and slower where they are not; the same number gives the same bytes.",
+    )
+    release_memory: bool = Field(
+        False,
+        description="The server that a stage starts leaves the GPU while the policy is updated: its weights and its key-value cache make "
+        "room, and come back with the new weights. Takes a second or so of each step. Needs a GPU.",
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300, description="Seconds until a server that is not ready is an error."
@@ -49,6 +62,24 @@ class Engine(Section):
                 )
         return servers
 
+    @model_validator(mode="after")
+    def _only_a_server_of_our_own_is_told_its_threads(self) -> Self:
+        if self.threads > 1 and self.servers:
+            raise UserError(
+                f"threads is {self.threads}, and runtime.engine.servers names servers that run elsewhere, which begin with their own "
+                "number of threads: set threads to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_server_of_our_own_makes_room(self) -> Self:
+        if self.release_memory and self.servers:
+            raise UserError(
+                "release_memory is true, and runtime.engine.servers names servers that run elsewhere: only a server that the "
+                "stage starts itself shares a GPU with the policy: set release_memory to false"
+            )
+        return self
+
 
 def _wrong_with(address: str) -> str | None:
     parts = parts_of(address)
@@ -59,30 +90,82 @@ def _wrong_with(address: str) -> str | None:
     return "has more than a host, a port and a path" if parts.query or parts.fragment else None
 
 
+HeadChunk = Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None
+CHECKPOINTING = (
+    "Keep what enters each layer alone, and compute the layer again in the backward pass: less memory, a forward pass more; changes no "
+    "bit on a CPU."
+)
+HEAD_CHUNK = (
+    "Most trained tokens of a forward pass whose logits are in memory at a time: the backward pass computes those of each chunk "
+    "again; null: all at once."
+)
+
+Reduction = Literal["each_mini_batch", "each_micro_batch"]
+REDUCTION = (
+    "When processes add up their gradients: once for each update, for which each of them keeps a whole gradient in float32; or after "
+    "each forward and backward pass, which sends as much each time and keeps only a share. The two round sums otherwise."
+)
+
+
 class SftRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         256, description="Examples per forward pass of a process: lower it when the memory of the device runs out."
     )
+    head_chunk_tokens: HeadChunk = Field(None, description=HEAD_CHUNK)
+    activation_checkpointing: bool = Field(False, description=CHECKPOINTING)
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1, description="Processes that share the model (FSDP), one per GPU; divides sft.batch_size."
     )
+    reduce_gradients: Reduction = Field("each_mini_batch", description=REDUCTION)
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
 
 
 class TrainingRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         256,
-        description="Token sequences per forward pass of a process: lower it when the memory of the device runs out.",
+        description="Most token sequences per forward pass of a process: lower it when the memory of the device runs out.",
+    )
+    micro_batch_tokens: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
+        None,
+        description="Most tokens of such a pass, prompts, completions and padding; a longer sequence has a pass of its own; null: "
+        "any number.",
+    )
+    micro_batch_patches: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
+        None,
+        description="Most patches of pictures of such a pass, where the vision tower is trained; null: any number.",
+    )
+    head_chunk_tokens: HeadChunk = Field(None, description=HEAD_CHUNK)
+    activation_checkpointing: bool = Field(False, description=CHECKPOINTING)
+    share_prompts: bool = Field(
+        False,
+        description="Compute the prompt that the samples of a group have together once per pass, and not once per sample: the same "
+        "loss, and less work the longer prompts are beside completions. Not with pictures or layers that attend to a window.",
     )
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1,
         description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
+    )
+    reduce_gradients: Reduction = Field("each_mini_batch", description=REDUCTION)
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None,
+        description="Threads that each of these processes computes with on a CPU, and cores that it asks its scheduler for; null: two for "
+        "all together, and at least one for each. How sums are rounded depends on it. With training.staleness on two cores, 1 leaves "
+        "a core to the engine.",
     )
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
     keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
         1,
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
     )
+
+    @model_validator(mode="after")
+    def _a_prompts_layers_are_computed_once(self) -> Self:
+        if self.share_prompts and self.activation_checkpointing:
+            raise UserError(
+                "runtime.training.share_prompts keeps the keys and values of prompts, which activation_checkpointing would compute "
+                "and keep again: set one of them to false"
+            )
+        return self
 
 
 class Runtime(Section):
@@ -106,3 +189,11 @@ class Runtime(Section):
     )
     sft: SftRuntime = Field(SftRuntime(), description="How supervised fine-tuning is computed.")
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
+
+    @model_validator(mode="after")
+    def _a_teacher_keeps_its_weights(self) -> Self:
+        if self.teacher.release_memory:
+            raise UserError(
+                "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
+            )
+        return self

@@ -1,15 +1,15 @@
 """The whole of params.yaml, and how it is read: every error is one sentence that says what to do."""
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0
+from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.terms import TERMS, computed
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
@@ -18,9 +18,10 @@ from dagrpo.params.data import Data
 from dagrpo.params.difficulty import Difficulty
 from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.experiment import Experiment
+from dagrpo.params.lora import untrained_tower
+from dagrpo.params.mistakes import mistakes
 from dagrpo.params.model import Model
 from dagrpo.params.plain import require_plain
-from dagrpo.params.plugged import InvalidPart
 from dagrpo.params.report import Report
 from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
@@ -31,7 +32,7 @@ from dagrpo.params.training import Training
 from dagrpo.params.yaml_text import read_yaml
 from dagrpo.rewards.components import COMPONENTS, lowest_reward
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.visible import sentences, shown
+from dagrpo.visible import sentences
 
 
 class Params(Section):
@@ -79,11 +80,14 @@ class Params(Section):
     @model_validator(mode="after")
     def _a_vision_tower_is_there(self) -> Self:
         if self.model.may_take_pictures:
-            return self
+            return self._with_a_tower()
         changed = {
             "training.vision": self.training.vision == "frozen",
             "training.vision_learning_rate": self.training.vision_learning_rate is not None,
+            "training.lora.vision": self.training.lora.vision,
             "sft.vision": self.sft.vision == "frozen",
+            "sft.lora.vision": self.sft.lora.vision,
+            "runtime.training.micro_batch_patches": self.runtime.training.micro_batch_patches is not None,
         }
         for name, is_changed in changed.items():
             if is_changed:
@@ -91,6 +95,29 @@ class Params(Section):
                     f"{name} is of a vision tower, and the model has none: leave it out, or choose a vision-language model "
                     "(model.fresh.vision.family, or one of the hub)"
                 )
+        return self
+
+    def _with_a_tower(self) -> Self:
+        """A model of the hub is asked when it is loaded."""
+        for name, section in (("training", self.training), ("sft", self.sft)):
+            outside = section.lora.is_on and not section.lora.vision
+            if self.model.source == "fresh" and outside and section.vision == "trained":
+                raise UserError(untrained_tower(name))
+        if self.model.source == "fresh" and self.checkpoint.format == "megatron":
+            raise UserError("checkpoint.format megatron has no layout for models that take pictures: set it to dcp")
+        if self.model.source == "fresh" and self.runtime.training.share_prompts:
+            raise UserError(
+                "runtime.training.share_prompts works with text alone, and this model takes pictures: set it to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_limited_is_computed(self) -> Self:
+        if self.runtime.training.micro_batch_patches is not None and self.training.vision == "frozen":
+            raise UserError(
+                "runtime.training.micro_batch_patches is for a vision tower that is trained, and training.vision is frozen: set "
+                "runtime.training.micro_batch_patches to null"
+            )
         return self
 
     @model_validator(mode="after")
@@ -112,6 +139,15 @@ class Params(Section):
             raise UserError(
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
                 f"({self.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_control_at_a_time(self) -> Self:
+        if self.reward.permuted and self.data.shapes.swapped:
+            raise UserError(
+                "reward.permuted and data.shapes.swapped are both true, and where two controls stand together neither shows what it "
+                "is for: set one of them to false"
             )
         return self
 
@@ -175,6 +211,40 @@ class Params(Section):
             raise UserError(
                 f"algorithm.loss {loss} differs from the policy gradient in what follows a step's first update, and with "
                 "training.mini_batches 1 there is none: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _staleness_is_corrected(self) -> Self:
+        if not self.training.staleness:
+            return self
+        algorithm, start = self.algorithm, f"training.staleness is {self.training.staleness}, but"
+        loss, correction = algorithm.loss.name, algorithm.correction.name
+        if not CORRECTIONS.get(correction).weighs and not LOSSES.get(loss).anchored_on_rollout(algorithm.loss):
+            raise UserError(
+                f"{start} with algorithm.correction {correction} nothing weighs what earlier weights have sampled: take "
+                "algorithm.correction: {name: token_truncated}, or set training.staleness to 0"
+            )
+        if algorithm.kl.coefficient and algorithm.kl.corrected:
+            raise UserError(
+                f"{start} algorithm.kl.corrected multiplies by the ratio to the policy at the beginning of the step, which is not the "
+                "one that sampled then: set algorithm.kl.corrected to false, or training.staleness to 0"
+            )
+        for name in computed(algorithm.terms):
+            if TERMS.get(name).needs_teacher:
+                raise UserError(
+                    f"{start} no correction weighs algorithm.terms.{name}, whose divergence is that of tokens which the policy itself "
+                    f"has sampled: take algorithm.loss: {{name: on_policy_distillation}}, set algorithm.terms.{name}.coefficient to 0, "
+                    "or training.staleness to 0"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _an_engine_that_samples_keeps_its_memory(self) -> Self:
+        if self.training.staleness and self.runtime.engine.release_memory:
+            raise UserError(
+                f"training.staleness is {self.training.staleness}, so that the engine samples while the policy is updated, but "
+                "runtime.engine.release_memory has it leave its GPU meanwhile: set one of them to 0 or false"
             )
         return self
 
@@ -256,58 +326,15 @@ def all_keys() -> list[str]:
     return list(_keys(Params()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Mistake:
-    """What pydantic found, where, and whose keys stand there, where they are a plug-in's."""
-
-    error: Mapping[str, Any]
-    prefix: str
-    part: InvalidPart | None
-
-    def sentence(self, source: str) -> str:
-        """What to do about it."""
-        inside = ".".join(str(each) for each in self.error["loc"])
-        key = self.prefix + inside
-        if self.error["type"] == "extra_forbidden":
-            return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part)}."
-        if self.error["type"] == "value_error":
-            return f"{source}: {str(self.error['ctx']['error']).removesuffix('.')}."
-        message = self.error["msg"]
-        return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}."
-
-
-def _mistakes(
-    errors: Iterable[Mapping[str, Any]], prefix: str = "", part: InvalidPart | None = None
-) -> Iterator[_Mistake]:
-    """Every mistake, those inside plug-ins one by one. part: what the prefix leads to, where that has keys of its own."""
-    for error in errors:
-        inner = error.get("ctx", {}).get("error")
-        if isinstance(inner, InvalidPart):
-            key = prefix + ".".join(str(each) for each in error["loc"])
-            yield from _mistakes(inner.errors, f"{key}.", inner)
-        else:
-            yield _Mistake(error, prefix, part)
-
-
-def _hint(key: str, prefix: str, part: InvalidPart | None) -> str:
-    """A key that ends alike in its section is the nearest: a key may have moved deeper."""
-    known = part.known if part else all_keys()
-    section, _, last = key.rpartition(".")
-    moved = [each for each in known if section and each.startswith(f"{section}.") and each.endswith(f".{last}")]
-    near = moved or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if near:
-        return f"the nearest known key is `{prefix}{near[0]}`"
-    return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"
-
-
 def parse(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Check values against the schema; UserError holds one sentence per mistake, or the first ones and their number."""
     require_plain(values, source)
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        mistakes = list(_mistakes(error.errors(include_url=False)))
-    raise UserError(sentences((mistake.sentence(source) for mistake in mistakes), len(mistakes)))
+        found = list(mistakes(error.errors(include_url=False)))
+    known = all_keys()
+    raise UserError(sentences((mistake.sentence(source, known) for mistake in found), len(found)))
 
 
 def read_params(path: Path) -> Params:

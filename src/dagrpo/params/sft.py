@@ -1,10 +1,11 @@
 """Section `sft`: supervised fine-tuning on the train split's own answers and demonstrations, before GRPO."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, Section
+from dagrpo.params.lora import Lora, require_tower_agrees
 
 
 class Sft(Section):
@@ -22,8 +23,21 @@ class Sft(Section):
     learning_rate_decay_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
         1000, description="Steps of that fall, counted from the first; constant after that."
     )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Type in which the policy is computed; weights, gradients, optimizer, softmax and loss are float32 in any case. "
+        "On a GPU bfloat16 is several times as fast.",
+    )
     vision: Literal["frozen", "trained"] = Field(
         "trained", description="The vision tower of a model that has one: trained with the rest, or left as it is."
     )
+    lora: Lora = Field(
+        Lora(), description="An adapter that is trained in the place of the weights, and merged into them at the end."
+    )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.01, description="AdamW weight decay.")
     max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")
+
+    @model_validator(mode="after")
+    def _the_adapter_is_in_what_is_trained(self) -> Self:
+        require_tower_agrees("sft", self.vision, self.lora)
+        return self

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 from dagrpo.params.gates import Gates
+from dagrpo.params.lora import Lora, require_tower_agrees
 
 
 class DynamicSampling(Section):
@@ -45,12 +46,26 @@ class Training(Section):
     mini_batches: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         1, description="Optimizer updates per step; divides prompts_per_step."
     )
+    staleness: Annotated[int, Field(ge=0, le=8)] = Field(
+        0,
+        description=(
+            "Steps that the policy is ahead of the weights that sampled its batch. Above 0 the engine samples while the policy is "
+            "updated: 1 makes a run faster, and more than 1 only shows what staleness costs."
+        ),
+    )
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-4, description="Peak learning rate of AdamW.")
     learning_rate_warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         10, description="Updates of linear warm-up; constant after that."
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="AdamW weight decay.")
     max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are clipped to this norm.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32",
+        description=(
+            "Type in which the policy and its reference compute the update. Weights, gradients, optimizer, softmax and loss are "
+            "float32 in any case. In float16 the loss is scaled, so that gradients are neither too small nor too large for it."
+        ),
+    )
     vision: Literal["frozen", "trained"] = Field(
         "trained",
         description=(
@@ -61,6 +76,7 @@ class Training(Section):
     vision_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = Field(
         None, description="Peak learning rate of a vision tower that is trained; null: learning_rate."
     )
+    lora: Lora = Field(Lora(), description="An adapter that is trained in the place of the weights.")
     max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         64, description="A longer prompt is an error that names the row."
     )
@@ -94,6 +110,19 @@ class Training(Section):
             "model once per update and once more. The weights after a step follow from all before it; 0: none are recorded."
         ),
     )
+    evaluate_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
+        0,
+        description=(
+            "Steps from one after which the policy greedily answers held-out problems of each task of experiment.evaluate to the "
+            "next; also before the first step and after the last. It selects nothing. 0: never."
+        ),
+    )
+    evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
+        64,
+        description=(
+            "Held-out problems of each task, the same each time: of its validation split, or of its test split where it has none."
+        ),
+    )
     gates: Gates = Field(Gates(), description="What ends a run with a sentence before it goes on in silence.")
 
     @model_validator(mode="after")
@@ -106,12 +135,26 @@ class Training(Section):
         return self
 
     @model_validator(mode="after")
+    def _an_evaluation_comes_while_it_trains(self) -> Self:
+        if self.evaluate_every > self.steps:
+            raise UserError(
+                f"training.evaluate_every is {self.evaluate_every}, but training.steps is {self.steps}, so that no step between the "
+                "first and the last would be evaluated: lower the former, or set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _learning_rate_of_what_is_trained(self) -> Self:
         if self.vision == "frozen" and self.vision_learning_rate is not None:
             raise UserError(
                 f"training.vision_learning_rate is {self.vision_learning_rate}, but training.vision is frozen: set the first to "
                 "null, or the second to trained"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_adapter_is_in_what_is_trained(self) -> Self:
+        require_tower_agrees("training", self.vision, self.lora)
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,78 @@
+"""Part `lora` of the sections `sft` and `training`: an adapter that is trained in the place of the weights."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from dagrpo.errors import UserError
+from dagrpo.params.base import Section
+
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=200)]
+_NO_LINEAR_LAYERS = ("embed", "lm_head", "wte", "wpe")  # parts of the names of embeddings, and of the head
+
+
+class Lora(Section):
+    """A low-rank adapter (Hu et al. 2021, arXiv 2106.09685), off by default.
+
+    No dropout: the trainer's logprobs would no longer be those of the policy that the engine samples from.
+    """
+
+    rank: Annotated[int, Field(ge=0, le=4096)] = Field(
+        0,
+        description="Rank of a LoRA adapter that is trained while the weights stay as they are; 0: none, the weights are trained.",
+    )
+    alpha: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        32, description="The adapter adds alpha / rank times the product of its two matrices to a weight."
+    )
+    target_modules: Annotated[list[ModuleName], Field(max_length=1000)] | None = Field(
+        None,
+        description=(
+            "The linear layers that get an adapter, by name or its end, such as q_proj; null: all of the language model, without "
+            "its head."
+        ),
+    )
+    vision: bool = Field(False, description="Whether the layers of a vision tower that is trained get one, too.")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether an adapter is trained, and the weights are not."""
+        return self.rank > 0
+
+    @model_validator(mode="after")
+    def _nothing_is_said_of_an_adapter_that_is_not_there(self) -> Self:
+        if not self.is_on and (self.target_modules is not None or self.vision):
+            key = "target_modules" if self.target_modules is not None else "vision"
+            raise UserError(
+                f"lora.{key} is given, but lora.rank is 0, which trains no adapter: set lora.rank, such as 16"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _targets_are_linear_layers(self) -> Self:
+        if self.target_modules == []:
+            raise UserError(
+                "lora.target_modules is empty, so that nothing would be trained: set it to null for all layers"
+            )
+        for name in self.target_modules or []:
+            if any(part in name for part in _NO_LINEAR_LAYERS):
+                raise UserError(
+                    f"lora.target_modules names {name}, but embeddings and the head have no adapter here: leave it out, or train all "
+                    "weights (lora.rank: 0)"
+                )
+        return self
+
+
+def require_tower_agrees(section: str, vision: str, lora: Lora) -> None:
+    """UserError: the adapter is to be in a tower that is not trained. `section`: training or sft; `vision`: its key."""
+    if lora.vision and vision == "frozen":
+        raise UserError(
+            f"{section}.lora.vision is true, but {section}.vision is frozen: set the first to false, or the second to trained"
+        )
+
+
+def untrained_tower(section: str) -> str:
+    """What is wrong where the tower is to be trained, and the adapter is not in it."""
+    return (
+        f"{section}.vision is trained, but {section}.lora trains nothing outside its adapter, which leaves out the vision tower: "
+        f"set {section}.vision to frozen, or {section}.lora.vision to true"
+    )

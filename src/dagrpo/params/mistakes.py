@@ -1,0 +1,53 @@
+"""What a reader of params.yaml is told of its mistakes: one sentence for each, with the key and what to do."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagrpo.params.plugged import InvalidPart
+from dagrpo.visible import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One error of pydantic. In the keys of a plug-in: `prefix` leads to them, and `part` says which keys there are."""
+
+    error: Mapping[str, Any]
+    prefix: str
+    part: InvalidPart | None
+
+    def sentence(self, source: str, known: Sequence[str]) -> str:
+        """What to do about it. `known`: every key of params.yaml."""
+        inside = ".".join(str(each) for each in self.error["loc"])
+        key = self.prefix + inside
+        if self.error["type"] == "extra_forbidden":
+            return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part, known)}."
+        if self.error["type"] == "value_error":
+            return f"{source}: {str(self.error['ctx']['error']).removesuffix('.')}."
+        message = self.error["msg"]
+        return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}."
+
+
+def mistakes(
+    errors: Iterable[Mapping[str, Any]], prefix: str = "", part: InvalidPart | None = None
+) -> Iterator[Mistake]:
+    """Every mistake, those inside plug-ins one by one. part: what the prefix leads to, where that has keys of its own."""
+    for error in errors:
+        inner = error.get("ctx", {}).get("error")
+        if isinstance(inner, InvalidPart):
+            key = prefix + ".".join(str(each) for each in error["loc"])
+            yield from mistakes(inner.errors, f"{key}.", inner)
+        else:
+            yield Mistake(error, prefix, part)
+
+
+def _hint(key: str, prefix: str, part: InvalidPart | None, all_keys: Sequence[str]) -> str:
+    """The nearest known key. One of the same section with the same ending comes first: the key may have moved deeper."""
+    known = part.known if part else all_keys
+    section, _, last = key.rpartition(".")
+    moved = [each for each in known if section and each.startswith(f"{section}.") and each.endswith(f".{last}")]
+    near = moved or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if near:
+        return f"the nearest known key is `{prefix}{near[0]}`"
+    return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"
