@@ -1,0 +1,42 @@
+"""How many problems a task has, and how long their prompts are, as far as this folder says before and after `prepare`."""
+
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_object
+from dagrpo.params.base import Section
+from dagrpo.params.schema import Params
+
+CARD = "card.json"
+
+
+def problems_of(params: Params, task: str, split: str) -> int | None:
+    """The problems of a split; None where that is known only once the stage prepare has run."""
+    count = _on_card(params, task, "counts", split)
+    if isinstance(count, int):
+        return count
+    generated: Any = getattr(params.data, task, None)
+    count = getattr(generated, split, None) if isinstance(generated, Section) else None
+    most = params.data.max_train if split == "train" else params.data.max_test
+    if not isinstance(count, int):
+        return None
+    return count if most is None else min(count, most)
+
+
+def usual_prompt(params: Params, task: str, split: str) -> int:
+    """Tokens of the prompt in the middle, as the stage prepare has counted them, else as many as are allowed."""
+    lengths = _on_card(params, task, "prompt_tokens", "splits", split)
+    median = lengths.get("median") if isinstance(lengths, dict) else None
+    return median if isinstance(median, int) else params.training.max_prompt_tokens
+
+
+def _on_card(params: Params, task: str, *keys: str) -> Any:
+    """None where there is no card, or it does not say."""
+    try:
+        value: Any = read_object(Path("data", params.experiment.name, task, CARD))
+    except UserError:  # none yet, or damaged
+        return None
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

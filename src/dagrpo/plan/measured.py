@@ -1,0 +1,97 @@
+"""How long an experiment has taken here before, from the records of its stages: better than any formula.
+
+A stage counts if it has read the parameters that it would read today; the number of training steps may differ. Only `Measured.last`
+takes all stages, whatever they have read.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+
+from dagrpo.errors import UserError
+from dagrpo.execution.account import read_accounts
+from dagrpo.execution.record import provenances_of
+from dagrpo.freshness.made import Made, read_made
+from dagrpo.params.overlay import flat
+from dagrpo.params.schema import Params
+from dagrpo.stages import all_stages
+from dagrpo.times import GROUP, SECONDS, read_times
+from dagrpo.workflow.jobs import own_params
+
+LOGS, RESULTS = Path("logs"), Path("results")
+SAMPLE, EVALUATION = "sample", "evaluation"
+WITHOUT_STEPS = ("sft", "difficulty", SAMPLE)  # their time is that of a whole run; sft counts only with as many steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is on record: nothing, if the experiment has not run here."""
+
+    stages: Mapping[str, float] = field(default_factory=dict)  # mean seconds of one run, by stage
+    steps: Mapping[str, float] = field(default_factory=dict)  # mean seconds of a training step, by part
+    number: int = 0  # of the steps that these are means of
+    last: Mapping[str, float] = field(
+        default_factory=dict
+    )  # seconds of the last run, by stage, whatever its parameters were
+
+
+def measured(params: Params) -> Measured:
+    """What is on record of the experiment that these parameters name."""
+    name = params.experiment.name
+    made = {path: each for path in provenances_of(name) if (each := _made(path)) is not None}
+    current = {path: each for path, each in made.items() if _is_the_same(params, each)}
+    accounts = read_accounts(LOGS / name, list(made))
+    last, taken = defaultdict[str, float](float), defaultdict[str, list[float]](list)
+    for path, account in accounts.items():
+        stage = EVALUATION if account.stage == SAMPLE else account.stage
+        if account.is_taken_over:
+            continue
+        last[stage] += account.seconds
+        if path in current and account.stage in WITHOUT_STEPS:
+            taken[stage].append(account.seconds)
+    seeds = sorted({each.seed for each in current.values() if each.stage == "train" and each.seed is not None})
+    steps = [step for seed in seeds for step in _steps(name, seed)]
+    return Measured(
+        stages={stage: mean(seconds) for stage, seconds in taken.items()},
+        steps=_means(steps),
+        number=len(steps),
+        last=last,
+    )
+
+
+def _made(provenance: Path) -> Made | None:
+    try:
+        return read_made(provenance)
+    except UserError:  # damaged: `dagrpo status` says so
+        return None
+
+
+def _is_the_same(params: Params, made: Made) -> bool:
+    stage = all_stages().get(made.stage)
+    if stage is None:
+        return False
+    left_out = tuple(stage.extends) if stage.name == "train" else ()
+    then, today = (flat(values) for values in (dict(made.params), own_params(params, stage)))
+    return all(
+        then.get(key) == today.get(key) for key in then.keys() | today.keys() if not key.startswith(left_out or ("\0",))
+    )
+
+
+def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
+    """Seconds by part of each step of a seed. The first step warms up, and is left out if there are others."""
+    metrics = RESULTS / experiment / "runs" / f"seed_{seed}" / "metrics.parquet"
+    if not metrics.is_file():
+        return []
+    steps = read_times(LOGS / experiment / f"seed_{seed}", metrics) or []
+    return steps[1:] or steps
+
+
+def _means(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Seconds by part, such as "hand over"; a part that a step does not have took none in it."""
+    names = sorted({name for step in steps for name in step if name.endswith(SECONDS)})
+    return {
+        name.removeprefix(GROUP).removesuffix(SECONDS).replace("_", " "): mean(step.get(name, 0.0) for step in steps)
+        for name in names
+    }

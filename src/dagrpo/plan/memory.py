@@ -1,0 +1,151 @@
+"""The memory of each stage that trains or samples, on a device and on the host around it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from dagrpo.params.runtime import Engine
+from dagrpo.params.schema import Params
+from dagrpo.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
+from dagrpo.plan.models import picture_pixels, policy_shape, teacher_shape
+from dagrpo.plan.sequences import Lengths
+from dagrpo.plan.server import LEFT_BEHIND, server_memory
+from dagrpo.plan.shape import Shape
+from dagrpo.plan.training import AT_REST, of_sft, of_train
+
+TRAINING, SERVER, TEACHER_SERVER = "training process", "SGLang server", "SGLang server of the teacher"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The shapes that an experiment is planned with; they do not change with a smaller batch."""
+
+    policy: Shape
+    teacher: Shape | None  # None: there is none
+    pixels: int | None  # of a picture, at most; None: none are shown, or it is not known how large they are
+
+    @classmethod
+    def of(cls, params: Params, *, online: bool = False) -> Self:
+        """Those of an experiment. UserError: a config is not on this machine."""
+        policy = policy_shape(params, online=online)
+        pixels = picture_pixels(params) if policy.pictures is not None else None
+        return cls(policy=policy, teacher=teacher_shape(params, policy, online=online), pixels=pixels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """What a stage holds at the same time, at its peak."""
+
+    stage: str
+    on_device: tuple[Memory, ...]  # on the fullest device, that of rank 0 and the engine; without a GPU: on the machine
+    on_host: tuple[Memory, ...]  # beside a GPU, in the machine's own memory; without a GPU: nothing
+    certain: int  # bytes of the device that no micro-batch and no cache changes: weights, gradients, optimizer
+
+    @property
+    def total(self) -> int:
+        """Bytes on the device."""
+        return sum(each.total for each in self.on_device)
+
+
+def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
+    """The memory of every stage that needs much. UserError: there is no such task, or an adapter names no layer."""
+    found = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
+    return [*found, _train(params, models, on_gpu=on_gpu), _sample(params, models, on_gpu=on_gpu)]
+
+
+def longest_sequence(params: Params, models: Models) -> int:
+    """Tokens of the longest trajectory of training or evaluation."""
+    positions, tasks = models.policy.positions, params.experiment.evaluate
+    evaluated = [Lengths.of_evaluation(params, task, positions).whole for task in tasks]
+    return max(Lengths.of_training(params, positions).whole, *evaluated)
+
+
+def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
+    lengths = Lengths.of_training(params, models.policy.positions)
+    training = of_sft(params, models.policy, lengths, models.pixels, gpu=on_gpu)
+    process = training.memory(TRAINING)
+    return StageMemory(
+        stage="sft",
+        on_device=_of_ranks(process, training.processes, on_gpu=on_gpu),
+        on_host=_loading(models.policy) if on_gpu else (),
+        certain=training.certain,
+    )
+
+
+def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
+    lengths = Lengths.of_training(params, models.policy.positions)
+    training = of_train(params, models.policy, lengths, models.pixels, gpu=on_gpu)
+    ranks = _of_ranks(training.memory(TRAINING), training.processes, on_gpu=on_gpu)
+    servers = tuple(_servers(params, models, on_gpu=on_gpu))
+    if on_gpu and params.runtime.engine.release_memory:
+        ranks, servers = _in_turns(ranks, servers)
+    handed = (*_handed_over(params, models.policy, params.runtime.engine), *_held(params, models.policy))
+    return StageMemory(
+        stage="train",
+        on_device=(*ranks, *servers) if on_gpu else (*ranks, *servers, *handed),
+        on_host=(*_loading(models.policy), *handed) if on_gpu else (),
+        certain=training.certain,
+    )
+
+
+def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
+    """Where the server leaves its GPU for updates: the moment of the two at which process and server take more together."""
+    (process,), (server, *others) = ranks, servers
+    updating = (process, server.only(LEFT_BEHIND))
+    sampling = (process.only(AT_REST), server)
+    process, server = max(updating, sampling, key=lambda together: sum(each.total for each in together))
+    return (process,), (server, *others)
+
+
+def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
+    engine = params.runtime.engine
+    servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
+    return StageMemory(stage="evaluation", on_device=tuple(servers), on_host=(), certain=0)
+
+
+def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:
+    """On a GPU each has its own device; on a CPU they are side by side."""
+    return (process,) if on_gpu else (process,) * processes
+
+
+def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory]:
+    training = params.training
+    drawn = training.prompts_per_step * training.dynamic_sampling.oversampling
+    requests = round(drawn * training.samples_per_prompt)
+    yield from _own_server(SERVER, params, models.policy, params.runtime.engine, requests, on_gpu=on_gpu)
+    if models.teacher is not None:
+        engine = params.runtime.teacher
+        yield from _own_server(TEACHER_SERVER, params, models.teacher, engine, requests, on_gpu=on_gpu)
+
+
+def _own_server(
+    what: str, params: Params, shape: Shape, engine: Engine, requests: int, *, on_gpu: bool
+) -> Iterator[Memory]:
+    """Nothing for servers that run elsewhere."""
+    if not engine.servers:
+        yield server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
+
+
+def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, ...]:
+    """The weights in /dev/shm, from which the server reads them."""
+    if engine.weights_folder is not None:
+        return ()
+    dtype = params.rollout.dtype
+    item = Item(name="weights", bytes=shape.weights * BYTES[dtype], how=f"{dtype}, {shape.weights:,} parameters")
+    return (memory("hand-over in /dev/shm", [item]),)
+
+
+def _held(params: Params, shape: Shape) -> tuple[Memory, ...]:
+    """The weights that the trainer keeps for batches of later steps: the most there are of them, at the end of a run."""
+    staleness, dtype = params.training.staleness, params.rollout.dtype
+    if not staleness:
+        return ()
+    how = f"{staleness} x {dtype}, {shape.weights:,} parameters"
+    item = Item(name="weights", bytes=staleness * shape.weights * BYTES[dtype], how=how)
+    return (memory("weights of training.staleness", [item]),)
+
+
+def _loading(shape: Shape) -> tuple[Memory, ...]:
+    """A model is made in the machine's memory before it goes to its GPU."""
+    item = Item(name="weights", bytes=shape.weights * FLOAT32, how=f"float32, {shape.weights:,} parameters")
+    return (memory("model on its way to the GPU", [item]),)

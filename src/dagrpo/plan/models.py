@@ -1,0 +1,142 @@
+"""Where the shape of an experiment's model is read: its config alone, from whatever of it is on this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_object
+from dagrpo.params.schema import Params
+from dagrpo.params.teacher import TEACHER
+from dagrpo.plan.shape import Shape
+
+CONFIG, ORIGIN = "config.json", "origin.json"
+MODELS = Path("models")
+
+
+def policy_shape(params: Params, *, online: bool) -> Shape:
+    """That of the policy. UserError says what is missing.
+
+    online: whether a config that is not on this machine may be fetched from the hub, a few kilobytes.
+    """
+    model = params.model
+    match model.source:
+        case "fresh":
+            from dagrpo.models.fresh import config_of
+
+            return Shape.of(config_of(model.fresh))
+        case "gguf":
+            assert model.gguf is not None, "the schema asks for it"
+            return _shape_in_gguf(model.gguf)
+        case "hub":
+            return _shape_of_hub(model.repository, model.revision, params.experiment.name, model.name, online=online)
+
+
+def teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | None:
+    """That of the teacher; None without one. UserError: as of `policy_shape`."""
+    teacher = params.algorithm.teacher
+    match teacher.source:
+        case "none":
+            return None
+        case "initial":
+            return policy
+        case "folder":
+            return _shape_in(Path(str(teacher.folder)))
+        case "hub":
+            return _shape_of_hub(teacher.repository, teacher.revision, params.experiment.name, TEACHER, online=online)
+
+
+def picture_pixels(params: Params) -> int | None:
+    """The most pixels that a picture has when the model sees it; None: nothing here says so."""
+    model, limit = params.model, params.model.max_pixels
+    if limit is not None:
+        return limit
+    if model.source == "fresh":
+        tokens = model.full_picture_tokens
+        return None if tokens is None else tokens * (2 * model.fresh.vision.patch_size) ** 2
+    if model.source != "hub":
+        return None
+    for folder in _folders_of(str(model.repository), str(model.revision), params.experiment.name, model.name):
+        if (folder / "preprocessor_config.json").is_file():
+            limits = read_object(folder / "preprocessor_config.json")
+            return int(limits.get("max_pixels") or limits.get("size", {}).get("longest_edge") or 0) or None
+    return None
+
+
+def _folders_of(repository: str, revision: str, experiment: str, name: str) -> Iterator[Path]:
+    """Folders of this project that hold a model of the hub, at that commit: the experiment's own first."""
+    for folder in (MODELS / experiment / name, *sorted(MODELS.glob("*/*/"))):
+        if _is_of(folder, repository, revision):
+            yield folder
+
+
+def _is_of(folder: Path, repository: str, revision: str) -> bool:
+    try:
+        origin = read_object(folder / ORIGIN)
+    except UserError:  # none, or damaged
+        return False
+    return origin.get("repository") == repository and origin.get("revision") == revision
+
+
+def _shape_in(folder: Path) -> Shape:
+    from transformers import AutoConfig
+
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} has no {CONFIG}: name the folder of a checkpoint.")
+    try:
+        return Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / CONFIG} is of no model that transformers has ({error}): choose another model."
+        ) from None
+
+
+def _shape_in_gguf(location: str) -> Shape:
+    """Of the file's own description: its weights are not read."""
+    from transformers import AutoConfig
+
+    from dagrpo.models.gguf import gguf_path
+
+    path = gguf_path(location)
+    try:
+        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+    except (ValueError, IndexError, KeyError, NotImplementedError) as error:
+        raise UserError(f"{path} cannot be read by transformers ({error}): give another file in model.gguf.") from None
+    return Shape.of(config)
+
+
+def _shape_of_hub(repository: str | None, revision: str | None, experiment: str, name: str, *, online: bool) -> Shape:
+    assert repository is not None, "the schema asks for it"
+    assert revision is not None, "the schema asks for it"
+    for folder in _folders_of(repository, revision, experiment, name):
+        return _shape_in(folder)
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(repository, CONFIG, revision=revision)
+    if isinstance(cached, str):
+        return _shape_in(Path(cached).parent)
+    if online:
+        return _fetched(repository, revision)
+    raise UserError(
+        f"The {CONFIG} of {repository} at commit {revision[:12]} is not on this machine, neither in {MODELS}/ nor in the hub's "
+        "cache: add --online, which fetches that file alone."
+    )
+
+
+def _fetched(repository: str, revision: str) -> Shape:
+    from huggingface_hub import hf_hub_download
+
+    from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
+
+    wanted = Wanted(
+        repository=repository,
+        revision=revision,
+        kind="model",
+        correct="correct its repository and revision",
+        instead="plan it where the model is in the hub's cache",
+    )
+    require_answer(wanted)
+    with TemporaryDirectory() as folder:
+        with told_in_a_sentence(wanted):
+            hf_hub_download(repository, CONFIG, revision=revision, local_dir=folder)
+        return _shape_in(Path(folder))

@@ -1,0 +1,129 @@
+"""The whole plan of an experiment."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from dagrpo.params.schema import Params
+from dagrpo.plan.amounts import size
+from dagrpo.plan.machine import Machine
+from dagrpo.plan.measured import Measured, measured
+from dagrpo.plan.memory import SERVER, Models, StageMemory, stages
+from dagrpo.plan.remedy import refusal
+from dagrpo.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
+from dagrpo.plan.sequences import Lengths
+from dagrpo.plan.speed import Speed, busy, speed_of
+from dagrpo.status.terminal import duration
+
+NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
+SHOWN_OF_LAST = 4  # stages of the last run that are named
+THREADS = 2  # of a stage that trains, at least: see stages/train.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `dagrpo plan` says."""
+
+    experiment: str
+    machine: str
+    memory: int  # bytes of a device
+    parameters: int  # of the policy
+    processes: int  # that train, each on a device of its own where there are GPUs
+    stages: tuple[StageMemory, ...]
+    times: tuple[StageSeconds, ...]
+    last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here
+    basis: tuple[str, ...]  # sentences on where the times come from
+    notes: tuple[str, ...]  # sentences on what may go otherwise
+    refusal: str | None  # why it cannot fit, and what to change; None: it may
+
+
+def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
+    """Plan an experiment for a machine. UserError: a config is missing, a task unknown, an adapter without a place."""
+    models = Models.of(params, online=online)
+    needed = stages(params, models, on_gpu=machine.on_gpu)
+    processes = params.runtime.training.processes
+    known = measured(params) if machine.is_here else Measured()
+    each = params.runtime.training.threads
+    threads = max(THREADS, processes) if each is None else processes * each
+    speed = speed_of(machine, params.training.dtype, params.rollout.dtype, threads, params.sft.dtype)
+    times = seconds_of_stages(params, models.policy, speed, known)
+    return Plan(
+        experiment=params.experiment.name,
+        machine=machine.name,
+        memory=machine.memory,
+        parameters=models.policy.weights,
+        processes=processes,
+        stages=tuple(needed),
+        times=tuple(times),
+        last=_last(known),
+        basis=tuple(_basis(speed, known, times)),
+        notes=(*_notes(params, models, machine, needed), *_about_the_load(machine, times)),
+        refusal=refusal(params, models, machine),
+    )
+
+
+def _basis(speed: Speed | None, known: Measured, times: list[StageSeconds]) -> Iterator[str]:
+    if known.number:
+        yield f"Measured: {known.number} training steps that this experiment has taken here."
+    elif any(stage.how == "measured" for stage in times):
+        yield "Measured: stages that this experiment has run here."
+    if speed is None:
+        yield "Times are not estimated for a device whose peaks are not known: name one with --gpu."
+    elif any(stage.how == "estimated" for stage in times):
+        yield f"Estimated: {speed.basis}. {LEFT_OUT}"
+
+
+def _last(known: Measured) -> str | None:
+    if not known.last:
+        return None
+    longest = sorted(known.last.items(), key=lambda each: -each[1])[:SHOWN_OF_LAST]
+    parts = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in longest)
+    return f"The last run of this experiment took {duration(sum(known.last.values()))}, all stages one after the other, of which {parts}."
+
+
+def _notes(params: Params, models: Models, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
+    fullest = max(needed, key=lambda stage: stage.total)
+    if NEARLY_ALL * machine.memory < fullest.total <= machine.memory:
+        yield f"The stage {fullest.stage} takes {fullest.total / machine.memory:.0%} of the memory, and an estimate may be too low."
+    if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
+        yield f"Of the memory {size(free)} are free now."
+    yield from _about_shared_memory(params, machine, needed)
+    yield from _about_the_cache(params, models)
+    if models.policy.pictures is not None and models.pixels is None:
+        yield "How large pictures are is not known before the stage model has run: the vision tower's activations are left out."
+    if params.runtime.training.share_prompts:
+        yield "The update is reckoned without runtime.training.share_prompts, which makes it less work."
+    if params.training.dynamic_sampling.max_rounds > 1:
+        yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
+
+
+def _about_the_load(machine: Machine, times: list[StageSeconds]) -> Iterator[str]:
+    is_timed = machine.is_here and not machine.on_gpu and any(stage.how == "estimated" for stage in times)
+    if is_timed and (told := busy()) is not None:
+        yield told
+
+
+def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
+    engine, free = params.runtime.engine, machine.shared_memory
+    handed = sum(
+        each.total for stage in needed for each in (*stage.on_device, *stage.on_host) if "/dev/shm" in each.what
+    )
+    if engine.servers or engine.weights_folder is not None or free is None or free >= handed:
+        return
+    yield (
+        f"/dev/shm has {size(free)} free, and the weights on their way to the engine take {size(handed)}: they would go through "
+        "the folder for temporary files, which is slower."
+    )
+
+
+def _about_the_cache(params: Params, models: Models) -> Iterator[str]:
+    engine, training = params.runtime.engine, params.training
+    whole = Lengths.of_training(params, models.policy.positions).whole
+    wanted = min(training.prompts_per_step * training.samples_per_prompt, engine.max_running_requests)
+    held = engine.max_total_tokens // whole
+    if not engine.servers and held < wanted:
+        yield (
+            f"The key-value cache of the {SERVER} holds {held:,} attempts of {whole:,} tokens at a time, and up to {wanted:,} could "
+            "run: raise runtime.engine.max_total_tokens where there is memory left."
+        )

@@ -1,0 +1,40 @@
+"""The memory of an SGLang server: the policy's in the stages that sample, and the teacher's beside it."""
+
+from collections.abc import Iterator
+
+from dagrpo.params.rollout import Dtype
+from dagrpo.params.runtime import Engine
+from dagrpo.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
+from dagrpo.plan.shape import Shape
+
+PREFILLED = 4096  # tokens that the server takes in at once (chunked-prefill-size)
+COPIES_OF_LOGITS = 3  # of the tokens that are sampled at the same time
+PROCESSES_ON_GPU = int(2.5 * GIBIBYTE)  # CUDA's context, its graphs, and the libraries' workspaces
+LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
+PROCESSES_ON_CPU = int(1.5 * GIBIBYTE)  # scheduler, tokenizer and detokenizer, without the files that they map
+
+
+def server_memory(what: str, shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
+    """Of a server that is asked for so many completions at once."""
+    return memory(what, _items(shape, engine, dtype, requests, gpu=gpu))
+
+
+def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
+    """Of the keys and values of so many tokens."""
+    return tokens * shape.cached_per_token * BYTES[dtype]
+
+
+def _items(shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
+    each, running = BYTES[dtype], min(requests, engine.max_running_requests)
+    yield Item(name="weights", bytes=shape.weights * each, how=f"{dtype}, {shape.weights:,} parameters")
+    cache = cache_bytes(shape, engine.max_total_tokens, dtype)
+    how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens)"
+    yield Item(name="key-value cache", bytes=cache, how=how)
+    sampled = running * shape.vocabulary * FLOAT32 * COPIES_OF_LOGITS
+    taken_in = PREFILLED * (3 * shape.text.inner + 8 * shape.text.width) * each
+    yield Item(
+        name="work", bytes=sampled + taken_in, how=f"logits of {running:,} requests, {PREFILLED:,} tokens taken in"
+    )
+    processes = PROCESSES_ON_GPU if gpu else PROCESSES_ON_CPU
+    how = "CUDA, its graphs and libraries" if gpu else "three of Python"
+    yield Item(name="the processes themselves", bytes=processes, how=how)
