@@ -1,0 +1,150 @@
+"""The size of a model: how many weights it has, and how wide its activations and its cache are.
+
+Counted on the model that transformers makes of its config, on torch's meta device, where tensors have a shape and take no memory. So
+the numbers are right for every family, experts and vision towers included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+
+from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
+from dagrpo.checkpoints.modules import model_class_of
+from dagrpo.params.lora import Lora
+from dagrpo.trainer.adapter import adapted_layers
+from dagrpo.trainer.throughput import EXPERTS, Arithmetic
+from dagrpo.trainer.tower import tower_module
+
+NORMS_OF_HEADS = "q_norm"  # in the names of weights of families that normalise queries and keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Layers of one width: those of the language model, or of its vision tower."""
+
+    layers: int
+    width: int  # of the residual stream
+    queries: int  # heads times the size of a head
+    keys: int  # the same for keys; values are as wide
+    inner: int  # width of the MLP; with experts, of all that a token is sent to, added up
+    norms_of_heads: bool = False  # whether queries and keys are normalised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """How a vision tower cuts pictures, and its layers."""
+
+    patch_size: int  # pixels a side
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """How many weights there are, and how many of them are trained."""
+
+    weights: int  # of the model itself, tied ones counted once, without an adapter
+    adapter: int  # of a LoRA adapter; all of them are trained
+    trained: int  # those that have a gradient, an adapter's included
+    whole: int  # of `weights`, those that are not shared: every process has the whole of a frozen tower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the formulas of a plan read of a model."""
+
+    model: PreTrainedModel  # on the meta device, so without values
+    weights: int
+    largest: int  # weights of the largest tensor
+    block: int  # weights of the largest block, which FSDP gathers as one
+    outside: int  # weights outside the blocks: embeddings, head, norms
+    vocabulary: int
+    positions: int  # the longest context
+    text: Stack
+    pictures: Pictures | None  # None: the model takes none
+    arithmetic: Arithmetic
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> Self:
+        """The shape of the model that a config describes. UserError: transformers has no such model."""
+        with torch.device("meta"):
+            model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=torch.float32)
+        model.tie_weights()
+        sizes = [weight.numel() for weight in model.parameters()]
+        blocks = _blocks(model)
+        text = config.get_text_config()
+        return cls(
+            model=model,
+            weights=sum(sizes),
+            largest=max(sizes),
+            block=max(blocks, default=0),
+            outside=sum(sizes) - sum(blocks),
+            vocabulary=text.vocab_size,
+            positions=int(getattr(text, "max_position_embeddings", None) or 1 << 30),
+            text=_stack_of_text(text, model),
+            pictures=_pictures(model),
+            arithmetic=Arithmetic.of(model),
+        )
+
+    @property
+    def cached_per_token(self) -> int:
+        """Elements of the key-value cache for each token: a key and a value per layer. Too many if some layers have no cache."""
+        return 2 * self.text.layers * self.text.keys
+
+    def trained(self, lora: Lora, vision: Literal["frozen", "trained"]) -> Trained:
+        """What is trained of it. UserError: the adapter names no layer of it."""
+        tower = self._tower_weights
+        frozen = tower if vision == "frozen" else 0
+        if not lora.is_on:
+            return Trained(weights=self.weights, adapter=0, trained=self.weights - frozen, whole=frozen)
+        adapter = lora.rank * sum(self._sides(adapted_layers(self.model, lora)))
+        return Trained(weights=self.weights, adapter=adapter, trained=adapter, whole=frozen)
+
+    @property
+    def _tower_weights(self) -> int:
+        tower = tower_module(self.model)
+        return 0 if tower is None else sum(weight.numel() for weight in tower.parameters())
+
+    def _sides(self, names: Sequence[str]) -> list[int]:
+        """Inputs and outputs of linear layers, added up."""
+        weights = [self.model.get_submodule(name).weight for name in names]
+        return [sum(weight.shape) for weight in weights]
+
+
+def _stack_of_text(text: Any, model: PreTrainedModel) -> Stack:
+    heads = getattr(text, "num_attention_heads", None) or 0
+    size = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
+    of_keys = getattr(text, "num_key_value_heads", None) or heads
+    return Stack(
+        layers=text.num_hidden_layers,
+        width=text.hidden_size,
+        queries=heads * size,
+        keys=of_keys * size,
+        inner=_inner(text),
+        norms_of_heads=any(NORMS_OF_HEADS in name for name, _ in model.named_parameters()),
+    )
+
+
+def _inner(text: Any) -> int:
+    experts = next((getattr(text, name) for name in EXPERTS if getattr(text, name, None)), None)
+    if experts is None:
+        return int(text.intermediate_size)
+    each = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
+    return int(each * text.num_experts_per_tok)
+
+
+def _pictures(model: PreTrainedModel) -> Pictures | None:
+    if tower_module(model) is None:
+        return None
+    vision: Any = model.config.vision_config
+    width = vision.hidden_size
+    stack = Stack(layers=vision.depth, width=width, queries=width, keys=width, inner=vision.intermediate_size)
+    return Pictures(patch_size=vision.patch_size, stack=stack)
+
+
+def _blocks(model: PreTrainedModel) -> list[int]:
+    """The weights of each block, as trainer/sharding.py finds them."""
+    names = model._no_split_modules or ()
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    return [sum(weight.numel() for weight in module.parameters()) for module in found]

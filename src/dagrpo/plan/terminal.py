@@ -1,0 +1,93 @@
+"""A plan on a terminal or in a pipe."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dagrpo.plan.amounts import Item, Memory, size
+from dagrpo.plan.memory import StageMemory
+from dagrpo.plan.outcome import Plan
+from dagrpo.plan.seconds import StageSeconds
+from dagrpo.status.terminal import duration
+
+
+def shown(plan: Plan) -> Group:
+    """All of it but the refusal, which is an error's sentence."""
+    return Group(*_parts(plan))
+
+
+def _parts(plan: Plan) -> Iterator[RenderableType]:
+    devices = f"{plan.processes} x {plan.machine}" if plan.processes > 1 else plan.machine
+    yield Text.assemble(
+        (plan.experiment, "bold"), f"  {plan.parameters:,} parameters, on {devices} with {size(plan.memory)}"
+    )
+    for stage in plan.stages:
+        yield Text()
+        yield _headline(stage, plan.memory)
+        yield _table(stage)
+    if plan.times:
+        yield Text()
+        yield _times(plan.times)
+    if plan.last is not None:
+        yield Text(plan.last)
+    yield Text()
+    yield from (Text(sentence, style="dim") for sentence in plan.basis)
+    yield from (Text(sentence, style="yellow") for sentence in plan.notes)
+
+
+def _headline(stage: StageMemory, memory: int) -> Text:
+    share = stage.total / memory
+    style = "bold red" if share > 1 else "bold green"
+    return Text.assemble((stage.stage, "bold"), "  ", (size(stage.total), style), f", {share:.0%} of the memory")
+
+
+def _table(stage: StageMemory) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold", style="dim")
+    for where, each in (("", stage.on_device), ("in the machine's own memory: ", stage.on_host)):
+        for memory, group in groupby(each):
+            count = len(list(group))
+            times = f" x {count}" if count > 1 else ""
+            table.add_row(f"  {where}{memory.what}{times}", size(memory.total * count), "")
+            for item in _by_size(memory):
+                table.add_row(f"    {item.name}", size(item.bytes), item.how)
+    return table
+
+
+def _by_size(memory: Memory) -> list[Item]:
+    return sorted(memory.items, key=lambda item: -item.bytes)
+
+
+def _times(times: tuple[StageSeconds, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", style="dim")
+    for stage in times:
+        seconds = "not known before `prepare` has run" if stage.seconds is None else duration(stage.seconds)
+        table.add_row(Text(stage.stage, "bold"), seconds, stage.how, _in_words(stage))
+    known = [stage.seconds for stage in times if stage.seconds is not None]
+    if len(known) == len(times) > 1:
+        table.add_row(Text("all", "bold"), duration(sum(known)), "", "one after the other")
+    return table
+
+
+def _in_words(stage: StageSeconds) -> str:
+    runs = f"{stage.runs} runs" if stage.runs > 1 else ""
+    steps = f"{stage.steps:,} steps" if stage.steps is not None else ""
+    whole = sum(stage.of_a_step.values())
+    parts = ", ".join(f"{name} {_seconds(each)}" for name, each in stage.of_a_step.items() if each >= whole / 1000)
+    each = f"{_seconds(whole)} each: {parts}" if parts else ""
+    return ", ".join(part for part in (runs, steps, each) if part)
+
+
+def _seconds(count: float) -> str:
+    """Such as 0.04 s, 3.1 s, 45 s or 12 min."""
+    if count < 1:
+        return f"{count:.2g} s"
+    return f"{count:.1f} s" if count < 10 else duration(count)

@@ -1,0 +1,222 @@
+"""Figures computed by hand for Qwen3-0.6B: 596,049,920 parameters, tied embeddings of 151,936 x 1,024."""
+
+from pathlib import Path
+
+import pytest
+from tests.plan.conftest import params_with, qwen3
+
+from dagrpo.plan.activations import of_layers, of_logits, per_token
+from dagrpo.plan.amounts import GIBIBYTE, Memory
+from dagrpo.plan.memory import Models, stages
+from dagrpo.plan.models import policy_shape
+from dagrpo.plan.sequences import Lengths, MicroBatch
+from dagrpo.plan.server import cache_bytes
+from dagrpo.plan.shape import Shape
+from dagrpo.plan.training import of_train
+from dagrpo.plan.work import Passes, forward_flops, passes_of, update_flops
+
+WEIGHTS, HEAD = 596_049_920, 155_582_464
+
+
+@pytest.fixture
+def shape(project: Path) -> Shape:
+    return policy_shape(qwen3(), online=False)
+
+
+def _process(shape: Shape, *changes: dict[str, object]) -> Memory:
+    params = qwen3(*changes)
+    return of_train(params, shape, Lengths.of_training(params, shape.positions), None, gpu=True).memory("process")
+
+
+def test_weights_are_counted_without_reading_any(shape: Shape) -> None:
+    """Per layer q 2048, k and v 1024, o 2048, and three of 3072, all by 1024; norms of 1024 twice and of 128 twice."""
+    layer = 1024 * (2048 + 2 * 1024 + 2048 + 3 * 3072) + 2 * 1024 + 2 * 128
+    assert shape.weights == HEAD + 28 * layer + 1024 == WEIGHTS
+    assert (shape.largest, shape.block, shape.outside) == (HEAD, layer, HEAD + 1024)
+
+
+def test_weights_gradients_and_adamw_take_sixteen_bytes_a_parameter(shape: Shape) -> None:
+    process = _process(shape)
+    assert process.of("weights") == process.of("gradients") == 4 * WEIGHTS == 2_384_199_680
+    assert process.of("AdamW states") == 4_768_399_360
+    assert process.of("reference policy") == process.of("computed copy") == process.of("adapter") == 0
+
+
+def test_a_reference_has_weights_of_its_own(shape: Shape) -> None:
+    assert _process(shape, {"algorithm": {"kl": {"coefficient": 0.1}}}).of("reference policy") == 4 * WEIGHTS
+
+
+def test_in_bfloat16_there_is_a_copy_to_compute_with(shape: Shape) -> None:
+    """And of the largest tensor a gradient in both types, on its way to the weights."""
+    process = _process(shape, {"training": {"dtype": "bfloat16"}})
+    assert process.of("computed copy") == 2 * WEIGHTS + 6 * HEAD == 2_125_594_624
+    assert process.of("weights") == 4 * WEIGHTS
+
+
+def test_an_adapter_alone_has_gradients_and_states(shape: Shape) -> None:
+    """Inputs and outputs of the seven layers: 3072, 2048, 2048, 3072 and three times 4096."""
+    adapter = 16 * 28 * (3072 + 2048 + 2048 + 3072 + 3 * 4096)
+    process = _process(shape, {"training": {"lora": {"rank": 16}}, "algorithm": {"kl": {"coefficient": 0.1}}})
+    assert process.of("adapter") == process.of("gradients") == 4 * adapter == 40_370_176
+    assert process.of("AdamW states") == 8 * adapter
+    assert process.of("weights") == 4 * WEIGHTS
+    assert process.of("reference policy") == 0  # it is the policy without its adapter
+
+
+def test_processes_share_weights_gradients_and_states(shape: Shape) -> None:
+    """And gather two blocks and the embeddings, with gradients of as much."""
+    process = _process(shape, {"runtime": {"training": {"processes": 8}}})
+    assert process.of("weights") == process.of("gradients") == 4 * WEIGHTS // 8
+    assert process.of("AdamW states") == WEIGHTS
+    assert process.of("gathered by FSDP") == 8 * (shape.outside + 2 * shape.block)
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_are_whole(shape: Shape) -> None:
+    runtime = {"processes": 8, "micro_batch_size": 1}
+    waiting, sent = (
+        _process(shape, {"runtime": {"training": runtime | {"reduce_gradients": each}}})
+        for each in ("each_mini_batch", "each_micro_batch")
+    )
+    assert waiting.of("gradients not yet reduced") == 4 * WEIGHTS
+    assert sent.of("gradients not yet reduced") == 0
+    assert _process(shape, {"runtime": {"training": {"processes": 8}}}).of("gradients not yet reduced") == 0  # one pass
+
+
+def test_sixteen_thousand_logits_of_a_large_vocabulary_take_forty_gigabytes(shape: Shape) -> None:
+    """16,384 x 151,936 in float32, four times: logits, log-softmax, its exponential and their product."""
+    batch = MicroBatch(sequences=8, tokens=16_384, trained=16_384, longest=2048, number=1)
+    assert of_logits(shape.vocabulary, batch) == 4 * 4 * 16_384 * 151_936 == 39_829_110_784
+    assert of_logits(shape.vocabulary, batch, reference=True) == 5 * 4 * 16_384 * 151_936
+    assert of_logits(shape.vocabulary, batch, support=True) == (4 * 4 + 1) * 16_384 * 151_936
+
+
+def test_a_head_in_chunks_has_the_logits_of_one_chunk(shape: Shape) -> None:
+    whole, chunks = (_process(shape, {"runtime": {"training": {"head_chunk_tokens": chunk}}}) for chunk in (None, 512))
+    assert chunks.of("logits") == 4 * 4 * 512 * 151_936 < whole.of("logits")
+
+
+def test_a_head_in_float32_is_there_once_more_beside_fewer_bits(shape: Shape) -> None:
+    """Weights and their gradient, 151,936 x 1024 each, and a row of 1024 for each trained token."""
+    half, whole = (
+        _process(shape, {"training": {"dtype": dtype}, "rollout": {"head_dtype": "float32"}})
+        for dtype in ("float16", "float32")
+    )
+    trained = half.of("float32 head") // (4 * 1024) - 2 * 151_936
+    assert half.of("float32 head") == 4 * 1024 * (2 * 151_936 + trained)
+    assert trained > 0
+    assert whole.of("float32 head") == 0
+
+
+def test_checkpointed_activations_are_the_inputs_of_layers_and_one_layer(shape: Shape) -> None:
+    """1024 in bfloat16 for each of 28 layers, 77,776 of one as below, and 2 x (3 x 3072 + 2 x 1024) of gradients."""
+    batch = MicroBatch(sequences=2, tokens=2000, trained=100, longest=1000, number=1)
+    assert of_layers(shape.text, batch, 2, checkpointed=True) == 2000 * (28 * 2048 + 77_776 + 22_528)
+
+
+def test_a_token_keeps_a_third_of_a_megabyte_in_a_layer(shape: Shape) -> None:
+    """Of 1,000 tokens in bfloat16: 2 x 1024 x 8, 4 x 2048 x 2, (2048 + 1024) x 6, 4 x 3072 x 2, and a mask of 1000 x 2."""
+    assert per_token(shape.text, 1000, 2) == 16_384 + 16_384 + 18_432 + 24_576 + 2_000 == 77_776
+
+
+def test_a_cache_has_a_key_and_a_value_for_each_layer_and_token(shape: Shape) -> None:
+    """28 layers x 8 heads x 128, twice, in two bytes: 112 KiB a token."""
+    assert shape.cached_per_token == 57_344
+    assert cache_bytes(shape, 262_144, "bfloat16") == 28 * GIBIBYTE
+
+
+def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> None:
+    models = Models(policy=shape, teacher=None, pixels=None)
+    (train, _) = stages(qwen3(), models, on_gpu=True)
+    assert [memory.what for memory in train.on_device] == ["training process", "SGLang server"]
+    assert train.certain == 16 * WEIGHTS
+    away = {"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": ["http://127.0.0.1:30000"]}}}
+    (train, sample) = stages(qwen3(away), models, on_gpu=True)
+    assert [memory.what for memory in train.on_device] == ["training process"]
+    assert sample.total == 0
+
+
+def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
+    models = Models(policy=shape, teacher=shape, pixels=None)
+    (train, _) = stages(qwen3(), models, on_gpu=True)
+    assert train.on_device[-1].what == "SGLang server of the teacher"
+    assert train.on_device[-1].of("weights") == 4 * WEIGHTS
+
+
+def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: Shape) -> None:
+    models = Models(policy=shape, teacher=None, pixels=None)
+    (train, _) = stages(qwen3({"runtime": {"training": {"processes": 2}}}), models, on_gpu=False)
+    names = [memory.what for memory in train.on_device]
+    assert names == ["training process", "training process", "SGLang server", "hand-over in /dev/shm"]
+    assert train.on_device[-1].total == 4 * WEIGHTS
+
+
+def test_a_micro_batch_is_as_large_as_sequences_or_tokens_allow() -> None:
+    """32 prompts x 8 samples of 64 + 20 tokens."""
+    lengths = Lengths(prompt=64, written=20, whole=84)
+    whole = MicroBatch.of_training(params_with(), lengths)
+    assert (whole.sequences, whole.tokens, whole.trained, whole.number) == (256, 256 * 84, 256 * 20, 1)
+    few = params_with({"runtime": {"training": {"micro_batch_tokens": 1000}}, "training": {"mini_batches": 2}})
+    limited = MicroBatch.of_training(few, lengths)
+    assert (limited.sequences, limited.tokens, limited.number) == (11, 1000, 12)
+    assert limited.trained == 1000  # of short prompts nearly all tokens are trained on
+    one = MicroBatch.of_training(params_with({"runtime": {"training": {"micro_batch_tokens": 10}}}), lengths)
+    assert (one.sequences, one.tokens, one.trained) == (1, 84, 84)
+
+
+def test_tools_make_trajectories_longer() -> None:
+    """Three turns of 20 tokens and two results of 16 characters, which a fresh model reads one by one."""
+    limits = {"agent": {"max_turns": 3, "max_result_characters": 16}}
+    task = {"train": "arithmetic_tool", "tasks": ["arithmetic", "arithmetic_tool"]}
+    params = params_with({"experiment": task, "rollout": limits})
+    assert Lengths.of_training(params, 10_000) == Lengths(prompt=64, written=60, whole=64 + 60 + 32)
+    assert Lengths.of_training(params, 100).whole == 100
+
+
+def test_a_forward_pass_computes_the_head_for_trained_tokens_alone(shape: Shape) -> None:
+    body, attention = 2 * (WEIGHTS - HEAD) * 1000, 2 * 57_344 * 1000**2
+    assert forward_flops(shape, 1, 1000, 200) == body + 2 * HEAD * 200 + attention
+    once = forward_flops(shape, 4, 1000, 200)
+    assert update_flops(shape, 4, 1000, 200, Passes(forward=0), adapter=False) == 3 * once
+    assert update_flops(shape, 4, 1000, 200, Passes(forward=2), adapter=True) == 4 * once
+
+
+@pytest.mark.parametrize(
+    ("changes", "forward"),
+    [
+        ({}, 0),
+        ({"training": {"mini_batches": 2}}, 1),
+        ({"algorithm": {"kl": {"coefficient": 0.1}}}, 1),
+        ({"algorithm": {"kl": {"coefficient": 0.1}}, "training": {"mini_batches": 2}}, 2),
+    ],
+)
+def test_old_and_reference_logprobs_are_passes_of_their_own(changes: dict[str, object], forward: int) -> None:
+    assert passes_of(params_with(changes)).forward == forward
+
+
+def test_a_server_that_leaves_shares_the_device_with_a_process_at_rest_alone(shape: Shape) -> None:
+    """Its weights and its cache are never there beside the activations and the gradients."""
+    models, leaves = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"release_memory": True}}}
+    (beside, _) = stages(qwen3(), models, on_gpu=True)
+    process, server = beside.on_device
+    (in_turns, _) = stages(qwen3(leaves), models, on_gpu=True)
+    updating = process.total + server.of("the processes themselves")
+    sampling = server.total + 12 * WEIGHTS + process.of("the process itself")
+    assert process.of("gradients") == 4 * WEIGHTS, "which nobody keeps between updates"
+    assert in_turns.total == max(updating, sampling) < beside.total
+    assert [memory.what for memory in in_turns.on_device] == ["training process", "SGLang server"]
+
+
+def test_fine_tuning_in_bfloat16_is_reckoned_with_a_copy_and_half_of_the_activations(shape: Shape) -> None:
+    models, steps = Models(policy=shape, teacher=None, pixels=None), {"sft": {"steps": 1}}
+    (exact, *_), (rounded, *_) = (
+        stages(qwen3(steps, {"sft": {"dtype": dtype}}), models, on_gpu=True) for dtype in ("float32", "bfloat16")
+    )
+    (before,), (after,) = exact.on_device, rounded.on_device
+    assert before.of("computed copy") == 0
+    assert after.of("computed copy") > 2 * WEIGHTS
+    assert after.of("activations") < before.of("activations")
+
+
+def test_on_a_cpu_nothing_leaves(shape: Shape) -> None:
+    models, leaves = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"release_memory": True}}}
+    assert stages(qwen3(leaves), models, on_gpu=False)[0].total == stages(qwen3(), models, on_gpu=False)[0].total

@@ -1,0 +1,310 @@
+"""Plans of whole experiments: what fits, what is refused and with which remedy, and where times come from."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.plan.conftest import REVISION, params_with, qwen3
+from typer.testing import CliRunner
+
+from dagrpo.__main__ import app
+from dagrpo.errors import UserError
+from dagrpo.execution.account import Account, write_account
+from dagrpo.files import sha256_of
+from dagrpo.gpus import gpu_named
+from dagrpo.params.documents import params_yaml
+from dagrpo.params.overlay import merged
+from dagrpo.params.schema import Params, parse
+from dagrpo.plan import speed
+from dagrpo.plan.amounts import GIBIBYTE
+from dagrpo.plan.machine import Machine, machine_for
+from dagrpo.plan.measured import Measured, measured
+from dagrpo.plan.memory import Models
+from dagrpo.plan.outcome import Plan, plan_of
+from dagrpo.plan.remedy import fullest, remedy_for
+from dagrpo.plan.seconds import seconds_of_stages
+from dagrpo.plan.speed import Speed, speed_of
+from dagrpo.plan.terminal import shown
+from dagrpo.stages import all_stages
+from dagrpo.status.terminal import console
+from dagrpo.times import write_times
+from dagrpo.workflow.jobs import own_params
+
+LONG: dict[str, Any] = {
+    "rollout": {"max_new_tokens": 2048, "dtype": "bfloat16"},
+    "training": {"max_prompt_tokens": 512, "dtype": "bfloat16"},
+}
+FLAT = Speed(
+    update=1e12, fine_tuning=1e12, sampling=1e12, bandwidth=1e12, cache_bandwidth=1e12
+)  # of a device with round figures
+
+
+def _values(params: Params, remedy: dict[str, Any]) -> Params:
+    laid = params.model_dump()
+    for key, value in remedy.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        laid = merged(laid, value)
+    return parse(laid)
+
+
+@pytest.mark.parametrize("gibibytes", [70.0, 40.0, 20.0, 14.0])
+def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Path, gibibytes: float) -> None:
+    params, machine = qwen3(LONG), machine_for(None, gibibytes)
+    refusal = plan_of(params, machine).refusal
+    assert refusal is not None
+    assert refusal.startswith("The stage train needs ")
+    assert f"and a GPU with {gibibytes:.1f} GiB has {gibibytes:.1f} GiB: set " in refusal
+    models = Models.of(params)
+    remedy = remedy_for(params, models, machine)
+    assert remedy is not None
+    total = fullest(_values(params, dict(remedy.values)), models, machine).total
+    assert total == remedy.total <= machine.memory
+
+
+def test_a_smaller_micro_batch_comes_before_anything_that_changes_results(project: Path) -> None:
+    params = qwen3(LONG, {"runtime": {"training": {"micro_batch_tokens": 65_536}}})
+    refusal = plan_of(params, machine_for("H100", None)).refusal
+    assert refusal is not None
+    assert ": set runtime.training.micro_batch_tokens to " in refusal
+
+
+def test_what_never_fits_is_said_to(project: Path) -> None:
+    refusal = plan_of(qwen3(LONG), machine_for(None, 2)).refusal
+    assert refusal is not None
+    assert refusal.endswith("no parameter here makes it fit; choose a smaller model, or a device with more memory.")
+
+
+def test_a_small_experiment_fits_and_has_a_time_for_every_stage(project: Path) -> None:
+    made = plan_of(params_with(), machine_for("4090", None))
+    assert made.refusal is None
+    assert [stage.stage for stage in made.stages] == ["sft", "train", "evaluation"]
+    assert [stage.how for stage in made.times] == ["estimated"] * 3
+    assert all(stage.seconds for stage in made.times)
+    assert "30% of the peak of RTX 4090 (83 TFLOP/s in float32)" in made.basis[0]
+
+
+def test_a_device_without_known_peaks_has_no_times(project: Path) -> None:
+    made = plan_of(params_with(), machine_for(None, 24))
+    assert made.times == ()
+    assert made.basis == ("Times are not estimated for a device whose peaks are not known: name one with --gpu.",)
+
+
+def test_the_time_of_a_step_is_the_one_computed_by_hand(project: Path) -> None:
+    """Qwen3-0.6B, one prompt with two completions: 3 passes over 2 sequences of 84 tokens, 20 of them predicted.
+
+    Sampling reads the weights for each of 20 tokens, and of both attempts the cache of (64 + 84) / 2 tokens, in 4 bytes.
+    """
+    shape = {"prompts_per_step": 1, "samples_per_prompt": 2, "steps": 10}
+    params = qwen3({"training": shape})
+    (train, _) = seconds_of_stages(params, Models.of(params).policy, FLAT, Measured())
+    body, head = 596_049_920 - 155_582_464, 155_582_464
+    update = 3 * 2 * (2 * body * 84 + 2 * head * 20 + 2 * 57_344 * 84**2)
+    reading, cache = 20 * 596_049_920 * 4, 40 * 74 * 57_344 * 4
+    computing = 2 * 596_049_920 * (40 + 64)
+    assert train.of_a_step["update"] == pytest.approx(update / 1e12)
+    assert train.of_a_step["rollout"] == pytest.approx((max(reading, computing) + cache) / 1e12)
+    assert train.of_a_step["hand over"] == pytest.approx(2 * 4 * 596_049_920 / 1e9)
+    assert train.seconds == pytest.approx(10 * sum(train.of_a_step.values()) + 25)
+
+
+def test_what_is_sampled_ahead_on_servers_elsewhere_takes_the_longer_time_of_both(project: Path) -> None:
+    shape = {"prompts_per_step": 1, "samples_per_prompt": 2, "steps": 10}
+    elsewhere = {"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": ["http://a:1"]}}}
+
+    def parts(staleness: int, other: dict[str, Any]) -> Mapping[str, float]:
+        params = qwen3({"training": shape | {"staleness": staleness}}, other)
+        return seconds_of_stages(params, Models.of(params).policy, FLAT, Measured())[0].of_a_step
+
+    alone, ahead, shared = parts(0, elsewhere), parts(1, elsewhere), parts(1, {})
+    assert ahead["rollout"] == pytest.approx(max(alone["rollout"] - alone["update"], 0.0))
+    assert ahead["update"] == alone["update"]
+    assert shared["rollout"] == alone["rollout"], "on one device"
+
+
+def test_the_weights_that_later_batches_are_sampled_by_are_kept_in_memory(project: Path) -> None:
+    def kept(staleness: int) -> list[int]:
+        made = plan_of(qwen3({"training": {"staleness": staleness}}), machine_for(None, 1000))
+        (train,) = (stage for stage in made.stages if stage.stage == "train")
+        return [
+            each.total for each in (*train.on_device, *train.on_host) if each.what == "weights of training.staleness"
+        ]
+
+    assert kept(0) == []
+    assert kept(2) == [2 * 4 * 596_049_920]
+
+
+def test_without_data_the_time_of_an_evaluation_is_not_known(project: Path) -> None:
+    task = {"train": "gsm8k", "evaluate": ["gsm8k"], "tasks": ["gsm8k"]}
+    params = qwen3({"experiment": task})
+    (_, evaluation) = seconds_of_stages(params, Models.of(params).policy, FLAT, Measured())
+    assert evaluation.seconds is None
+    card = project / "data/arithmetic_tiny/gsm8k/card.json"
+    card.parent.mkdir(parents=True)
+    card.write_text(json.dumps({"counts": {"train": 7473, "test": 1319}}))
+    (_, evaluation) = seconds_of_stages(params, Models.of(params).policy, FLAT, Measured())
+    assert evaluation.seconds is not None
+
+
+def test_a_matrix_product_is_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "SIDE", 64)
+    monkeypatch.setattr(speed, "SECONDS", 0.001)
+    cpu = Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
+    found = speed_of(cpu, "bfloat16", "float32", threads=1)
+    assert found is not None
+    assert min(found.update, found.fine_tuning, found.sampling, found.bandwidth) > 0
+    assert not found.processes_add_up
+
+
+def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "SIDE", 64)
+    monkeypatch.setattr(speed, "SECONDS", 0.001)
+    cpu = Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
+    found = speed_of(cpu, "float32", "float32", threads=1)
+    assert found is not None
+    assert found.update == found.fine_tuning
+
+
+def test_the_fastest_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that each call moves on: the first call warms up, and all of the first try are slow."""
+    clock = iter([0.0, 0.0, 9.0, 9.0, *(10.0 + each for each in (0.0, 0.0, 0.25, 9.0))])
+    monkeypatch.setattr(speed, "TRIES", 2)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert speed._fastest(lambda: None) == 0.25
+
+
+def test_a_busy_machine_is_told_beside_what_is_estimated(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "SIDE", 64)
+    monkeypatch.setattr(speed, "SECONDS", 0.001)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
+    told = "This machine is busy: 2.5 processes have wanted its 2 cores in the last minute."
+    for load, expected in ((2.5, True), (2.0, False)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert any(note.startswith(told) for note in plan_of(params_with(), here).notes) is expected
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 0.0, 0.0))
+    assert not any("busy" in note for note in plan_of(params_with(), machine_for("H100", None)).notes)
+
+
+def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Path) -> None:
+    params = params_with()
+    logs = Path("logs", params.experiment.name, "seed_0")
+    logs.mkdir(parents=True)
+    _trained_here(params)
+    provenance = Path("results", params.experiment.name, "runs/seed_0/rollouts/provenance.json")
+    account = Account(
+        stage="train",
+        seed=0,
+        started="",
+        seconds=372.0,
+        attempt=1,
+        memory=1,
+        memory_of_children=0,
+        is_taken_over=False,
+        facts={},
+    )
+    write_account(logs / "train.log", provenance, account)
+    other = params_with({"rollout": {"max_new_tokens": 10}})
+    here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
+    told = plan_of(other, here)
+    assert told.last == (
+        "The last run of this experiment took 6 min, all stages one after the other, of which train 6 min."
+    )
+    assert plan_of(other, machine_for("H100", None)).last is None
+
+
+def _trained_here(params: Params) -> None:
+    """Records of a training of three steps, the first of which was slow."""
+    folder = Path("results", params.experiment.name, "runs/seed_0")
+    (folder / "rollouts").mkdir(parents=True)
+    metrics = folder / "metrics.parquet"
+    metrics.write_bytes(b"of no interest")
+    steps = [{"timing/rollout_seconds": seconds, "timing/update_seconds": 1.0} for seconds in (9.0, 2.0, 4.0)]
+    write_times(Path("logs", params.experiment.name, "seed_0"), metrics, steps)
+    record = {
+        "stage": "train",
+        "experiment": params.experiment.name,
+        "seed": 0,
+        "key": "1" * 64,
+        "params": own_params(params, all_stages()["train"]),
+        "code": "2" * 64,
+        "environment": {},
+        "inputs": {},
+        "outputs": {str(metrics): sha256_of(metrics)},
+    }
+    (folder / "rollouts/provenance.json").write_text(json.dumps(record))
+
+
+def test_steps_that_were_taken_here_count_more_than_any_formula(project: Path) -> None:
+    params = params_with()
+    Path("logs/arithmetic_tiny/seed_0").mkdir(parents=True)
+    _trained_here(params)
+    longer = params_with({"training": {"steps": 1000}})
+    assert measured(longer) == Measured(steps={"rollout": 3.0, "update": 1.0}, number=2)
+    train = next(
+        stage
+        for stage in seconds_of_stages(longer, Models.of(longer).policy, FLAT, measured(longer))
+        if stage.stage == "train"
+    )
+    assert (train.how, train.seconds) == ("measured", 4000)
+
+
+def test_steps_with_other_parameters_say_nothing(project: Path) -> None:
+    Path("logs/arithmetic_tiny/seed_0").mkdir(parents=True)
+    _trained_here(params_with())
+    assert measured(params_with({"rollout": {"max_new_tokens": 10}})) == Measured()
+
+
+def test_a_model_that_is_not_here_is_named_with_what_to_do(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(project))
+    with pytest.raises(UserError, match=r"Qwen/Other at commit c1899de289a0 is not on this machine, .* add --online"):
+        plan_of(qwen3({"model": {"repository": "Qwen/Other", "revision": REVISION}}), machine_for("H100", None))
+
+
+def test_a_gpu_has_a_name_in_many_spellings() -> None:
+    assert gpu_named("h100").name == gpu_named("NVIDIA H100").name == "H100"
+    assert gpu_named("4090") == gpu_named("RTX 4090") == gpu_named("rtx4090")
+    assert gpu_named("H100-PCIe").name == "H100 PCIe"
+    with pytest.raises(UserError, match="No GPU `L40` is known here: the nearest is L40S; or give --memory"):
+        gpu_named("L40")
+    with pytest.raises(UserError, match="give one of them"):
+        machine_for("H100", 10)
+
+
+def _printed(made: Plan) -> str:
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(shown(made))
+    return captured.get()
+
+
+def test_a_plan_in_words_has_every_item_and_its_sum(project: Path) -> None:
+    told = _printed(plan_of(qwen3(LONG), machine_for("H200", None)))
+    assert "arithmetic_tiny  596,049,920 parameters, on H200 with 140.4 GiB" in told
+    assert "AdamW states" in told
+    assert "4.4 GiB" in told
+    assert "hand-over in /dev/shm" in told
+    assert "120 steps" in told
+
+
+def test_a_misspelt_name_gets_the_nearest_of_presets_and_of_the_experiment_that_is_there(project: Path) -> None:
+    Path("params.yaml").write_text(params_yaml(params_with({"experiment": {"name": "my_lab"}})))
+    told = CliRunner().invoke(app, ["plan", "my_lba"]).exception
+    assert str(told) == "there is no preset or experiment `my_lba` here: the nearest one is `my_lab`."
+
+
+def test_the_command_ends_with_the_sentence_and_programs_get_one_object(project: Path) -> None:
+    Path("params.yaml").write_text(params_yaml(qwen3(LONG)))
+    runner = CliRunner()
+    refused = runner.invoke(app, ["plan", "--memory", "14", "--json"])
+    assert isinstance(refused.exception, UserError)
+    told = json.loads(refused.stdout)
+    assert told["refusal"] == str(refused.exception)
+    assert {item["name"] for item in told["stages"][0]["on_device"][0]["items"]} >= {"weights", "AdamW states"}
+    fits = runner.invoke(app, ["plan", "arithmetic_tiny", "--memory", "10000"])
+    assert fits.exit_code == 0
