@@ -1,6 +1,5 @@
 """What a step's update adds up over its micro-batches and over the ranks."""
 
-import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from dagrpo.distributed import World
-from dagrpo.trainer.packing import NOTHING
 from dagrpo.trainer.policy import TokenLogprobs
 
 
@@ -35,26 +33,26 @@ class Sums:
 class StepTokens:
     """What is known of each trained token of a step before its first update, where this rank has computed it; else zero."""
 
-    def __init__(self, lengths: list[int], device: torch.device) -> None:
-        self._ends = [0, *itertools.accumulate(lengths)]
-        self._values = torch.zeros(len(_ROWS), self._ends[-1], device=device)
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        self._values = torch.zeros(len(_ROWS), tokens, device=device)
 
-    def keep(self, part: slice, outputs: TokenLogprobs, reference: Tensor | None = None) -> None:
-        """Note those of a micro-batch; NOTHING has none."""
-        if part == NOTHING:
+    def keep(self, places: Tensor, outputs: TokenLogprobs, reference: Tensor | None = None) -> None:
+        """Note those of a micro-batch, whose tokens stand at `places`; a filler has none."""
+        if not len(places):
             return
+        places = places.to(self._values.device)
         rows = (outputs.logprobs, outputs.entropy, outputs.collision, reference)
         for row, values in zip(self._values, rows, strict=True):
             if values is not None:
-                row[self.tokens(part)] = values.detach()
+                row[places] = values.detach().to(row.dtype)
 
-    def old_logprobs(self, part: slice) -> Tensor:
-        """Of some sequences. [tokens]"""
-        return self._values[0, self.tokens(part)]
+    def old_logprobs(self, places: Tensor) -> Tensor:
+        """Of the tokens at some places. [tokens]"""
+        return self._values[0, places.to(self._values.device)]
 
-    def reference_logprobs(self, part: slice) -> Tensor:
-        """Of some sequences, where the reference was run before the update; of NOTHING none. [tokens]"""
-        return self._values[3, self.tokens(part)]
+    def reference_logprobs(self, places: Tensor) -> Tensor:
+        """The same of the reference, where it was run before the update. [tokens]"""
+        return self._values[3, places.to(self._values.device)]
 
     def fill(self, before: "BeforeUpdate") -> None:
         """Take what all ranks have computed already."""
@@ -65,14 +63,10 @@ class StepTokens:
         """Of all sequences, on the CPU."""
         return BeforeUpdate(*world.all_reduce(self._values.to("cpu", copy=True)))
 
-    def tokens(self, part: slice) -> slice:
-        """Where the trained tokens of some sequences are."""
-        return slice(self._ends[part.start], self._ends[part.stop])
-
 
 @dataclass(frozen=True, slots=True)
 class BeforeUpdate:
-    """All trained tokens of a step, over all ranks, under the policy that sampled them. On the CPU."""
+    """All trained tokens of a step, over all ranks, under the policy before its first update. On the CPU."""
 
     logprobs: Tensor  # [tokens]
     entropy: Tensor  # [tokens], in nats

@@ -1,6 +1,7 @@
 """Where the trainer's rollouts come from: problems drawn, sampled by the engine, graded.
 
-Synchronous: the rollouts of a step are of the very policy that the step updates (staleness 0).
+They are made for one step at a time, by the weights that the engine holds. When that is, and how many steps the policy is
+ahead of these weights, is decided in ahead.py.
 """
 
 import itertools
@@ -59,6 +60,8 @@ class StepRollouts:
     drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
     zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
     grading_seconds: float = 0.0  # of the time in which they were made; no part of a result
+    staleness: int | None = None  # steps since the weights that sampled them; None: training.staleness is 0
+    ahead_seconds: float = 0.0  # that it took to make them beside other updates; no part of a result
 
     @property
     def kept(self) -> list[int]:

@@ -7,13 +7,16 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dagrpo.errors import UserError
+from dagrpo.params.runtime import Reduction
 from dagrpo.rollout.table import read_table, required
+from dagrpo.trainer.budget import Budget
 
 FILE = "digests.parquet"  # beside the rollouts of the steps
 WEIGHTS = "weights"
@@ -29,7 +32,24 @@ class Computed:
     processes: int
     threads: int  # of each process
     micro_batch_size: int
+    micro_batch_tokens: int  # 0: any number
+    micro_batch_patches: int  # 0: any number
+    head_chunk_tokens: int  # 0: all at once
+    share_prompts: bool
+    reduce_gradients: Reduction
     device: str  # "cpu", or the name of the GPU
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of its micro-batches."""
+        return Budget(
+            sequences=self.micro_batch_size,
+            tokens=self.micro_batch_tokens or None,
+            patches=self.micro_batch_patches or None,
+            head_chunk_tokens=self.head_chunk_tokens or None,
+            share_prompts=self.share_prompts,
+            reduce_gradients=self.reduce_gradients,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +93,11 @@ SCHEMA = pa.schema(
         required("processes", pa.int32()),
         required("threads", pa.int32()),
         required("micro_batch_size", pa.int32()),
+        required("micro_batch_tokens", pa.int32()),
+        required("micro_batch_patches", pa.int32()),
+        required("head_chunk_tokens", pa.int32()),
+        required("share_prompts", pa.bool_()),
+        required("reduce_gradients", pa.string()),
         required("device", pa.string()),
         required(
             "kind", pa.string()
@@ -82,7 +107,7 @@ SCHEMA = pa.schema(
         required("sha256", pa.string()),
     ]
 )
-assert [field.name for field in fields(Computed)] == SCHEMA.names[1:5]
+assert [field.name for field in fields(Computed)] == SCHEMA.names[1:10]
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
@@ -105,22 +130,22 @@ def _rows(digests: StepDigests) -> Iterator[tuple[str, int, str, str]]:
 
 def read_digests(path: Path) -> dict[int, StepDigests]:
     """The digests of each step. UserError: the file is not what the stage train writes."""
-    rows = [tuple(row.values()) for row in read_table(path, SCHEMA).to_pylist()]
-    return {step: _of_rows(path, list(own)) for step, own in groupby(rows, key=lambda row: row[0])}
+    rows = read_table(path, SCHEMA).to_pylist()
+    return {step: _of_rows(path, list(own)) for step, own in groupby(rows, key=itemgetter("step"))}
 
 
-def _of_rows(path: Path, rows: Sequence[tuple[Any, ...]]) -> StepDigests:
-    if [row[5] for row in rows] == [NOT_RECORDED]:
-        return StepDigests(computed=Computed(**_computed(rows[0])), gradients=(), weights={})
-    parts = {key: {row[7]: row[8] for row in own} for key, own in groupby(rows, key=lambda row: (row[5], row[6]))}
+def _of_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> StepDigests:
+    computed = Computed(**{field.name: rows[0][field.name] for field in fields(Computed)})
+    if [row["kind"] for row in rows] == [NOT_RECORDED]:
+        return StepDigests(computed=computed, gradients=(), weights={})
+    parts = {
+        key: {row["tensor"]: row["sha256"] for row in own}
+        for key, own in groupby(rows, key=itemgetter("kind", "update"))
+    }
     weights = parts.pop((WEIGHTS, len(parts) - 1), None)
     if weights is None or list(parts) != [(GRADIENT, update) for update in range(1, len(parts) + 1)]:
-        raise UserError(f"{path}: the gradients and weights of step {rows[0][0]} are not whole: restore the file.")
-    return StepDigests(computed=Computed(**_computed(rows[0])), gradients=tuple(parts.values()), weights=weights)
-
-
-def _computed(row: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip((field.name for field in fields(Computed)), row[1:5], strict=True))
+        raise UserError(f"{path}: the gradients and weights of step {rows[0]['step']} are not whole: restore the file.")
+    return StepDigests(computed=computed, gradients=tuple(parts.values()), weights=weights)
 
 
 def as_json(digests: StepDigests) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Digests of gradients and weights while a policy is trained: whoever computes a step again compares them.
 
 They are of whole tensors, however many ranks hold parts of them. Another number of processes or threads, other
-micro-batches and another device round sums differently, which a digest shows as much as an error: `Computed` is recorded
+micro-batches or chunks and another device round sums differently, which a digest shows as much as an error: `Computed` is recorded
 beside them.
 """
 
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.distributed import World
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.digest_table import Computed, TensorDigests
 
 THREADS = 4  # that hash; so many whole tensors are in memory at a time
@@ -22,13 +24,18 @@ FEW_BYTES = 50_000_000  # below this the threads would cost more than they save
 BYTES = hashlib.sha256().digest_size
 
 
-def computed_by(world: World, micro_batch_size: int) -> Computed:
+def computed_by(world: World, budget: Budget) -> Computed:
     """How this process computes, beside the others."""
     is_gpu = world.device.type == "cuda"
     return Computed(
         processes=world.size,
         threads=torch.get_num_threads(),
-        micro_batch_size=micro_batch_size,
+        micro_batch_size=budget.sequences,
+        micro_batch_tokens=budget.tokens or 0,
+        micro_batch_patches=budget.patches or 0,
+        head_chunk_tokens=budget.head_chunk_tokens or 0,
+        share_prompts=budget.share_prompts,
+        reduce_gradients=budget.reduce_gradients,
         device=torch.cuda.get_device_name(world.device) if is_gpu else world.device.type,
     )
 
@@ -40,8 +47,10 @@ def gradient_digests(model: torch.nn.Module, world: World) -> TensorDigests:
 
 
 def weight_digests(model: torch.nn.Module, world: World) -> TensorDigests:
-    """Of the parameters. Every rank calls this."""
-    return tensor_digests({name: parameter.detach() for name, parameter in model.named_parameters()}, world)
+    """Of the parameters; of a model with an adapter, of that alone. Every rank calls this."""
+    adapted = bool(low_rank_updates(model))
+    parameters = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad or not adapted}
+    return tensor_digests(parameters, world)
 
 
 def tensor_digests(tensors: Mapping[str, Tensor], world: World) -> TensorDigests:

@@ -13,18 +13,24 @@ from torch import Tensor
 
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
 from dagrpo.trainer.gates.refused import keep
 from dagrpo.trainer.packing import RolloutBatch
 
 # Mean distance in nats per token that is not taken for rounding. With equal weights, SGLang on a CPU in float32 is 4e-8
-# away. The limit for bfloat16 is an estimate, wide on purpose: it is to catch another model, not to judge an engine.
-LARGEST_MEAN_DIFFERENCE = {"float32": 0.02, "bfloat16": 0.25}
+# away. The limits for the others are estimates, wide on purpose: they are to catch another model, not to judge an engine. float16
+# rounds eight times finer than bfloat16.
+LARGEST_MEAN_DIFFERENCE = {"float32": 0.02, "float16": 0.05, "bfloat16": 0.25}
 # Nats that rounding explains for nearly every token. In float32 on a CPU 6.8e-5 is the most that any run has shown; in
 # bfloat16, 8% of tokens were outside when only the shape of a batch had changed.
-BAND = {"float32": 0.01, "bfloat16": 0.1}
-# In bfloat16 8% of the tokens of a healthy model were outside the band when only the shape of a batch had changed (verl issue
-# 6280): of the few tokens of a probe that may be many.
-_LARGEST_SHARE = {"float32": 0.01, "bfloat16": 0.5}
+BAND = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}
+# Share of the tokens that may be outside the band. In bfloat16 it is large: 8% of a batch (above; verl issue 6280) may be many of
+# a probe's few tokens.
+_LARGEST_SHARE = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.5}
+# Mean distance in nats per token beyond which no correction helps with what earlier weights have sampled: the importance weights
+# of most tokens are then far outside its bounds.
+FARTHEST = 1.0
 OUTSIDE = "gate/rollout_outside_fraction"
 
 
@@ -35,6 +41,11 @@ def logprob_differences(rollout_logprobs: Sequence[float], trainer_logprobs: Ten
         "policy/logprob_difference_mean": float(difference.mean()),
         "policy/logprob_difference_max": float(difference.max()),
     }
+
+
+def compared_in(rollout: Rollout, training: Training) -> str:
+    """The type whose rounding explains a difference of logprobs: the coarser one of the engine's and the trainer's."""
+    return max(rollout.dtype, training.dtype, key=BAND.__getitem__)
 
 
 def outside_share(differences: Sequence[float], dtype: str) -> float:
@@ -48,21 +59,37 @@ def largest_share(gates: Gates, dtype: str) -> float:
 
 
 def require_the_policys_rollouts(
-    batch: RolloutBatch, trainer_logprobs: Tensor, gates: Gates, *, dtype: str, state: Path, step: int
+    batch: RolloutBatch,
+    trainer_logprobs: Tensor,
+    gates: Gates,
+    *,
+    dtype: str,
+    state: Path,
+    step: int,
+    staleness: int = 0,
 ) -> dict[str, float]:
     """The share of a step's tokens that are outside the band.
 
-    `trainer_logprobs`: [trained tokens], of the policy that sampled: not a limit on how far an update may move it. `dtype` is
-    the type that the engine computes in; the step counts from 1. UserError, which names a table of all tokens in the folder
+    `trainer_logprobs`: [trained tokens], of the policy before the step; how far the step's updates move it is not limited here.
+    `dtype` is what `compared_in` returns; the step counts from 1. UserError, which names a table of all tokens in the folder
     `state`: the engine's logprobs are not those of the policy, so that it sampled with other weights.
+
+    `staleness`: how many steps ago the weights that sampled were the policy's. Above 0 the policy has moved since, and only a mean
+    difference that no weight could correct is refused. Digests and probe then show whether the engine holds what it was handed.
     """
     rollout_logprobs = batch.rollout_logprobs.tolist()
     mean = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
     share = outside_share((batch.rollout_logprobs - trainer_logprobs.cpu()).tolist(), dtype)
-    limit, largest = LARGEST_MEAN_DIFFERENCE[dtype], largest_share(gates, dtype)
+    limit, largest = (FARTHEST, 1.0) if staleness else (LARGEST_MEAN_DIFFERENCE[dtype], largest_share(gates, dtype))
     if mean <= limit and share <= largest:  # what is not a number is neither
         return {OUTSIDE: share}
     path = keep(state, "rollouts", step, _table(batch, trainer_logprobs))
+    if staleness:
+        raise UserError(
+            f"step {step}: the policy has moved by {mean:.3g} nats per token since its batch was sampled, training.staleness "
+            f"({staleness}) ago, and no correction reaches further than {limit:g}: lower training.staleness or "
+            f"training.learning_rate. Every token is in {path}."
+        )
     if not mean <= limit:
         found = f"the engine's logprobs are {mean:.3g} nats per token away from the trainer's, where {dtype} explains at most {limit:g}"
     else:
@@ -72,8 +99,8 @@ def require_the_policys_rollouts(
         )
     raise UserError(
         f"step {step}: {found}: the engine samples from other weights, at another temperature, or computes this model "
-        "otherwise. Give the run a server of its own (runtime.engine.servers), or set rollout.dtype to float32. Every token "
-        f"is in {path}."
+        "otherwise. Give the run a server of its own (runtime.engine.servers), or set rollout.dtype and training.dtype to "
+        f"float32. Every token is in {path}."
     )
 
 

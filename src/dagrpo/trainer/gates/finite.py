@@ -1,7 +1,8 @@
 """What is not finite: a loss, a gradient or a reward of which nothing may reach the weights.
 
 The update of such a step is skipped by all ranks alike, and counted: weights and optimizer stay as they are, so that a run that
-was interrupted skips the same. Several in a row are no accident, and end the run.
+was interrupted skips the same. Several in a row are no accident, and end the run, unless the scale of the loss in float16 explains them:
+it halves each time.
 """
 
 import math
@@ -18,6 +19,7 @@ from dagrpo.params.gates import Gates
 from dagrpo.trainer.gates.refused import keep
 
 SKIPPED = "gate/skipped_updates"
+OVERFLOWED = "gate/overflowed_updates"  # of these; only where the loss is scaled
 
 
 def require_finite_gradient(norm: float) -> None:
@@ -49,7 +51,7 @@ class SkippedSteps:
 
     def count(self, metrics: Mapping[str, float]) -> None:
         """Told of the next step."""
-        self._row = self._row + 1 if metrics.get(SKIPPED, 0.0) > 0 else 0
+        self._row = self._row + 1 if metrics.get(SKIPPED, 0.0) > metrics.get(OVERFLOWED, 0.0) else 0
 
     def check(self, step: int, rollouts: pa.Table) -> None:
         """UserError after too many, which names the file with the rollouts of the last of them, numbered from 1."""

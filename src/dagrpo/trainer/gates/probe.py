@@ -28,7 +28,7 @@ from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.support import TokenSupport
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"
-_TOKENS = {"float32": 2, "bfloat16": 32}  # of a completion, by the engine's type
+_TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the engine's type
 GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
 
 
@@ -85,15 +85,19 @@ class Probe:
         rollout: Rollout,
         problems: Sequence[Problem],
         *,
+        dtype: str,
         policy: Policy,
         pad_token_id: int,
         state: Path,
         seed: int,
         world: World,
     ) -> None:
-        """`problems` are rank 0's; a table of what is refused goes to the folder `state`."""
+        """`dtype`: what engine and trainer are compared in. `problems` are rank 0's; a table of what is refused goes to the
+        folder `state`.
+        """
         self._params = params
         self._rollout = rollout
+        self._dtype = dtype
         self._requests = self._made(problems, seed)
         self._policy = policy
         self._pad_token_id = pad_token_id
@@ -103,7 +107,7 @@ class Probe:
     def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
         """Each prompt once: a repeated one would be computed by a request of its own first. One shows a picture, if any does."""
         rollout, half = self._rollout, self._params.probe_prompts
-        most = min(_longest(self._params, rollout.dtype), rollout.max_new_tokens)
+        most = min(_longest(self._params, self._dtype), rollout.max_new_tokens)
         return [
             SamplingRequest(
                 input_ids=problem.token_ids,
@@ -140,7 +144,7 @@ class Probe:
         for part, temperature in self._parts(greedy, len(sequences)):
             padded = sequences.padded(part, self._pad_token_id, self._world.device)
             if support is not None and part.start == greedy:
-                sampled = slice(0, sum(sequences.trained[part]))
+                sampled = torch.arange(sum(sequences.trained[greedy:]))
                 padded = replace(padded, support=support.padded(sampled, self._world.device))
             logprobs += token_logprobs(self._policy, padded, temperature).logprobs.tolist()
         if isinstance(self._policy, FSDPModule):
@@ -156,16 +160,16 @@ class Probe:
         tensors = self._world.broadcast_tensors(tensors)
         return TokenSequences.from_tensors(tensors), TokenSupport.from_tensors(tensors)
 
-    def _parts(self, greedy: int, count: int) -> list[tuple[slice, float]]:
+    def _parts(self, greedy: int, count: int) -> list[tuple[range, float]]:
         """Forward passes over so many sequences, the first of them greedy: one where all have the same softmax."""
         sampled_at = self._rollout.temperature
         if (sampled_at == GREEDY_LOGPROBS_AT and not self._rollout.cuts) or greedy == count:
-            return [(slice(0, count), GREEDY_LOGPROBS_AT)]
-        return [(slice(0, greedy), GREEDY_LOGPROBS_AT), (slice(greedy, count), sampled_at)]
+            return [(range(count), GREEDY_LOGPROBS_AT)]
+        return [(range(greedy), GREEDY_LOGPROBS_AT), (range(greedy, count), sampled_at)]
 
     def _judged(self, asked: Asked, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
         """The figures of the step numbered from 1."""
-        params, dtype = self._params, self._rollout.dtype
+        params, dtype = self._params, self._dtype
         table = asked.table(trainer_logprobs, dtype)
         differences = table["difference"].to_pylist()
         share, largest = outside_share(differences, dtype), max(map(abs, differences))

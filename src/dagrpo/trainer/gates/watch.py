@@ -14,8 +14,9 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.gates import Gates
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.ahead import steps_in_sampler
 from dagrpo.trainer.drawing import Drawing
-from dagrpo.trainer.gates.agreement import OUTSIDE, require_the_policys_rollouts
+from dagrpo.trainer.gates.agreement import OUTSIDE, compared_in, require_the_policys_rollouts
 from dagrpo.trainer.gates.consumed import require_prompts
 from dagrpo.trainer.gates.finite import SKIPPED, SkippedSteps, finite_or_zero
 from dagrpo.trainer.gates.hand_over import HandOver
@@ -53,6 +54,7 @@ class Watch:
             gates,
             run.rollout,
             problems,
+            dtype=compared_in(run.rollout, run.training),
             policy=policy,
             pad_token_id=pad_token_id,
             state=run.state,
@@ -105,7 +107,13 @@ class Watch:
         if stats.skipped:
             return skipped | {OUTSIDE: 0.0}
         return skipped | require_the_policys_rollouts(
-            batch, stats.logprobs, run.training.gates, dtype=run.rollout.dtype, state=run.state, step=step
+            batch,
+            stats.logprobs,
+            run.training.gates,
+            dtype=compared_in(run.rollout, run.training),
+            state=run.state,
+            step=step,
+            staleness=step - 1 - steps_in_sampler(step - 1, run.training.staleness),
         )
 
     def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:

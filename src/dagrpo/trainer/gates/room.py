@@ -1,0 +1,62 @@
+"""Before a model is loaded: whether a device has room for what is certain to be there.
+
+Only what no smaller batch changes: weights, and of those that are trained gradients and AdamW states, all in float32. Activations,
+the engine and a reference come on top, which `dagrpo plan` estimates; an estimate ends no run.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import torch
+
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import parameter_count
+from dagrpo.distributed import World
+from dagrpo.errors import UserError
+from dagrpo.params.sft import Sft
+from dagrpo.params.training import Training
+
+FLOAT32 = 4  # bytes
+TRAINED = 4  # times that: a weight, its gradient, and two states of AdamW
+GIBIBYTE = 1 << 30
+# As a container has them: of cgroups in version 2, and in version 1.
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def require_room(checkpoint: Path, section: str, params: Training | Sft, world: World) -> None:
+    """UserError: the device cannot hold the checkpoint's model, its gradients and its optimizer states.
+
+    `section` of params.yaml: training or sft. With a frozen vision tower or an adapter, only the weights are counted.
+    """
+    weights = parameter_count(open_tensors(checkpoint))
+    is_part = params.lora.is_on or params.vision == "frozen"
+    needed = FLOAT32 * weights * (1 if is_part else TRAINED)
+    on_gpu = world.device.type == "cuda"
+    own = needed // world.size if on_gpu else needed  # on a CPU all ranks share one memory
+    memory = torch.cuda.get_device_properties(world.device).total_memory if on_gpu else memory_of_machine()
+    if own <= memory:
+        return
+    kept = "the weights" if is_part else "weights, gradients and AdamW states"
+    remedies = [
+        *([] if params.lora.is_on else [f"train an adapter ({section}.lora.rank)"]),
+        *([f"raise runtime.{section}.processes (it is {world.size})"] if on_gpu else []),
+        "choose a smaller model",
+    ]
+    raise UserError(
+        f"{kept} of {weights:,} parameters take {own / GIBIBYTE:.1f} GiB, and the {'device' if on_gpu else 'machine'} has "
+        f"{memory / GIBIBYTE:.1f} GiB: {' or '.join(remedies)}; `dagrpo plan` says what fits."
+    )
+
+
+def memory_of_machine() -> int:
+    """Bytes that processes here may use: all that the machine has, or less where a container has a limit."""
+    return min(int(psutil.virtual_memory().total), *_limits())
+
+
+def _limits() -> Iterator[int]:
+    for path in LIMITS:
+        try:
+            yield int(path.read_text())
+        except (OSError, ValueError):  # none, or "max"
+            continue

@@ -1,0 +1,167 @@
+"""Batches that were sampled and not trained on yet, as a state keeps them, and the weights that have yet to sample others.
+
+Exact: what is read back has the bits of what was written. Not the table of rollouts (rollout/table.py), which is an output
+and rounds the engine's logprobs to float32.
+"""
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
+from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.files import read_parquet, write_parquet
+from dagrpo.listing import FileEntry, entry_of
+from dagrpo.records import Score, ToolCall
+from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.trainer.ahead import Untrained
+from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.groups import Drawn
+from dagrpo.trainer.run import step_file
+
+FOLDER = "ahead"  # in that of a state
+_SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")
+_OF_STEP = b"step"  # metadata of a table
+_SAMPLE = pa.struct(
+    [
+        ("token_ids", pa.list_(pa.int32())),
+        ("loss_mask", pa.list_(pa.bool_())),
+        ("logprobs", pa.list_(pa.float64())),  # as the engine told them
+        ("weight_version", pa.string()),
+        ("support", pa.list_(pa.list_(pa.int32()))),
+    ]
+)
+_SCHEMA = pa.schema(
+    [
+        ("problem_index", pa.int64()),  # the row of the split
+        ("samples", pa.list_(_SAMPLE)),
+        ("teacher_logprobs", pa.list_(pa.float32())),
+        ("trajectory", pa.string()),  # JSON: its other fields
+        ("score", pa.string()),  # JSON
+    ]
+)
+_PLAIN = (
+    "step",
+    "group_size",
+    "several_turns",
+    "zero_variance_filter",
+    "staleness",
+    "ahead_seconds",
+)  # fields of a batch
+
+
+def write(folder: Path, untrained: Untrained) -> dict[str, FileEntry]:
+    """Write all of it below the folder of a state; returns the files, by their names there."""
+    paths = []
+    for step, batch in untrained.batches.items():
+        paths.append(folder / FOLDER / step_file(step + 1))
+        write_parquet(paths[-1], _table(batch))
+    for finished, weights in untrained.samplers.items():
+        paths.append(folder / FOLDER / f"sampler_{finished:05d}.safetensors")
+        write_safetensors(paths[-1], weights, {})
+    return {str(path.relative_to(folder)): entry_of(path) for path in paths}
+
+
+def read(folder: Path, problems: Sequence[Problem]) -> Untrained:
+    """What was written there; nothing where nothing was. `problems` are the run's."""
+    by_row = {problem.index: problem for problem in problems}
+    tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
+    batches = [_batch(table, by_row) for table in tables]
+    return Untrained(batches={batch.step: batch for batch in batches}, samplers=dict(_samplers(folder / FOLDER)))
+
+
+def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
+    """Read into memory, as the state may be removed while the run goes on."""
+    for path in sorted(folder.glob("*.safetensors")):
+        match, file = _SAMPLER.fullmatch(path.name), SafetensorsFile(path)
+        assert match is not None, "every file of a state was checked against its list"
+        yield int(match[1]), StateTensors({name: file.read(name).clone() for name in file.names})
+
+
+def _table(batch: StepRollouts) -> pa.Table:
+    """One row per trajectory: those of the batch, then what was thrown away."""
+    parts = () if batch.teacher_logprobs is None else torch.split(batch.teacher_logprobs, batch.lengths)
+    told = [part.tolist() for part in parts] or [[] for _ in batch.graded]
+    discarded = batch.drawn.discarded if batch.drawn else ()
+    rows = [_row(each, of_teacher) for each, of_teacher in zip(batch.graded, told, strict=True)]
+    rows += [_row(each, []) for each in discarded]
+    metadata = {_OF_STEP: json.dumps(_of_step(batch))}
+    return pa.Table.from_pylist(rows, schema=_SCHEMA).replace_schema_metadata(metadata)
+
+
+def _of_step(batch: StepRollouts) -> dict[str, Any]:
+    """Everything but the trajectories, as JSON can say it; mappings keep their order."""
+    greedy, drawn = batch.greedy_rewards, batch.drawn
+    return {
+        **{name: getattr(batch, name) for name in _PLAIN},
+        "trajectories": len(batch.graded),
+        "rewards": batch.rewards.tolist(),
+        "components": {name: values.tolist() for name, values in batch.components.items()},
+        "weights": dict(batch.weights),
+        "greedy_rewards": None if greedy is None else greedy.tolist(),
+        "has_teacher": batch.teacher_logprobs is not None,
+        "functions": batch.functions,
+        "drawn": None if drawn is None else {"used": drawn.used, "figures": dict(drawn.figures)},
+    }
+
+
+def _batch(table: pa.Table, problems: Mapping[int, Problem]) -> StepRollouts:
+    known, rows = json.loads(table.schema.metadata[_OF_STEP]), table.to_pylist()
+    graded = tuple(_graded(row, problems[row["problem_index"]]) for row in rows)
+    inside, drawn, greedy = known["trajectories"], known["drawn"], known["greedy_rewards"]
+    told = [logprob for row in rows for logprob in row["teacher_logprobs"]]
+    return StepRollouts(
+        **{name: known[name] for name in _PLAIN},
+        graded=graded[:inside],
+        rewards=torch.tensor(known["rewards"], dtype=torch.float32),
+        components={name: torch.tensor(each, dtype=torch.float32) for name, each in known["components"].items()},
+        weights=known["weights"],
+        greedy_rewards=None if greedy is None else torch.tensor(greedy, dtype=torch.float32),
+        teacher_logprobs=torch.tensor(told, dtype=torch.float32) if known["has_teacher"] else None,
+        functions=tuple(known["functions"]),
+        drawn=None
+        if drawn is None
+        else Drawn(used=tuple(drawn["used"]), discarded=graded[inside:], figures=drawn["figures"]),
+    )
+
+
+def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, Any]:
+    trajectory = graded.trajectory
+    return {
+        "problem_index": trajectory.problem.index,
+        "samples": [{name: getattr(sample, name) for name in _SAMPLE.names} for sample in trajectory.samples],
+        "teacher_logprobs": teacher_logprobs,
+        "trajectory": json.dumps(_rest(trajectory)),
+        "score": json.dumps(asdict(graded.score)),
+    }
+
+
+def _rest(trajectory: Trajectory) -> dict[str, Any]:
+    """The fields that have no column of their own."""
+    names = [name for name in Trajectory.__slots__ if name not in ("problem", "samples", "calls", "reported")]
+    plain = {name: getattr(trajectory, name) for name in names}
+    return plain | {"calls": [asdict(call) for call in trajectory.calls], "reported": dict(trajectory.reported)}
+
+
+def _graded(row: Mapping[str, Any], problem: Problem) -> GradedTrajectory:
+    rest = json.loads(row["trajectory"])
+    rest |= {"calls": tuple(ToolCall(**call) for call in rest["calls"]), "messages": tuple(rest["messages"])}
+    trajectory = Trajectory(problem=problem, samples=tuple(map(_sample, row["samples"])), **rest)
+    return GradedTrajectory(trajectory=trajectory, score=Score(**json.loads(row["score"])))
+
+
+def _sample(stored: Mapping[str, Any]) -> TokenSample:
+    return TokenSample(
+        token_ids=tuple(stored["token_ids"]),
+        loss_mask=tuple(stored["loss_mask"]),
+        logprobs=tuple(stored["logprobs"]),
+        weight_version=stored["weight_version"],
+        support=tuple(array("i", ids) for ids in stored["support"]),
+    )
