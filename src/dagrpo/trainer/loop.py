@@ -1,22 +1,23 @@
 """The GRPO loop: sample, grade, update, load the new weights into the engine, record; resumable after any saved step.
 
-Every rank runs it. Rank 0 also samples, grades and records; the other ranks get what the update reads.
+Every rank runs it. Rank 0 also samples, grades and records; the other ranks get what the update reads. Where
+training.staleness has the engine sample while the policy is updated, that is done by a thread of rank 0 (ahead.py).
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import Advance, progress
+from dagrpo.determinism import compute_deterministically, explained
 from dagrpo.distributed import World
 from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.grading import Grader
@@ -27,65 +28,66 @@ from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
 from dagrpo.rollout.prompts import Prompts, tools_of, training_problems
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import gates, state
+from dagrpo.trainer import gates, kept_batches, state
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
+from dagrpo.trainer.ahead import Untrained, held, version_of
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.gates.room import require_room
 from dagrpo.trainer.gates.watch import Watch, storable
+from dagrpo.trainer.held_out import HeldOutEvaluations, is_evaluated
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
+from dagrpo.trainer.rank_zero import Batches, RankZero
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
-from dagrpo.trainer.run import Report, TrainingRun
+from dagrpo.trainer.run import Report, TrainingRun, unheard
 from dagrpo.trainer.sharding import load_policy, load_reference
 from dagrpo.trainer.stop import Stop
-from dagrpo.trainer.teacher import Teacher, open_teacher
+from dagrpo.trainer.teacher import open_teacher
 from dagrpo.trainer.throughput import Throughput
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
 
 # Among a state's notes:
-COEFFICIENTS = "coefficients"  # of the objective's terms
+AHEAD = "ahead"  # how many batches it keeps that are not trained yet
 DRAWN = "drawn"  # how far the run has come in its prompts, and which are retired
 GATES = "gates"  # what they count over hand-overs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankZero:
-    """What only rank 0 has while steps are taken."""
-
-    engine: RolloutEngine
-    teacher: Teacher | None
-    buffer: Buffer
-    bar: Advance
-
-    def rollouts(self, step: int, clock: Clock) -> StepRollouts:
-        """Those of the step numbered from 0, with the teacher's logprobs where there is one."""
-        rollouts = self.buffer.next(step)
-        clock.lap("rollout")
-        if self.teacher is None:
-            return rollouts
-        scored = self.teacher.scored(rollouts)
-        clock.lap("teacher")
-        return scored
-
-
-def train(run: TrainingRun, report: Report, world: World, opener: EngineOpener = open_engine) -> None:
+def train(
+    run: TrainingRun,
+    report: Report,
+    world: World,
+    opener: EngineOpener = open_engine,
+    report_held_out: Report = unheard,
+) -> None:
     """Train to the last step, from the newest state if there is one, and write the outputs.
 
     `report(step, metrics)` is called on rank 0 for every step of the run, seconds included: first for those that an
-    earlier execution finished. UserError when the data, the checkpoint, the engine or a saved state cannot be used.
+    earlier execution finished. `report_held_out(step, accuracies)` is called in the same way for every policy that has
+    answered held-out problems; `step` is the one that made the policy, 0 for the initial one.
+
+    UserError: the data, the checkpoint, the engine or a saved state cannot be used.
     """
-    torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
-    with state.exclusive(run.state) if world.is_rank_zero else nullcontext():
-        Trainer(run, report, world, opener).train()
+    compute_deterministically(run.rollout.deterministic)
+    with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+        Trainer(run, report, world, opener, report_held_out).train()
 
 
 class Trainer:
     """One rank of a training run."""
 
-    def __init__(self, run: TrainingRun, report: Report, world: World, opener: EngineOpener) -> None:
+    def __init__(
+        self,
+        run: TrainingRun,
+        report: Report,
+        world: World,
+        opener: EngineOpener,
+        report_held_out: Report = unheard,
+    ) -> None:
         """Read the data, then load the policy: a bad row is an error at once."""
         self._run = run
         self._report = report
@@ -96,8 +98,21 @@ class Trainer:
         self._failed_programs = FailedPrograms(self._agent_folder)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
-        self._policy = load_policy(run.initial, world, run.training.vision)
+        self._held_out = HeldOutEvaluations(run, self._tokenizer, report_held_out) if world.is_rank_zero else None
+        training = run.training
+        require_room(run.initial, "training", training, world)
+        self._policy = load_policy(
+            run.initial,
+            world,
+            training.vision,
+            training.lora,
+            run.seed,
+            dtype=NAMED_DTYPES[training.dtype],
+            head_dtype=run.rollout.head_dtype,
+            activation_checkpointing=run.runtime.training.activation_checkpointing,
+        )
         self._optimizer = policy_optimizer(self._policy, run.training)
+        self._base = tensor_digest_of(run.initial)
         self._throughput = Throughput.of(self._policy.model, world, run.runtime.engine)
         self._watch = Watch(
             run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
@@ -106,66 +121,117 @@ class Trainer:
     def train(self) -> None:
         """Every step that is not finished yet, then the outputs."""
         run, world, model = self._run, self._world, self._policy.model
-        recorded = self._record.require_whole
-        finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded)
+        recorded = self._require_whole
+        finished = state.resume(run.state, run.training.steps, model, self._optimizer, world, recorded, self._base)
         if world.is_rank_zero:
             run.describe()
             self._watch.recorded(finished)
             for step in range(1, finished + 1):
                 self._report(step, self._watch.counted(self._record.reported(step)))
-        if finished < run.training.steps:
+        lacks_last = self._held_out.go_on(finished) if self._held_out is not None else False
+        if finished < run.training.steps or world.broadcast(lacks_last):
             self._take_steps(finished)
-        if world.is_rank_zero:
+        if self._held_out is not None:
             self._watch.recorded(run.training.steps)
             self._record.write_metrics(run.training.steps, run.metrics)
             self._record.write_rollouts(run.training.steps, run.rollouts)
+            self._held_out.write(run.held_out)
         save_sharded(model, run.initial, run.policy, world)
         if world.is_rank_zero:
             state.prune(run.state, run.training.steps, run.runtime.training.keep_states)
+
+    def _require_whole(self, steps: int) -> None:
+        """Damaged: what is kept of the first steps beside their state is not what was written; on rank 0."""
+        self._record.require_whole(steps)
+        if self._held_out is not None:
+            self._held_out.require_whole(steps)
 
     def _read_problems(self) -> list[Problem]:
         prompts = Prompts(self._tokenizer, self._run.rollout, processor_of(self._run.initial))
         return training_problems(self._run.train_split, prompts, self._run.training)
 
     def _take_steps(self, first: int) -> None:
-        """The steps from `first` on, numbered from 0."""
+        """The steps from `first` on, numbered from 0; without one, the last policy's held-out answers alone."""
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update, saved = self._policy_update(first), first
         self._watch.go_on(self._notes(first).get(GATES, {}))
         weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
         stop = Stop(run.runtime.grace_seconds, self._world)
         with self._rank_zero(weights, first) as rank_zero, stop.listening():
-            for step in range(first, steps):
-                clock, drawn_before = Clock(), _drawn(rank_zero)
+            if rank_zero and first == steps:
+                stop.interrupts(partial(rank_zero.evaluate, steps, Clock()))
+            last = steps if self._is_made_up(rank_zero, weights, first, stop) else first
+            for step in range(first, last):
+                clock = Clock()
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
                 clock.lap("gates")
                 rollouts = stop.interrupts(partial(rank_zero.rollouts, step, clock)) if rank_zero else None
                 if stop.told():
                     if step > saved:
-                        self._save(step, update, drawn_before)
+                        self._save(step, update, rank_zero)
                     break
+                if rank_zero:
+                    rank_zero.make_room(clock)
                 batch = self._broadcast(rollouts)
                 before = update.before(batch)
                 rollouts, batch = self._with_advantages(rollouts, batch, before, update.objective)
                 stats = update.run(step, batch, before)
                 clock.lap("update")
                 figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
-                if step + 1 < steps:  # nobody samples from the last weights
+                goes_on = self._is_ready(rank_zero, clock, stop)
+                # Nobody samples from the last weights, unless they are to answer held-out problems.
+                if goes_on and (step + 1 < steps or is_evaluated(run.training, steps)):
                     self._load_into_engine(rank_zero, weights, step + 1)
                 clock.lap("hand_over")
+                if rank_zero and step + 1 == steps:
+                    stop.interrupts(partial(rank_zero.evaluate, steps, clock))
                 if rank_zero and rollouts:
                     clock.split("rollout", "rewards", rollouts.grading_seconds)
                     self._keep(rollouts, stats, figures, clock, rank_zero.bar)
-                if (step + 1) % save_every == 0 or step + 1 == steps:
-                    self._save(step + 1, update, _drawn(rank_zero))
+                    rank_zero.ahead.trained(step)
+                if (step + 1) % save_every == 0 or step + 1 == steps or not goes_on:
+                    self._save(step + 1, update, rank_zero)
                     saved = step + 1
+                if not goes_on:
+                    break
+            if rank_zero:
+                rank_zero.ahead.require_sound()
 
-    def _save(self, finished: int, update: PolicyUpdate, drawn: Mapping[str, Any] | None) -> None:
-        """Write the state after so many finished steps, which have `drawn` so far; rank 0 knows, and writes the notes."""
-        run = self._run
-        notes = {COEFFICIENTS: update.objective.coefficients, DRAWN: drawn, GATES: self._watch.saved}
+    def _is_made_up(self, rank_zero: RankZero | None, weights: GatheredWeights, first: int, stop: Stop) -> bool:
+        """Sample the batches that are left to earlier weights, since the run was told to stop before, or had fewer steps.
+
+        Tells every rank whether all of them are made; the engine then holds the weights after `first` steps.
+        """
+        if not self._world.broadcast(bool(rank_zero.ahead.missing(first)) if rank_zero else None):
+            return True
+        if rank_zero:
+            stop.interrupts(partial(rank_zero.make_up, first))
+        if stop.told():
+            return False
+        self._load_into_engine(rank_zero, weights, first)
+        return True
+
+    def _is_ready(self, rank_zero: RankZero | None, clock: Clock, stop: Stop) -> bool:
+        """Wait until the engine samples nothing. Tells every rank whether the run goes on, so that it gets the next weights."""
+        if not self._run.training.staleness:
+            return True
+        finished = stop.interrupts(rank_zero.ahead.finish) if rank_zero else None
+        clock.lap("rollout")
+        return not stop.told() and bool(self._world.broadcast(finished))
+
+    def _save(self, finished: int, update: PolicyUpdate, rank_zero: RankZero | None) -> None:
+        """Write the state after so many finished steps; rank 0 knows which prompts they have drawn, and writes the notes."""
+        run, drawn, untrained = self._run, None, Untrained()
+        if rank_zero:
+            rank_zero.ahead.end()
+            drawn, untrained = rank_zero.ahead.drawn(finished), rank_zero.ahead.untrained(finished)
+        notes: dict[str, Any] = {**update.saved, DRAWN: drawn, GATES: self._watch.saved}
+        if run.training.staleness:
+            notes[AHEAD] = len(untrained.batches)
         keep = max(run.runtime.training.keep_states, state.KEPT_WHILE_RUNNING)
-        state.save(run.state, finished, self._policy.model, self._optimizer, self._world, notes, keep)
+        beside = partial(kept_batches.write, untrained=untrained)
+        model, optimizer = self._policy.model, self._optimizer
+        state.save(run.state, finished, model, optimizer, self._world, notes, keep, self._base, beside)
 
     def _broadcast(self, rollouts: StepRollouts | None) -> RolloutBatch:
         """What the update reads of rank 0's rollouts, in every rank."""
@@ -189,8 +255,14 @@ class Trainer:
             weights.give_parts()
             return
         with weights.reading() as tensors:
-            rank_zero.engine.load(tensors, _version(finished))
-            self._watch.handed_over(rank_zero.engine, tensors, finished)
+            given = self._given(tensors)
+            rank_zero.engine.load(given, version_of(finished))
+            self._watch.handed_over(rank_zero.engine, given, finished)
+            rank_zero.ahead.remember(finished, given)
+
+    def _given(self, weights: Tensors) -> Tensors:
+        """What the engine is handed: with staleness a copy, as it may sample with these weights when the policy has moved on."""
+        return held(weights) if self._run.training.staleness else weights
 
     def _keep(
         self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
@@ -198,6 +270,7 @@ class Trainer:
         """Record and report a finished step, with the figures of its gates."""
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
         timings = turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | self._watch.figures
+        timings |= {} if rollouts.staleness is None else {"rollout/ahead_seconds": rollouts.ahead_seconds}
         rows = rollout_rows(rollouts, stats.logprobs)
         self._record.add(step, rows, metrics, clock.laps | timings, stats.digests)
         clock.lap("record")
@@ -225,25 +298,40 @@ class Trainer:
             return
         with ExitStack() as stack:
             with weights.reading() as tensors:
+                given = self._given(tensors)
                 opened = self._opener(
                     run.initial,
                     run.runtime.engine,
                     run.server_log,
                     dtype=run.rollout.dtype,
+                    head_dtype=run.rollout.head_dtype,
                     deterministic=run.rollout.deterministic,
-                    weights=tensors,
-                    version=_version(finished),
+                    weights=given,
+                    version=version_of(finished),
                     keep_pictures=run.training.vision == "frozen",
                 )
                 engine = stack.enter_context(opened)
-                self._watch.handed_over(engine, tensors, finished)
+                self._watch.handed_over(engine, given, finished)
             teacher = stack.enter_context(open_teacher(run, self._tokenizer, self._opener, self._problems))
             agent = stack.enter_context(self._agent())
             grader = stack.enter_context(Grader(run.reward.verify_seconds))
             bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
             bar.advance(finished)
             buffer = self._buffer(engine, agent, grader, finished)
-            yield RankZero(engine=engine, teacher=teacher, buffer=buffer, bar=bar)
+            untrained = kept_batches.read(state.at(run.state, finished).folder, self._problems)
+            batches = Batches(engine=engine, teacher=teacher, agent=agent, buffer=buffer)
+            ahead = batches.ahead(run.training, finished, untrained)
+            ahead.remember(finished, given)
+            stack.callback(ahead.end)
+            assert self._held_out is not None
+            yield RankZero(
+                engine=engine,
+                buffer=buffer,
+                ahead=ahead,
+                grader=grader,
+                held_out=self._held_out,
+                bar=bar,
+            )
 
     def _agent(self) -> AbstractContextManager[OpenAgent]:
         run = self._run
@@ -286,13 +374,13 @@ class Trainer:
             optimizer=self._optimizer,
             algorithm=run.algorithm,
             training=run.training,
-            micro_batch_size=run.runtime.training.micro_batch_size,
+            budget=Budget.of(run.runtime.training),
             temperature=run.rollout.temperature,
             max_new_tokens=run.rollout.max_new_tokens,
             pad_token_id=self._pad_token_id(),
             world=self._world,
             seed=run.seed,
-            coefficients=self._notes(finished).get(COEFFICIENTS),
+            saved=self._notes(finished),
         )
 
     def _notes(self, finished: int) -> Mapping[str, Any]:
@@ -303,13 +391,3 @@ class Trainer:
     def _pad_token_id(self) -> int:
         tokenizer = self._tokenizer
         return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-
-
-def _drawn(rank_zero: RankZero | None) -> Mapping[str, Any] | None:
-    """How far the run has come in its prompts, as a state keeps it; None on the other ranks."""
-    return rank_zero.buffer.drawing.saved if rank_zero else None
-
-
-def _version(finished: int) -> str:
-    """What completions call the weights after so many steps: the same in a run that was interrupted."""
-    return f"step_{finished}"

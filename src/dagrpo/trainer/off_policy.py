@@ -19,7 +19,7 @@ Values = NDArray[np.float64]
 def off_policy_metrics(
     rollout_logprobs: ArrayLike, trainer_logprobs: ArrayLike, lengths: Sequence[int]
 ) -> dict[str, float]:
-    """The metrics of one step, of the policy that sampled.
+    """The metrics of one step, before its first update.
 
     rollout_logprobs, trainer_logprobs: [tokens], the engine's and the trainer's. lengths: [trajectories], the tokens of
     each; one without tokens is left out. Means over trajectories are named so, all others are over tokens.

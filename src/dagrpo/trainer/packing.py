@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from dagrpo.trainer.pictures import PaddedPictures, SequencePictures
+from dagrpo.trainer.shared_prompts import SharedPrompts
 from dagrpo.trainer.support import PaddedSupport, TokenSupport
 
 
@@ -26,6 +28,7 @@ class PaddedBatch:
     targets: Tensor  # [tokens] int64: the token itself
     support: PaddedSupport | None = None  # what they were drawn from; None: the whole vocabulary
     pictures: PaddedPictures | None = None  # None: no sequence shows any
+    prompts: SharedPrompts | None = None  # None: sequences are whole; else each begins with its prompt's last token
 
     @classmethod
     def filler(cls, pad_token_id: int, device: torch.device) -> "PaddedBatch":
@@ -55,18 +58,25 @@ class TokenSequences:
     lengths: Tensor  # [sequences] int64, prompts included
     pictures: SequencePictures | None = None  # that stand at the placeholders among the tokens; None: there are none
     trained: list[int] = field(init=False)  # [sequences]: how many tokens of each are trained on
-    _starts: list[int] = field(init=False)  # [sequences + 1], into the two above
+    _starts: list[int] = field(init=False)  # [sequences + 1], into token_ids and loss_mask
+    _trained_starts: list[int] = field(init=False)  # [sequences + 1], into the trained tokens
+    prompt_lengths: list[int] = field(init=False)  # [sequences]: tokens before the first that is trained on, 1 or more
+    prompt_numbers: list[int] = field(init=False)  # [sequences]: the same for the same prompt; from 0, as they come
 
     def __post_init__(self) -> None:
         """Sequences that cannot be trained on are a bug of whoever made them."""
         starts = [0, *itertools.accumulate(self.lengths.tolist())]
         assert len(self.token_ids) == len(self.loss_mask) == starts[-1], "tokens, mask and lengths do not agree"
         assert not bool(self.loss_mask[starts[:-1]].any()), "nothing predicts a sequence's first token"
-        trained = [int(part.sum()) for part in torch.split(self.loss_mask, self.lengths.tolist())]
+        masks = torch.split(self.loss_mask, self.lengths.tolist())
+        trained = [int(part.sum()) for part in masks]
         assert all(trained), "a sequence without a trained token has nothing to predict"
         assert self.pictures is None or len(self.pictures.places) == len(self.lengths)
         object.__setattr__(self, "_starts", starts)
         object.__setattr__(self, "trained", trained)
+        object.__setattr__(self, "_trained_starts", [0, *itertools.accumulate(trained)])
+        object.__setattr__(self, "prompt_lengths", [int(part.int().argmax()) for part in masks])
+        object.__setattr__(self, "prompt_numbers", self._numbered())
 
     @classmethod
     def of(
@@ -105,18 +115,28 @@ class TokenSequences:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, span: slice, pad_token_id: int, device: torch.device) -> PaddedBatch:
-        """Some of the sequences as one batch. Everything is laid out on the CPU: the device need not be waited for."""
-        lengths = self.lengths[span].tolist()
-        shape = (len(lengths), max(lengths))
-        input_ids = torch.full(shape, pad_token_id, dtype=torch.int64)
-        attention_mask = torch.zeros(shape, dtype=torch.int64)
-        loss_mask = torch.zeros(shape, dtype=torch.bool)
-        for row, length in enumerate(lengths):
-            start = self._starts[span.start + row]
-            input_ids[row, :length] = self.token_ids[start : start + length]
-            attention_mask[row, :length] = 1
-            loss_mask[row, :length] = self.loss_mask[start : start + length]
+    def trained_places(self, numbers: Sequence[int]) -> Tensor:
+        """Where the trained tokens of some sequences are, among those of all. [tokens] int64"""
+        spans = [torch.arange(*self._trained_starts[number : number + 2]) for number in numbers]
+        return torch.cat(spans) if spans else torch.zeros(0, dtype=torch.int64)
+
+    def prompt(self, number: int) -> Tensor:
+        """The tokens of a sequence before the first that is trained on. [tokens] int64, at least one"""
+        start = self._starts[number]
+        return self.token_ids[start : start + self.prompt_lengths[number]]
+
+    def padded(
+        self, numbers: Sequence[int], pad_token_id: int, device: torch.device, *, share_prompts: bool = False
+    ) -> PaddedBatch:
+        """Some of the sequences as one batch. Everything is laid out on the CPU: the device need not be waited for.
+
+        `share_prompts`: whether a prompt that several of them begin with is in it once, apart from what follows.
+        """
+        prompts = self._shared(numbers, device) if share_prompts else None
+        spans = [self._span(number, after_prompt=prompts is not None) for number in numbers]
+        loss_mask = pad_sequence([self.loss_mask[span] for span in spans], batch_first=True)
+        input_ids = pad_sequence([self.token_ids[span] for span in spans], batch_first=True, padding_value=pad_token_id)
+        attention_mask = pad_sequence([torch.ones_like(self.token_ids[span]) for span in spans], batch_first=True)
         rows, columns = loss_mask[:, 1:].nonzero(as_tuple=True)
         return PaddedBatch(
             input_ids=input_ids.to(device, non_blocking=True),
@@ -124,8 +144,23 @@ class TokenSequences:
             rows=rows.to(device, non_blocking=True),
             columns=columns.to(device, non_blocking=True),
             targets=input_ids[rows, columns + 1].to(device, non_blocking=True),
-            pictures=None if self.pictures is None else self.pictures.padded(span),
+            pictures=None if self.pictures is None else self.pictures.padded(numbers),
+            prompts=prompts,
         )
+
+    def _numbered(self) -> list[int]:
+        seen: dict[bytes, int] = {}
+        keys = (self.prompt(number).numpy().tobytes() for number in range(len(self)))
+        return [seen.setdefault(key, len(seen)) for key in keys]
+
+    def _span(self, number: int, *, after_prompt: bool) -> slice:
+        """Where a sequence is, or what of it begins with the last token of its prompt."""
+        start, stop = self._starts[number : number + 2]
+        return slice(start + self.prompt_lengths[number] - 1 if after_prompt else start, stop)
+
+    def _shared(self, numbers: Sequence[int], device: torch.device) -> SharedPrompts | None:
+        own = [self.prompt_numbers[number] for number in numbers]
+        return SharedPrompts.of([self.prompt(number) for number in numbers], own, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +189,22 @@ class RolloutBatch:
         assert len(self.positive) == len(self.trajectories) == len(self.sequences)
         assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
 
-    def tokens(self, span: slice) -> slice:
-        """Where the trained tokens of some sequences are, among those of the step."""
-        return slice(sum(self.sequences.trained[: span.start]), sum(self.sequences.trained[: span.stop]))
-
-    def padded(self, span: slice, pad_token_id: int, device: torch.device) -> PaddedBatch:
-        """Some of the sequences as one batch."""
-        padded = self.sequences.padded(span, pad_token_id, device)
+    def padded(
+        self, numbers: Sequence[int], pad_token_id: int, device: torch.device, *, share_prompts: bool = False
+    ) -> PaddedBatch:
+        """Some of the sequences as one batch; see TokenSequences.padded."""
+        padded = self.sequences.padded(numbers, pad_token_id, device, share_prompts=share_prompts)
         if self.support is None:
             return padded
-        return replace(padded, support=self.support.padded(self.tokens(span), device))
+        return replace(padded, support=self.support.padded(self.sequences.trained_places(numbers), device))
 
     def counts(self, sequence: int) -> bool:
         """Whether the loss counts a sequence."""
         return self.counted is None or bool(self.counted[sequence])
 
-    def counts_any(self, span: slice) -> bool:
+    def counts_any(self, numbers: Sequence[int]) -> bool:
         """Whether the loss counts one of these sequences; of none, it does not."""
-        return span != NOTHING if self.counted is None else bool(self.counted[span].any())
+        return any(map(self.counts, numbers))
 
     def counted_tokens(self) -> Tensor:
         """Whether the loss counts each trained token. [trained tokens] bool"""
@@ -209,28 +242,3 @@ class RolloutBatch:
             support=TokenSupport.from_tensors(tensors),
             teacher_logprobs=tensors.get("teacher_logprobs"),
         )
-
-
-NOTHING = slice(0, 0)  # a micro-batch without sequences
-
-
-def micro_batches(spans: Sequence[slice], size: int, rank: int, ranks: int) -> list[slice]:
-    """A rank's share of consecutive spans of sequences, cut into slices of at most `size` sequences.
-
-    A span stays whole: one that is longer than `size` is a slice by itself. Every rank has as many slices, as FSDP needs:
-    NOTHING stands for those that it lacks.
-    """
-    total = len(spans)
-    shares = [_joined(spans[total * each // ranks : total * (each + 1) // ranks], size) for each in range(ranks)]
-    return [*shares[rank], *[NOTHING] * (max(map(len, shares)) - len(shares[rank]))]
-
-
-def _joined(spans: Sequence[slice], size: int) -> list[slice]:
-    """Neighbours joined as long as they hold at most `size` sequences together."""
-    joined: list[slice] = []
-    for span in spans:
-        if joined and span.stop - joined[-1].start <= size:
-            joined[-1] = slice(joined[-1].start, span.stop)
-        else:
-            joined.append(span)
-    return joined

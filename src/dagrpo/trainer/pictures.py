@@ -39,14 +39,14 @@ class SequencePictures:
             return None
         return cls(files=tuple(numbers), places=tuple(tuple(numbers[file] for file in own) for own in files))
 
-    def padded(self, span: slice) -> PaddedPictures | None:
+    def padded(self, numbers: Sequence[int]) -> PaddedPictures | None:
         """Those of a batch of some of the sequences; None without any."""
-        shown = [*itertools.chain.from_iterable(self.places[span])]
+        shown = [*itertools.chain.from_iterable(self.places[number] for number in numbers)]
         if not shown:
             return None
-        numbers = _numbers(shown)
+        kept = _numbers(shown)
         return PaddedPictures(
-            files=tuple(self.files[place] for place in numbers), places=tuple(numbers[place] for place in shown)
+            files=tuple(self.files[place] for place in kept), places=tuple(kept[place] for place in shown)
         )
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,20 +1,24 @@
 """Logprobs of tokens under a causal language model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.func import functional_call
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
+from dagrpo.trainer.head import PLAIN, Extras, LogitProcessing, Read, Reading, streamed
 from dagrpo.trainer.packing import PaddedBatch
-from dagrpo.trainer.pictures import PaddedPictures
-from dagrpo.trainer.support import PaddedSupport
+from dagrpo.trainer.recomputed import checkpoint_activations
+from dagrpo.trainer.shared_prompts import hidden_after
 from dagrpo.trainer.tower import Tower
 
 PROBE_TOKENS = 8
+WEIGHTS = torch.float32  # their type, and that of their gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,100 +30,118 @@ class TokenLogprobs:
     collision: Tensor  # [tokens], the sum of its squared probabilities; no gradient; zero where it was not asked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """What is computed of each token beside its logprob and entropy."""
-
-    entropy_gradient: bool = False
-    collision: bool = False
-
-
-PLAIN = Extras()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogitProcessing:
-    """What a model's family does with the logits that its head returns, by the figures in its config.json."""
-
-    caps: tuple[float, ...]  # soft caps, tanh(x / cap) * cap: Gemma 2 to 4, NanoChat, RecurrentGemma
-    factors: tuple[float, ...]  # Cohere, Falcon-H1
-    divisors: tuple[float, ...]  # Granite
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> "LogitProcessing":
-        """That of a model's family; nothing for most."""
-        config = model.config.get_text_config().to_dict()
-
-        def figures(*names: str) -> tuple[float, ...]:
-            return tuple(config[name] for name in names if config.get(name) is not None)
-
-        return cls(
-            caps=figures("final_logit_softcapping", "logits_soft_cap"),
-            factors=figures("logit_scale", "lm_head_multiplier"),
-            divisors=figures("logits_scaling"),
-        )
-
-    def apply(self, logits: Tensor) -> Tensor:
-        """The processed logits, of any shape."""
-        for cap in self.caps:
-            logits = torch.tanh(logits / cap) * cap
-        for factor in self.factors:
-            logits = logits * factor
-        for divisor in self.divisors:
-            logits = logits / divisor
-        return logits
-
-
 class Policy(torch.nn.Module):
     """A causal language model as the trainer sees it. All of its forward pass is one call, as FSDP needs to shard it.
 
+    Its weights and their gradients are float32, whatever it computes in. In bfloat16 a forward pass casts the weights, as in
+    mixed precision training with a float32 master copy (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1): logits are
+    cast back before the temperature, the softmax and the loss, and each micro-batch's gradient before it is added up. float16 is
+    used in the same way, with a loss that is scaled (see loss_scale.py). A head in float32 takes hidden states and weights as they
+    are rounded to the other type, and multiplies them in float32, as SGLang's --enable-fp32-lm-head does.
     The losses are the trainer's alone: the load-balancing loss that some mixtures of experts train their router with is
     not part of them. The router is trained by the policy's own gradient.
     """
 
-    def __init__(self, model: PreTrainedModel, tower: Tower | None = None) -> None:
-        """`tower`: the model's vision tower; None: no sequence shows pictures."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tower: Tower | None = None,
+        dtype: torch.dtype = torch.float32,
+        *,
+        float32_head: bool = False,
+    ) -> None:
+        """`tower`: the model's vision tower; None: no sequence shows pictures. `dtype`: what it computes in.
+
+        `float32_head`: whether the head computes in float32, whatever `dtype` is.
+        """
         super().__init__()
+        self.dtype = dtype
+        self.float32_head = float32_head
         self.model = model
         self.tower = tower
         self._processing = LogitProcessing.of(model)
+        self._options: dict[str, Any] = {}
 
     def forward(
         self,
-        input_ids: Tensor,  # [sequences, length]
-        attention_mask: Tensor,  # [sequences, length]
-        rows: Tensor,  # [tokens]
-        columns: Tensor,  # [tokens]
-        targets: Tensor,  # [tokens]
+        batch: PaddedBatch,
         temperature: float,
-        extras: Extras,
-        support: PaddedSupport | None = None,
-        pictures: PaddedPictures | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(logprobs, entropy, collision), all [tokens]; see TokenLogprobs and PaddedBatch.
+        extras: Extras = PLAIN,
+        head_chunk_tokens: int | None = None,
+    ) -> Read:
+        """(logprobs, entropy, collision) of the trained tokens of a batch, all [tokens]; see TokenLogprobs.
 
         The language-model head runs on the positions that predict a trained token only: prompts and padding would cost
-        a vocabulary's worth of memory each. Padding is on the right, so position ids need no care: a model with pictures
-        makes its own from what the tower says.
+        a vocabulary's worth of memory each. `head_chunk_tokens`: how many of them at a time, at most; None: all at once.
+        Padding is on the right, so position ids need no care: a model with pictures makes its own from what the tower says.
         """
+        reading = Reading(
+            targets=batch.targets,
+            temperature=temperature,
+            extras=extras,
+            support=batch.support,
+            processing=self._processing,
+        )
+        return self._read(self._hidden(batch)[batch.rows, batch.columns], reading, head_chunk_tokens)
+
+    def checkpoint_activations(self) -> None:
+        """From now on keep what enters each layer alone: the backward pass computes the layer again.
+
+        UserError: the model has no layers that could be.
+        """
+        checkpoint_activations(self.model)
+        self._options = {"use_cache": False}
+
+    def _hidden(self, batch: PaddedBatch) -> Tensor:
+        """The last hidden states, [sequences, length, width]."""
+        input_ids, attention_mask = batch.input_ids, batch.attention_mask
+        if batch.prompts is not None:
+            sharded = isinstance(self, FSDPModule)
+            return hidden_after(self.model, batch.prompts, input_ids, attention_mask, sharded=sharded)
         read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.tower is not None:
-            read = self.tower.shown(input_ids, attention_mask, pictures)
-        hidden = self.model.base_model(**read).last_hidden_state
-        logits = self._logits(hidden[rows, columns]).float() / temperature
-        logits = logits if support is None else _restricted(logits, support)
-        log_softmax = torch.log_softmax(logits, dim=-1)  # [tokens, vocabulary]
-        logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
-        with torch.set_grad_enabled(extras.entropy_gradient and torch.is_grad_enabled()):
-            entropy = -(log_softmax.exp() * log_softmax).sum(dim=-1)
-        with torch.no_grad():
-            collision = (2 * log_softmax).exp().sum(dim=-1) if extras.collision else torch.zeros_like(logprobs)
-        return logprobs, entropy, collision
+            read = self.tower.shown(input_ids, attention_mask, batch.pictures)
+        hidden: Tensor = self.model.base_model(**read, **self._options).last_hidden_state
+        return hidden
+
+    @property
+    def casts(self) -> bool:
+        """Whether a forward pass has to cast the weights; of a policy that is sharded, FSDP does."""
+        return self.dtype.itemsize < WEIGHTS.itemsize and not isinstance(self, FSDPModule)
+
+    def cast_weights(self) -> dict[str, Tensor]:
+        """Its weights in the type that it computes in: gradients of these are added to those of the weights."""
+        return {name: weight.to(self.dtype) for name, weight in self.named_parameters()}
+
+    def computed(self, *inputs: Any) -> Read:
+        """What `forward` returns, computed in `dtype`."""
+        outputs: Read
+        outputs = functional_call(self, self.cast_weights(), inputs) if self.casts else self(*inputs)
+        return outputs
 
     def forget_pictures(self) -> None:
         """Let go of what was made of the pictures of a step."""
         if self.tower is not None:
             self.tower.forget()
+
+    def _read(self, hidden: Tensor, reading: Reading, head_chunk_tokens: int | None) -> Read:
+        """Of hidden states, [tokens, width]. UserError: the head cannot be run in chunks, or in float32."""
+        head = self.model.get_output_embeddings()
+        chunk = head_chunk_tokens if head_chunk_tokens is not None and len(hidden) > head_chunk_tokens else None
+        if chunk is None and not self.float32_head:
+            return reading.of(head(hidden))
+        if not isinstance(head, torch.nn.Linear):
+            raise UserError(
+                f"The head of {type(self.model).__name__} is no linear layer, so that it can neither be run on some tokens at a time "
+                "nor in another type: set head_chunk_tokens (runtime.training, runtime.sft) and rollout.head_dtype to null."
+            )
+        weight: Tensor = head.weight
+        bias: Tensor | None = head.bias
+        if self.float32_head:
+            hidden, weight, bias = hidden.float(), weight.float(), None if bias is None else bias.float()
+        if chunk is not None:
+            return streamed(hidden, weight, bias, reading, chunk)
+        return reading.of(torch.nn.functional.linear(hidden, weight, bias))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""
@@ -134,17 +156,6 @@ class Policy(torch.nn.Module):
         whole = self.model(input_ids=input_ids[None], use_cache=False).logits
         ours = self._logits(self.model.base_model(input_ids=input_ids[None]).last_hidden_state)
         return whole.shape != ours.shape or not torch.allclose(whole.float(), ours.float(), rtol=1e-5, atol=1e-6)
-
-
-def _restricted(logits: Tensor, support: PaddedSupport) -> Tensor:
-    """The logits, such that a softmax gives probability 0 to every token that is not in the support. [tokens, vocabulary]
-
-    So the ratio of two policies is that of the distributions that were sampled from: Keep Sampling Mask of DeepSeek-V3.2
-    (arXiv 2512.02556, section 3.1). No infinity, which would make the entropy no number.
-    """
-    left = torch.zeros_like(logits, dtype=torch.bool)
-    left[support.rows, support.token_ids] = True
-    return logits.masked_fill(~left, torch.finfo(logits.dtype).min)
 
 
 def require_known_logits(policy: Policy) -> None:
@@ -162,19 +173,24 @@ def require_known_logits(policy: Policy) -> None:
         )
 
 
+class Reference(Protocol):
+    """A policy that is not trained."""
+
+    def __call__(
+        self, batch: PaddedBatch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
+    ) -> Read: ...
+
+    def forget_pictures(self) -> None: ...
+
+
 def token_logprobs(
-    policy: torch.nn.Module, batch: PaddedBatch, temperature: float, extras: Extras = PLAIN
+    policy: Callable[..., Read],
+    batch: PaddedBatch,
+    temperature: float,
+    extras: Extras = PLAIN,
+    head_chunk_tokens: int | None = None,
 ) -> TokenLogprobs:
     """Log pi(token | everything before it) for each trained token, by a Policy."""
-    logprobs, entropy, collision = policy(
-        batch.input_ids,
-        batch.attention_mask,
-        batch.rows,
-        batch.columns,
-        batch.targets,
-        temperature,
-        extras,
-        batch.support,
-        batch.pictures,
-    )
+    computed = policy.computed if isinstance(policy, Policy) else policy
+    logprobs, entropy, collision = computed(batch, temperature, extras, head_chunk_tokens)
     return TokenLogprobs(logprobs=logprobs, entropy=entropy, collision=collision)

@@ -24,6 +24,7 @@ from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE as DIGESTS
 from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.gates import logprob_differences
+from dagrpo.trainer.gates.finite import OVERFLOWED
 from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.teacher import teacher_metrics
@@ -121,9 +122,9 @@ class Clock:
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Note the time since the last lap as that of a part."""
-        now = time.perf_counter()
-        self.laps[f"timing/{part}_seconds"] = now - self._last
+        """Note the time since the last lap as that of a part, which may come again."""
+        now, name = time.perf_counter(), f"timing/{part}_seconds"
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
         self._last = now
 
     def split(self, part: str, inner: str, seconds: float) -> None:
@@ -135,7 +136,7 @@ class Clock:
 def rollout_rows(rollouts: StepRollouts, trainer_logprobs: Tensor) -> pa.Table:
     """A step's rollouts as the table that is kept: prompt by prompt in the order of drawing, the discarded ones too.
 
-    trainer_logprobs: [tokens], of the policy that sampled.
+    trainer_logprobs: [tokens], of the policy before the update.
     """
     assert rollouts.advantages is not None
     advantages = [part.tolist() for part in torch.split(rollouts.advantages, rollouts.lengths)]
@@ -176,6 +177,7 @@ def step_metrics(rollouts: StepRollouts, stats: UpdateStats) -> dict[str, float]
         "reward/missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "reward/unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
         **_reward_components(scores),
+        **({} if rollouts.staleness is None else {"rollout/staleness": float(rollouts.staleness)}),
         "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
         "rollout/groups_without_advantage": _without_advantage(rollouts),
         "policy/advantage_mean": float(advantages.mean()),
@@ -210,6 +212,8 @@ def update_metrics(stats: UpdateStats, rollout_logprobs: Sequence[float]) -> dic
     own = {f"policy/{name}": getattr(stats, name) for name in ("loss", "kl", "entropy", "grad_norm", "learning_rate")}
     if stats.vision_grad_norm is not None:
         own["policy/vision_grad_norm"] = stats.vision_grad_norm
+    if stats.loss_scale is not None:
+        own |= {"policy/loss_scale": stats.loss_scale, OVERFLOWED: float(stats.overflowed)}
     return own | logprob_differences(rollout_logprobs, stats.logprobs)
 
 

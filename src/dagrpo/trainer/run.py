@@ -18,9 +18,22 @@ DESCRIPTION = "run.json"  # in the folder of a run's state
 Report = Callable[[int, Mapping[str, float]], None]  # (step, from 1; its metrics): told of every finished step
 
 
+def unheard(step: int, metrics: Mapping[str, float]) -> None:
+    """A report that nobody asked for."""
+
+
 def step_file(step: int) -> str:
     """The name of a step's rollouts; steps count from 1."""
     return f"step_{step:05d}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutSplits:
+    """Where the problems of an evaluated task are from which nothing is learned."""
+
+    validation: Path  # validation.parquet, which may have no rows
+    test: Path  # test.parquet
+    passages: Path  # passages.parquet, for tools that search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +53,10 @@ class TrainingRun:
     policy: Path  # output: folder of the trained checkpoint, in the format of `initial`
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
+    held_out: Path  # output: held_out.parquet
     passages: Path | None = None  # passages.parquet of the task, for tools that search
     teacher: Path | None = None  # folder of the teacher's checkpoint, where algorithm.teacher is a folder or of the hub
+    held_out_splits: tuple[HeldOutSplits, ...] = ()  # of each task that training.evaluate_every has evaluated
 
     def describe(self) -> None:
         """Write beside the state whose it is, for whoever computes steps again before the run has outputs."""
@@ -65,3 +80,4 @@ class SftRun:
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
     grace_seconds: float = USUAL_GRACE  # to save, once it is told to stop
     conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written
+    deterministic: bool = True  # rollout.deterministic: on a GPU, the same bits whenever it is computed again

@@ -9,21 +9,27 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
+from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.store import link
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
+from dagrpo.determinism import compute_deterministically, explained
 from dagrpo.distributed import World
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates import advice_on_memory
+from dagrpo.trainer.gates.room import require_room
+from dagrpo.trainer.micro_batches import Cutter
 from dagrpo.trainer.optimizer import adamw, apply_gradients, decayed, warmed_up
-from dagrpo.trainer.packing import TokenSequences, micro_batches
+from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import token_logprobs
 from dagrpo.trainer.run import Report, SftRun
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.sharding import load_policy, reduce_next
 from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.supervised import SupervisedSequence, supervised_sequences
 
@@ -41,7 +47,9 @@ def fine_tune(run: SftRun, report: Report, world: World) -> None:
             link(run.model, run.tuned)
         return
     assert run.sft.batch_size % world.size == 0, "the schema refuses it"
-    with state.exclusive(run.state) if world.is_rank_zero else nullcontext():
+    if world.device.type == "cuda":  # a CPU adds up in one order anyway
+        compute_deterministically(run.deterministic)
+    with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
         FineTuning(run, report, world).train()
 
 
@@ -59,13 +67,23 @@ class FineTuning:
         self._rows = supervised_sequences(
             run.train_split, tokenizer, chat, run.conversation.tools, processor_of(run.model)
         )
-        self._policy = load_policy(run.model, world, run.sft.vision)
+        require_room(run.model, "sft", run.sft, world)
+        self._policy = load_policy(
+            run.model,
+            world,
+            run.sft.vision,
+            run.sft.lora,
+            run.seed,
+            dtype=NAMED_DTYPES[run.sft.dtype],
+            activation_checkpointing=run.runtime.activation_checkpointing,
+        )
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
+        self._base = tensor_digest_of(run.model)
 
     def train(self) -> None:
         """Every step that is not finished yet, then the output."""
         run, model, steps = self._run, self._policy.model, self._run.sft.steps
-        finished = state.resume(run.state, steps, model, self._optimizer, self._world)
+        finished = state.resume(run.state, steps, model, self._optimizer, self._world, base=self._base)
         # Of every finished step: a state carries them, so that a resumed run can report them again.
         metrics: list[dict[str, float]] = state.at(run.state, finished).notes if finished else []
         stop = Stop(run.grace_seconds, self._world)
@@ -77,7 +95,7 @@ class FineTuning:
                 report(step + 1, metrics[-1])
                 is_told = stop.told()
                 if is_told or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
-                    state.save(run.state, step + 1, model, self._optimizer, self._world, notes=metrics)
+                    state.save(run.state, step + 1, model, self._optimizer, self._world, metrics, base=self._base)
                 if is_told:
                     break
         save_sharded(model, run.model, run.tuned, self._world)
@@ -100,9 +118,13 @@ class FineTuning:
         """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
         world, total = self._world, torch.zeros((), dtype=torch.float64, device=self._world.device)
         each = [slice(row, row + 1) for row in range(len(sequences))]
-        for part in micro_batches(each, self._run.runtime.micro_batch_size, world.rank, world.size):
+        cutter = Cutter(sequences, Budget(sequences=self._run.runtime.micro_batch_size))
+        chunk = self._run.runtime.head_chunk_tokens
+        parts = cutter.micro_batches(each, world.rank, world.size)
+        for number, part in enumerate(parts, start=1):
+            reduce_next(self._policy, self._run.runtime.reduce_gradients, is_last=number == len(parts))
             padded = sequences.padded(part, self._pad_token_id, world.device)
-            logprobs = token_logprobs(self._policy, padded, temperature=1.0).logprobs
+            logprobs = token_logprobs(self._policy, padded, 1.0, head_chunk_tokens=chunk).logprobs
             loss = -logprobs.sum() / sum(sequences.trained)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()

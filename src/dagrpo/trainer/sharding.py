@@ -8,25 +8,50 @@ from pathlib import Path
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
+from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import model_to_shard, read_weights
 from dagrpo.checkpoints.store import load_model
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
-from dagrpo.trainer.policy import Policy, require_known_logits
+from dagrpo.params.lora import Lora, untrained_tower
+from dagrpo.params.rollout import HeadDtype
+from dagrpo.params.runtime import Reduction
+from dagrpo.trainer.adapter import WithoutAdapter, add_adapter, begin
+from dagrpo.trainer.attention import attend_in_float32
+from dagrpo.trainer.policy import WEIGHTS, Policy, Reference, require_known_logits
 from dagrpo.trainer.tower import Tower, Vision, tower_module
 
+NO_ADAPTER = Lora()
 
-def load_policy(folder: Path, world: World, vision: Vision = "trained") -> Policy:
+
+def load_policy(
+    folder: Path,
+    world: World,
+    vision: Vision = "trained",
+    lora: Lora = NO_ADAPTER,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    head_dtype: HeadDtype = None,
+    activation_checkpointing: bool = False,
+) -> Policy:
     """The policy of a checkpoint in float32, in eval mode, on this rank's device, sharded over the ranks.
 
+    `dtype`: what it computes in, float32, bfloat16 or float16. `head_dtype`: what its head computes in; None: in `dtype`.
     `vision`: whether the vision tower of a model that has one is trained; every rank has the whole of one that is frozen.
-    UserError: the checkpoint is not whole, its model makes its logits in a way that the trainer does not know, or a tower
-    that is to be frozen is not there.
+    `activation_checkpointing`: whether the backward pass computes each layer again, which saves memory.
+    `lora`: the adapter that is trained in the place of the weights; `seed` is what it begins with.
+    UserError: the checkpoint is not whole, its model makes its logits in a way that the trainer does not know, a tower
+    that is to be frozen is not there, the adapter has no place in the model, or it has no layers to compute again.
     """
-    policy = _loaded(folder, world, frozen=vision == "frozen")
+    policy = _loaded(folder, world, frozen=vision == "frozen", lora=lora, dtype=dtype)
+    policy.float32_head = head_dtype == "float32"
+    begin(policy.model, seed)
+    if activation_checkpointing:
+        policy.checkpoint_activations()
     if vision == "frozen" and policy.tower is None:
         raise UserError(
             f"{folder} holds a {policy.model.config.model_type} model, which has no vision tower to be frozen: set training.vision "
@@ -35,38 +60,72 @@ def load_policy(folder: Path, world: World, vision: Vision = "trained") -> Polic
     return policy
 
 
-def load_reference(folder: Path, world: World, policy: Policy) -> Policy:
-    """The same with nothing trained, to stay as it is beside a policy that began with this checkpoint."""
-    reference = _loaded(folder, world, frozen=True).requires_grad_(False)
+def load_reference(folder: Path, world: World, policy: Policy) -> Reference:
+    """The same with nothing trained, to stay as it is beside a policy that began with this checkpoint.
+
+    Of a policy with an adapter that is the policy itself, without it.
+    """
+    if low_rank_updates(policy.model):
+        return WithoutAdapter(policy)
+    reference = _loaded(folder, world, frozen=True, dtype=policy.dtype).requires_grad_(False)
+    reference.float32_head = policy.float32_head
     if policy.tower is not None and policy.tower.frozen:
         reference.tower = policy.tower  # it makes the same features
     return reference
 
 
-def _loaded(folder: Path, world: World, *, frozen: bool) -> Policy:
-    policy = _load(folder, world, frozen=frozen)
+def reduce_next(policy: Policy, reduction: Reduction, *, is_last: bool) -> None:
+    """Say before a backward pass whether it adds up the gradients of all ranks, or leaves that to the mini-batch's last one.
+
+    Until then each rank keeps whole gradients, in float32. Every rank calls this; a single rank has nothing to add up.
+    """
+    if isinstance(policy, FSDPModule):
+        policy.set_requires_gradient_sync(is_last or reduction == "each_micro_batch")
+
+
+def _loaded(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora = NO_ADAPTER) -> Policy:
+    policy = _load(folder, world, frozen=frozen, dtype=dtype, lora=lora)
+    if dtype != WEIGHTS and world.device.type == "cpu":
+        attend_in_float32(policy.model)
     require_known_logits(policy)
     return policy
 
 
-def _load(folder: Path, world: World, *, frozen: bool) -> Policy:
+def _load(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora) -> Policy:
     if world.size == 1:
-        model, _ = load_model(folder, torch.float32)
-        return _with_tower(model.to(world.device), folder, frozen=frozen, shared=False)
-    model, weights = model_to_shard(folder, torch.float32, world)
-    policy = _with_tower(model, folder, frozen=frozen, shared=not frozen)
+        model, _ = load_model(folder, WEIGHTS)
+        return _prepared(model.to(world.device), folder, frozen=frozen, shared=False, dtype=dtype, lora=lora)
+    model, weights = model_to_shard(folder, WEIGHTS, world)
+    policy = _prepared(model, folder, frozen=frozen, shared=not frozen, dtype=dtype, lora=lora)
     _shard_policy(policy, init_device_mesh(world.device.type, (world.size,)), world)
     if weights is not None:
         read_weights(model, weights)
     return policy
 
 
-def _with_tower(model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool) -> Policy:
+def _prepared(
+    model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool, dtype: torch.dtype, lora: Lora
+) -> Policy:
+    policy = _with_tower(model, folder, frozen=frozen, shared=shared, dtype=dtype)
+    if not lora.is_on:
+        return policy
+    if policy.tower is not None and not frozen and not lora.vision:
+        raise UserError(f"{untrained_tower('training (or sft)')}.")
+    if policy.tower is None and lora.vision:
+        raise UserError(
+            f"lora.vision is true, but {folder} holds a {model.config.model_type} model, which has no vision tower: set it to "
+            "false, or choose a vision-language model."
+        )
+    add_adapter(model, lora)
+    return policy
+
+
+def _with_tower(model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool, dtype: torch.dtype) -> Policy:
     module = tower_module(model)
     if module is None:
-        return Policy(model)
+        return Policy(model, dtype=dtype)
     module.requires_grad_(not frozen)
-    return Policy(model, Tower(model, folder, frozen=frozen, shared=shared))
+    return Policy(model, Tower(model, folder, frozen=frozen, shared=shared), dtype)
 
 
 def _shard_policy(policy: Policy, mesh: DeviceMesh, world: World) -> None:
@@ -75,8 +134,8 @@ def _shard_policy(policy: Policy, mesh: DeviceMesh, world: World) -> None:
     own = set(whole.modules())
     for module in policy.model.modules():
         if type(module).__name__ in blocks and module not in own:
-            _shard(module, mesh)
-    _shard(policy, mesh, set(whole.to(world.device).parameters()))
+            _shard(module, mesh, policy.dtype)
+    _shard(policy, mesh, policy.dtype, set(whole.to(world.device).parameters()))
     register_fsdp_forward_method(policy, "own_logits_differ")
 
 
@@ -86,8 +145,11 @@ def _whole_module(policy: Policy) -> torch.nn.Module:
     return module if module is not None and policy.tower is not None and policy.tower.frozen else torch.nn.Module()
 
 
-def _shard(module: torch.nn.Module, mesh: DeviceMesh, ignored: set[torch.nn.Parameter] | None = None) -> None:
-    fully_shard(module, mesh=mesh, ignored_params=ignored)
+def _shard(
+    module: torch.nn.Module, mesh: DeviceMesh, dtype: torch.dtype, ignored: set[torch.nn.Parameter] | None = None
+) -> None:
+    precision = MixedPrecisionPolicy(param_dtype=None if dtype == WEIGHTS else dtype, reduce_dtype=WEIGHTS)
+    fully_shard(module, mesh=mesh, mp_policy=precision, ignored_params=ignored)
     assert isinstance(module, FSDPModule)
     # Gradients are summed: the loss of every rank is divided by the tokens of all of them already.
     module.set_force_sum_reduction_for_comms(True)

@@ -1,5 +1,8 @@
 """The resumable state of a run: weights, optimizer, finished steps. Not an output, and never a pickle.
 
+Of the weights it has those that are trained: the others, beside an adapter or of a frozen tower, are for good those of the
+checkpoint that the run began with, whose tensor digest the state names.
+
 One folder per saved step, written under a temporary name and renamed, so that a killed run finds the last whole one. A
 state belongs to everything that changes a result; it does not depend on how many steps are asked for, on micro-batches
 or on the number of ranks: a run may go on with others of these.
@@ -26,6 +29,7 @@ from dagrpo.console import say
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.files import atomic_folder, remove
+from dagrpo.listing import FileEntry
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.sole import alone_with
 from dagrpo.trainer.whole import require_whole
@@ -37,6 +41,7 @@ _NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
 _PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
 Recorded = Callable[[int], None]
+Beside = Callable[[Path], dict[str, FileEntry]]
 logger = logging.getLogger(__name__)
 
 
@@ -51,6 +56,12 @@ class SavedState:
     def notes(self) -> Any:
         """What was given to `save`."""
         return read_sealed(self.folder / _DESCRIPTION)["notes"]
+
+    @property
+    def base(self) -> str | None:
+        """The tensor digest of the checkpoint that the run began with; None: nothing says so."""
+        digest: str | None = read_sealed(self.folder / _DESCRIPTION).get("base")
+        return digest
 
 
 @contextmanager
@@ -67,6 +78,11 @@ def at(root: Path, step: int) -> SavedState:
 
 def _nothing_recorded(step: int) -> None:
     """For a run that keeps nothing beside its states."""
+
+
+def _nothing_beside(folder: Path) -> dict[str, FileEntry]:
+    """For a state of nothing but weights and optimizer."""
+    return {}
 
 
 def latest(root: Path, at_most: int, recorded: Recorded = _nothing_recorded) -> SavedState | None:
@@ -153,6 +169,7 @@ def resume(
     optimizer: torch.optim.AdamW,
     world: World,
     recorded: Recorded = _nothing_recorded,
+    base: str | None = None,
 ) -> int:
     """Load the newest whole state that a run of so many steps can go on from; returns how many are finished, 0 without one.
 
@@ -161,7 +178,7 @@ def resume(
     newest = latest(root, steps, recorded) if world.is_rank_zero else None
     finished = int(world.broadcast(newest.step if newest is not None else 0))
     if finished:
-        load(at(root, finished), model, optimizer)
+        load(at(root, finished), model, optimizer, base)
         if world.is_rank_zero:
             say(f"Step {finished} of {steps} is finished: going on from {at(root, finished).folder}.")
     return finished
@@ -175,16 +192,19 @@ def save(
     world: World,
     notes: Any = None,
     keep: int = KEPT_WHILE_RUNNING,
+    base: str | None = None,
+    beside: Beside = _nothing_beside,
 ) -> None:
     """Write the state after `step` finished steps; of those up to it, the newest `keep` stay. Every rank writes its part.
 
-    `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it.
+    `notes`, of rank 0 and as JSON can say it, are for whoever goes on from it. `base`: the tensor digest of the checkpoint
+    that the run began with. `beside(folder)`, on rank 0, writes more files below the state's folder, and lists them.
     """
     with world.shared_folder(atomic_folder(at(root, step).folder)) as folder:
         files = write_weights(folder, _tensors(model, optimizer))
         if world.is_rank_zero:
-            entries = {name: asdict(entry) for name, entry in files.items()}
-            write_sealed(folder / _DESCRIPTION, {"step": step, "notes": notes, "files": entries})
+            entries = {name: asdict(entry) for name, entry in (files | beside(folder)).items()}
+            write_sealed(folder / _DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
     if world.is_rank_zero:
         prune(root, step, keep)
 
@@ -199,18 +219,24 @@ def prune(root: Path, step: int, keep: int) -> None:
         remove(folder)
 
 
-def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
-    """Put a saved state into a model and its optimizer; UserError when it belongs to another model.
+def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW, base: str | None = None) -> None:
+    """Put a saved state into a model and its optimizer; UserError when it belongs to another model, or began with another one.
 
     The number of ranks need not be the one that saved it: each reads what it is to hold.
     """
     stored = DcpTensors(saved.folder)
     names = {name.removeprefix("weight/") for name in stored.specs if name.startswith("weight/")}
-    if names != dict(model.named_parameters()).keys():
+    trained, every = _trained(model), dict(model.named_parameters())
+    if names not in (trained.keys(), every.keys()):
         raise UserError(
             f"{saved.folder} holds another model's weights: delete {saved.folder.parent} and train from the start."
         )
-    for name, parameter in model.named_parameters():
+    if names != every.keys() and saved.base != base:
+        raise UserError(
+            f"{saved.folder} holds what was trained beside the weights of another checkpoint than this run begins with: name a "
+            "state of this run, or train from the start."
+        )
+    for name, parameter in trained.items():
         optimizer.state[parameter] = {
             key: _room_for(key, parameter) for key in OPTIMIZER_KEYS if f"{key}/{name}" in stored.specs
         }
@@ -231,7 +257,12 @@ def _room_for(key: str, parameter: torch.nn.Parameter) -> Tensor:
 
 def _tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
     """Every tensor of the state, to write from and to read into."""
-    tensors = {f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()}
-    for name, parameter in model.named_parameters():
+    trained = _trained(model)
+    tensors = {f"weight/{name}": parameter.detach() for name, parameter in trained.items()}
+    for name, parameter in trained.items():
         tensors |= {f"{key}/{name}": value for key, value in optimizer.state.get(parameter, {}).items()}
     return tensors
+
+
+def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -21,8 +21,13 @@ class PaddedSupport:
     Example: the first from 3 and 7, the second from 7 alone: rows [0, 0, 1], token_ids [3, 7, 7].
     """
 
-    rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch
+    rows: Tensor  # [pairs] int64: a trained token, by its place among those of the batch; rising
     token_ids: Tensor  # [pairs] int64: one that could have been drawn in its place, or it itself
+
+    def part(self, start: int, stop: int) -> "PaddedSupport":
+        """Of the trained tokens from `start` on, and before `stop`."""
+        first, last = torch.searchsorted(self.rows, self.rows.new_tensor([start, stop])).tolist()
+        return PaddedSupport(rows=self.rows[first:last] - start, token_ids=self.token_ids[first:last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +54,14 @@ class TokenSupport:
             token_ids=torch.from_numpy(np.concatenate([np.frombuffer(ids, dtype=np.int32) for ids in support])),
         )
 
-    def padded(self, tokens: slice, device: torch.device) -> PaddedSupport:
-        """Of some trained tokens."""
-        lengths, start, end = self.lengths[tokens], int(self._ends[tokens.start]), int(self._ends[tokens.stop])
+    def padded(self, places: Tensor, device: torch.device) -> PaddedSupport:
+        """Of some trained tokens. places: [tokens] int64"""
+        lengths = self.lengths[places]
+        rows = torch.arange(len(places)).repeat_interleave(lengths)
+        within = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]  # each pair's place among its token's
         return PaddedSupport(
-            rows=torch.arange(len(lengths)).repeat_interleave(lengths).to(device, non_blocking=True),
-            token_ids=self.token_ids[start:end].long().to(device, non_blocking=True),
+            rows=rows.to(device, non_blocking=True),
+            token_ids=self.token_ids[self._ends[places][rows] + within].long().to(device, non_blocking=True),
         )
 
     def tensors(self) -> dict[str, Tensor]:

@@ -111,11 +111,12 @@ class Teacher:
                 )
             token_ids, first = prompt + token_ids[len(own) :], first + len(prompt) - len(own)
         if len(token_ids) >= self.longest:
+            smaller = "lower model.max_pixels so that its pictures take fewer, or " if problem.example.images else ""
             raise UserError(
                 f"{problem.example.task} row {problem.index}: with what the policy wrote, the teacher would read "
                 f"{len(token_ids)} tokens, and it takes less than {self.longest} (its max_position_embeddings, or "
                 f"runtime.teacher.max_total_tokens, less {SPARE}): lower rollout.max_new_tokens or training.max_prompt_tokens, or "
-                "take a teacher that reads more"
+                f"{smaller}take a teacher that reads more"
             )
         return ScoringRequest(token_ids=token_ids, first=first, pictures=problem.pictures)
 
@@ -143,6 +144,7 @@ def open_teacher(
         engine,
         run.server_log.with_name(f"{TEACHER}.server.log"),
         dtype=run.rollout.dtype,
+        head_dtype=run.rollout.head_dtype,
         deterministic=run.rollout.deterministic,
         weights=weights,
         version=TEACHER,
@@ -176,8 +178,8 @@ def require_same_pictures(teacher: Path, problems: Sequence[Problem]) -> None:
         if ours != theirs:
             raise UserError(
                 f"{problem.example.task} row {problem.index}: its pictures take {sum(ours)} tokens of the policy's prompt, and "
-                f"{sum(theirs)} by the preprocessor_config.json of the teacher in {teacher}: set model.max_pixels to the limit "
-                "that stands there."
+                f"{sum(theirs)} by the preprocessor_config.json of the teacher in {teacher}: set model.max_pixels, which a teacher of the "
+                "hub is given, too, or for another one to the limit that stands there."
             )
 
 
@@ -190,7 +192,7 @@ def _folder(run: TrainingRun) -> Path:
 
 
 def teacher_metrics(rollouts: StepRollouts, trainer_logprobs: torch.Tensor) -> dict[str, float]:
-    """How far the policy that sampled is from the teacher; {} without one. trainer_logprobs: [tokens], of that policy.
+    """How far the policy is from the teacher before the update; {} without one. trainer_logprobs: [tokens], of that policy.
 
     The reverse divergence KL(policy || teacher) in nats per token, estimated as the mean log-ratio; and the share of tokens
     of which it is above FAR.

@@ -4,7 +4,6 @@ Only the model's own FLOPs count, as in PaLM (arXiv 2204.02311, appendix B): not
 or a second time. A device without a known peak, such as a CPU, has no MFU. No part of any result.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,30 +11,18 @@ import torch
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.distributed import World
+from dagrpo.gpus import kind_of
 from dagrpo.params.runtime import Engine
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.tower import tower_module
 
-# FLOPs per second in bfloat16 by the device's name, without sparsity: half of what NVIDIA's data sheets tell with it.
-PEAKS = {
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,  # SXM
-    "H200 NVL": 835e12,
-    "H200": 989e12,  # SXM
-    "B200": 2250e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what families call their number in config.json
 
 
 def peak_of(device: str) -> float | None:
-    """The peak of a device by the name that it gives itself; None where it is not known, as of a part of one (MIG)."""
-    if "MIG" in device:
-        return None
-    return next((peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
+    """FLOPs per second in bfloat16 of a device by the name that it gives itself; None where it is not known."""
+    kind = kind_of(device)
+    return None if kind is None else kind.bfloat16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +31,7 @@ class Arithmetic:
 
     parameters: float  # N: that each token is multiplied with. Of experts, as many as it is sent to
     attention: int  # L d: layers, times their heads, times the size of a head
+    frozen: float = 0.0  # of N: those that get no gradient, as beside an adapter
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Arithmetic":
@@ -53,24 +41,30 @@ class Arithmetic:
         used = 1.0 if experts is None else config.num_experts_per_tok / experts
         tower = tower_module(model)
         apart = set() if tower is None else set(tower.parameters())
-        parameters = sum(
-            weight.numel() * (used if ".experts." in name else 1.0)
+        if not config.tie_word_embeddings:  # a token is looked up in its embeddings, not multiplied with them
+            apart.add(model.get_input_embeddings().weight)
+        counted = {
+            weight: weight.numel() * (used if ".experts." in name else 1.0)
             for name, weight in model.named_parameters()
             if weight not in apart
-        )
-        if not config.tie_word_embeddings:  # a token is looked up in its embeddings, not multiplied with them
-            parameters -= model.get_input_embeddings().weight.numel()
+        }
+        frozen = sum(number for weight, number in counted.items() if not weight.requires_grad)
         heads = getattr(config, "num_attention_heads", None) or 0
         size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
-        return cls(parameters=parameters, attention=config.num_hidden_layers * heads * size)
+        attention = config.num_hidden_layers * heads * size
+        return cls(parameters=sum(counted.values()), attention=attention, frozen=frozen)
 
     def sampling(self, tokens: int) -> float:
         """FLOPs of writing so many tokens: 2 N each."""
         return 2 * self.parameters * tokens
 
     def update(self, lengths: list[int]) -> float:
-        """FLOPs of a forward and a backward pass over sequences: 6 N + 6 L d s for each token of one of s tokens."""
-        return sum((6 * self.parameters + 6 * self.attention * length) * length for length in lengths)
+        """FLOPs of a forward and a backward pass over sequences: 6 N + 6 L d s for each token of one of s tokens.
+
+        A weight that is frozen takes 4 in the place of 6: no gradient is computed for it, only through it.
+        """
+        weights = 6 * self.parameters - 2 * self.frozen
+        return sum((weights + 6 * self.attention * length) * length for length in lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +86,13 @@ class Throughput:
         )
 
     def figures(self, rollouts: StepRollouts, seconds: Mapping[str, float]) -> dict[str, float]:
-        """Those of a step, by the seconds of its parts so far."""
+        """Those of a step, by the seconds of its parts so far; what is held out is no part of training."""
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
         written = sum(each.trajectory.tokens for each in (*rollouts.graded, *discarded))
-        figures = {"timing/tokens_per_second": written / sum(seconds.values())}
+        of_training = sum(seconds.values()) - seconds.get("timing/held_out_seconds", 0.0)
+        figures = {"timing/tokens_per_second": written / of_training}
         if self.rollout_peak is not None:
-            spent = seconds["timing/rollout_seconds"] * self.rollout_peak
+            spent = (rollouts.ahead_seconds or seconds["timing/rollout_seconds"]) * self.rollout_peak
             figures["timing/rollout_mfu"] = self.arithmetic.sampling(written) / spent
         if self.update_peak is not None:
             lengths = [len(sample.token_ids) for _, sample in rollouts.samples]

@@ -106,6 +106,10 @@ class Tower:
         places = [*pictures.places]
         return self._inputs(input_ids, attention_mask, features.at(places), grids[places])
 
+    def patches(self, file: bytes) -> int:
+        """How many patches it looks at in a picture. UserError: as of `shown`."""
+        return self._processor.patches(file)
+
     def forget(self) -> None:
         """Let go of the features of a step."""
         self._features.clear()

@@ -1,0 +1,109 @@
+"""The mini-batches of a step: which of its rollouts each optimizer update sees.
+
+Not the micro-batches that they are cut into for memory: see micro_batches.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dagrpo.algorithms.aggregation import Lengths
+from dagrpo.algorithms.losses import LOSSES
+from dagrpo.algorithms.tokens import MiniBatch
+from dagrpo.distributed import World
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.training import Training
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.trainer.accumulated import BeforeUpdate
+from dagrpo.trainer.micro_batches import Cutter, Part
+from dagrpo.trainer.packing import RolloutBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutMiniBatch:
+    """Which part of a step's rollouts one optimizer update sees."""
+
+    spans: Sequence[slice]  # the sequences of each of its trajectories, in the order in which they are cut
+    lengths: Lengths  # of its trajectories, in that order
+    positive: Lengths  # of those with a right answer, 0 for the others
+    parts: Sequence[Part]  # this rank's micro-batches
+    first_token: int  # where its trained tokens begin, among those of the step
+    selected: Tensor | None  # [trained tokens of the mini-batch, as in the step], on the CPU; of the loss
+    update: int  # from 0, over the run
+    has_numbers: bool  # whether all advantages that count are finite
+
+
+class MiniBatches:
+    """Divides the rollouts of each step among its updates, by prompts."""
+
+    def __init__(self, algorithm: Algorithm, training: Training, world: World, seed: int) -> None:
+        """`seed`: of the run; what a loss draws to select tokens follows from it."""
+        self._select = LOSSES.get(algorithm.loss.name).select
+        self._loss_config = algorithm.loss
+        self._training = training
+        self._world = world
+        self._seed = seed
+
+    def spans(self, batch: RolloutBatch, number: int) -> list[slice]:
+        """The sequences of each trajectory of one mini-batch. It has as many prompts as any other."""
+        size = self._training.prompts_per_step // self._training.mini_batches * self._training.samples_per_prompt
+        return batch.spans(size * number, size * (number + 1))
+
+    def of(
+        self, step: int, number: int, batch: RolloutBatch, before: BeforeUpdate | None, cutter: Cutter
+    ) -> RolloutMiniBatch:
+        """The mini-batch of that number, of the step; both from 0. `before`: needed where the loss selects tokens."""
+        in_order, update = self.spans(batch, number), step * self._training.mini_batches + number
+        spans = cutter.arranged(in_order, self._world.size)
+        tokens = [sum(batch.sequences.trained[span]) if batch.counts(span.start) else 0 for span in spans]
+        prompts = [int(batch.trajectories[span.start]) // self._training.samples_per_prompt for span in spans]
+        right = [bool(batch.positive[span.start]) for span in spans]
+        positive = [each if is_right else 0 for each, is_right in zip(tokens, right, strict=True)]
+        return RolloutMiniBatch(
+            spans=spans,
+            lengths=Lengths(tokens=tokens, prompts=prompts),
+            positive=Lengths(tokens=positive, prompts=prompts),
+            parts=cutter.micro_batches(spans, self._world.rank, self._world.size),
+            first_token=sum(batch.sequences.trained[: in_order[0].start]) if in_order else 0,
+            selected=self._selected(update, batch, in_order, before),
+            update=update,
+            has_numbers=_are_finite(batch, in_order),
+        )
+
+    def _selected(
+        self, update: int, batch: RolloutBatch, spans: Sequence[slice], before: BeforeUpdate | None
+    ) -> Tensor | None:
+        if self._select is None or not spans:
+            return None
+        assert before is not None
+        assert batch.advantages is not None
+        tokens = _tokens(batch, spans)
+        counted = torch.tensor([batch.counts(span.start) for span in spans])
+        counted = counted.repeat_interleave(torch.tensor([sum(batch.sequences.trained[span]) for span in spans]))
+        if not bool(counted.any()):
+            return torch.zeros(len(counted))
+        whole = MiniBatch(
+            logprobs=before.logprobs[tokens][counted],
+            entropy=before.entropy[tokens][counted],
+            advantages=batch.advantages[tokens][counted],
+            seed=sampling_seed(self._seed, "select", update, 0, 0),
+        )
+        chosen = self._select(whole, self._loss_config)
+        return chosen.new_zeros(len(counted)).masked_scatter(counted, chosen)
+
+
+def _tokens(batch: RolloutBatch, spans: Sequence[slice]) -> slice:
+    """Where the trained tokens of a mini-batch are, among those of the step."""
+    trained = batch.sequences.trained
+    return slice(sum(trained[: spans[0].start]), sum(trained[: spans[-1].stop]))
+
+
+def _are_finite(batch: RolloutBatch, spans: Sequence[slice]) -> bool:
+    """Whether the advantages of these trajectories are, where they count: the same in every rank."""
+    assert batch.advantages is not None
+    if not spans:
+        return True
+    tokens = _tokens(batch, spans)
+    return bool(batch.advantages[tokens][batch.counted_tokens()[tokens]].isfinite().all())

@@ -1,0 +1,61 @@
+"""Activation checkpointing: a layer keeps only its inputs, and the backward pass computes the layer again (Chen et al. 2016,
+arXiv 1604.06174; torch's checkpoint without reentrance).
+
+Not transformers' own switch: it works only in train mode, where dropout is on, and it would read the float32 weights again
+where a forward pass had cast them.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from dagrpo.checkpoints.modelling import PreTrainedModel
+from dagrpo.errors import UserError
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have each layer of a model, and of its vision tower, computed again in the backward pass.
+
+    The bits of values and gradients stay. The model must not keep keys and values (`use_cache`): they would be kept twice.
+    UserError: its family has no layers that transformers computes again.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise UserError(
+            f"{type(model).__name__} ({model.config.model_type}) has no layers that could be computed again: set "
+            "activation_checkpointing to false (runtime.training, runtime.sft)."
+        )
+    for layer in layers:
+        layer.forward = partial(_recomputed, _OwnForward(layer))
+
+
+class _OwnForward(torch.nn.Module):
+    """Calls the forward method of a layer's class, which `checkpoint_activations` has replaced in the layer itself."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return type(self.layer).forward(self.layer, *inputs, **options)
+
+
+def _recomputed(layer: _OwnForward, /, *inputs: Any, **options: Any) -> Any:
+    """What the layer computes, now and again in the backward pass.
+
+    By then the cast weights that `functional_call` had put in the place of its own are gone, so they are passed along.
+    """
+    if not torch.is_grad_enabled():
+        return layer(*inputs, **options)
+    cast = {name: each for name, each in layer.named_parameters() if not isinstance(each, torch.nn.Parameter)}
+    compute = partial(_with_weights, layer, cast) if cast else layer
+    return checkpoint(compute, *inputs, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+def _with_weights(layer: _OwnForward, weights: Mapping[str, torch.Tensor], /, *inputs: Any, **options: Any) -> Any:
+    return functional_call(layer, dict(weights), inputs, options)
