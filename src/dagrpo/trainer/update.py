@@ -2,34 +2,44 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dagrpo.algorithms.aggregation import Lengths
-from dagrpo.algorithms.losses import LOSSES
-from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
+from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.distributed import World
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
-from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.digest_table import StepDigests, TensorDigests
 from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
+from dagrpo.trainer.gates.sharing import require_sharing
+from dagrpo.trainer.head import PLAIN, Extras
+from dagrpo.trainer.loss_scale import LossScale
+from dagrpo.trainer.micro_batches import NOTHING, Cutter, Part
+from dagrpo.trainer.mini_batches import MiniBatches, RolloutMiniBatch
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
-from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, micro_batches
-from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
+from dagrpo.trainer.packing import PaddedBatch, RolloutBatch
+from dagrpo.trainer.policy import Policy, Reference, TokenLogprobs, token_logprobs
+from dagrpo.trainer.sharding import reduce_next
 from dagrpo.trainer.tower import tower_module
+
+# Among a state's notes:
+COEFFICIENTS = "coefficients"  # of the objective's terms
+LOSS_SCALE = "loss_scale"  # where the update computes in float16
+NOT_SAVED: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateStats:
     """What one step's update saw and did."""
 
-    logprobs: Tensor  # [tokens], of the policy that sampled, as the trainer computes them; on the CPU
+    logprobs: Tensor  # [tokens], of the policy before the step, as the trainer computes them; on the CPU
     # From here on of the tokens that count, and of the mini-batches that have some.
     entropy: float  # nats per token, of that policy
     loss: float
@@ -40,18 +50,8 @@ class UpdateStats:
     digests: StepDigests  # of gradients and weights
     vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: none is trained
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MiniBatch:
-    """Which part of a step's rollouts one optimizer update sees."""
-
-    spans: Sequence[slice]  # the sequences of each of its trajectories
-    lengths: Lengths  # of its trajectories
-    positive: Lengths  # of those with a right answer, 0 for the others
-    selected: Tensor | None  # [trained tokens of the mini-batch], on the CPU; of the loss
-    update: int  # from 0, over the run
-    has_numbers: bool  # whether all advantages that count are finite
+    overflowed: int = 0  # of these, those that the scale of the loss explains
+    loss_scale: float | None = None  # after the step; None: the loss is not scaled
 
 
 class PolicyUpdate:
@@ -64,38 +64,46 @@ class PolicyUpdate:
         self,
         *,
         policy: Policy,
-        reference: Policy | None,
+        reference: Reference | None,
         optimizer: torch.optim.AdamW,
         algorithm: Algorithm,
         training: Training,
-        micro_batch_size: int,
+        budget: Budget,
         temperature: float,
         max_new_tokens: int,
         pad_token_id: int,
         world: World,
         seed: int = 0,
-        coefficients: Mapping[str, Sequence[float]] | None = None,
+        saved: Mapping[str, Any] = NOT_SAVED,
     ) -> None:
-        """`coefficients`: those of the terms, where they are not those that the run began with."""
+        """`saved`: the notes of a state, among them the property of that name; {}: the run begins."""
         assert (reference is not None) == (algorithm.kl.coefficient > 0)
-        self.objective = Objective(algorithm, max_new_tokens, coefficients)
+        self.objective = Objective(algorithm, max_new_tokens, saved.get(COEFFICIENTS))
         self._policy = policy
         self._reference = reference
         self._optimizer = optimizer
-        self._select = LOSSES.get(algorithm.loss.name).select
-        self._loss_config = algorithm.loss
+        self._mini_batches = MiniBatches(algorithm, training, world, seed)
         self._training = training
-        self._micro_batch_size = micro_batch_size
+        self._budget = budget
         self._temperature = temperature
         self._pad_token_id = pad_token_id
         self._world = world
-        self._seed = seed
         self._trained_tower = _trained_tower(policy)
+        self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
+        self._overflowed = 0  # of the step's updates
+        if budget.share_prompts:
+            require_sharing(policy)
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What the next step needs beside weights and optimizer, as JSON can say it."""
+        scale = {} if self.loss_scale is None else {LOSS_SCALE: self.loss_scale.saved}
+        return {COEFFICIENTS: self.objective.coefficients, **scale}
 
     def before(self, batch: RolloutBatch) -> BeforeUpdate | None:
-        """Every token of a step under the policy that sampled it, in every rank. Costs a forward pass.
+        """Every token of a step under the policy before its first update, in every rank. Costs a forward pass.
 
-        None where nothing asks for it: one update sees those logprobs itself.
+        None where nothing asks for it: a single update sees those logprobs itself.
         """
         if self._training.mini_batches == 1 and not self.objective.looks_ahead:
             return None
@@ -103,7 +111,7 @@ class PolicyUpdate:
 
     def computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
         """The same, whether anything asks for it or not."""
-        with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size), torch.no_grad():
+        with advice_on_memory(*self._limit_of_memory()), torch.no_grad():
             return self._computed_before(batch)
 
     def run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None = None) -> UpdateStats:
@@ -113,23 +121,26 @@ class PolicyUpdate:
         gradient that is not finite.
         """
         before = self.before(batch) if before is None else before
-        with advice_on_memory("runtime.training.micro_batch_size", self._micro_batch_size):
+        with advice_on_memory(*self._limit_of_memory()):
             stats = self._run(step, batch, before)
-        for policy in filter(None, (self._policy, self._reference)):
-            policy.forget_pictures()
+        self._policy.forget_pictures()
+        if self._reference is not None:
+            self._reference.forget_pictures()
         return stats
 
     def _run(self, step: int, batch: RolloutBatch, before: BeforeUpdate | None) -> UpdateStats:
-        seen = StepTokens(batch.sequences.trained, self._world.device)
+        seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
         if before is not None:
             seen.fill(before)
         sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
+        self._overflowed = 0
         grad_norms: list[float | None] = []
         every = self._training.digests_every
         gradients: list[TensorDigests] | None = [] if every and (step + 1) % every == 0 else None
         of_tower: list[float] = []
+        cutter = self._cutter(batch)
         for number in range(self._training.mini_batches):
-            mini_batch = self._mini_batch(step, number, batch, before)
+            mini_batch = self._mini_batches.of(step, number, batch, before, cutter)
             learning_rate = warmed_up(
                 self._training.learning_rate, mini_batch.update, self._training.learning_rate_warmup_steps
             )
@@ -159,17 +170,19 @@ class PolicyUpdate:
             digests=self._digests(gradients),
             vision_grad_norm=sum(of_tower) / updates if self._trained_tower else None,
             skipped=grad_norms.count(None),
+            overflowed=self._overflowed,
+            loss_scale=None if self.loss_scale is None else self.loss_scale.value,
         )
 
     def _digests(self, gradients: Sequence[TensorDigests] | None) -> StepDigests:
         """With those of the weights beside them; None: the step is none that is recorded."""
-        computed = computed_by(self._world, self._micro_batch_size)
+        computed = computed_by(self._world, self._budget)
         if gradients is None:
             return StepDigests(computed=computed, gradients=(), weights={})
         weights = weight_digests(self._policy.model, self._world)
         return StepDigests(computed=computed, gradients=tuple(gradients), weights=weights)
 
-    def _apply(self, mini_batch: _MiniBatch, losses: Tensor, learning_rate: float) -> float | None:
+    def _apply(self, mini_batch: RolloutMiniBatch, losses: Tensor, learning_rate: float) -> float | None:
         """The gradient's norm: 0 without an update where no sequence counts.
 
         None: it, a loss or an advantage is not finite in some rank, and nothing was updated in any.
@@ -179,130 +192,110 @@ class PolicyUpdate:
             return 0.0
         norm = clipped_norm(self._optimizer, self._training.max_grad_norm)
         # A loss that reads no advantages is finite whatever the rewards are.
-        if not mini_batch.has_numbers or not finite_everywhere(
-            torch.stack([losses, losses.new_tensor(norm)]), self._world
-        ):
+        if not mini_batch.has_numbers or not self._all_finite(losses, norm):
             self._optimizer.zero_grad(set_to_none=True)
             return None
         take_step(self._optimizer, learning_rate)
         return norm
 
-    def _spans(self, batch: RolloutBatch, number: int) -> list[slice]:
-        """The sequences of each trajectory of one mini-batch. It has as many prompts as any other."""
-        size = self._training.prompts_per_step // self._training.mini_batches * self._training.samples_per_prompt
-        return batch.spans(size * number, size * (number + 1))
+    def _all_finite(self, losses: Tensor, norm: float) -> bool:
+        """Whether the losses of all ranks and the gradient's norm are finite. Where the losses are, the scale of the loss adapts."""
+        is_finite = finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world)
+        if self.loss_scale is not None and (is_finite or finite_everywhere(losses, self._world)):
+            self._overflowed += self.loss_scale.adapt(is_finite=is_finite)
+        return is_finite
 
-    def _mini_batch(self, step: int, number: int, batch: RolloutBatch, before: BeforeUpdate | None) -> _MiniBatch:
-        spans, update = self._spans(batch, number), step * self._training.mini_batches + number
-        tokens = [sum(batch.sequences.trained[span]) if batch.counts(span.start) else 0 for span in spans]
-        prompts = [int(batch.trajectories[span.start]) // self._training.samples_per_prompt for span in spans]
-        right = [bool(batch.positive[span.start]) for span in spans]
-        positive = [each if is_right else 0 for each, is_right in zip(tokens, right, strict=True)]
-        return _MiniBatch(
-            spans=spans,
-            lengths=Lengths(tokens=tokens, prompts=prompts),
-            positive=Lengths(tokens=positive, prompts=prompts),
-            selected=self._selected(update, batch, spans, before),
-            update=update,
-            has_numbers=_are_finite(batch, spans),
-        )
+    def _limit_of_memory(self) -> tuple[str, int]:
+        """The parameter that decides how much memory a micro-batch takes, and its value."""
+        if self._budget.tokens is not None:
+            return "runtime.training.micro_batch_tokens", self._budget.tokens
+        return "runtime.training.micro_batch_size", self._budget.sequences
 
-    def _selected(
-        self, update: int, batch: RolloutBatch, spans: Sequence[slice], before: BeforeUpdate | None
-    ) -> Tensor | None:
-        if self._select is None or not spans:
-            return None
-        assert before is not None
-        assert batch.advantages is not None
-        tokens = batch.tokens(slice(spans[0].start, spans[-1].stop))
-        counted = torch.tensor([batch.counts(span.start) for span in spans])
-        counted = counted.repeat_interleave(torch.tensor([sum(batch.sequences.trained[span]) for span in spans]))
-        if not bool(counted.any()):
-            return torch.zeros(len(counted))
-        whole = MiniBatch(
-            logprobs=before.logprobs[tokens][counted],
-            entropy=before.entropy[tokens][counted],
-            advantages=batch.advantages[tokens][counted],
-            seed=sampling_seed(self._seed, "select", update, 0, 0),
-        )
-        chosen = self._select(whole, self._loss_config)
-        return chosen.new_zeros(len(counted)).masked_scatter(counted, chosen)
-
-    def _own_parts(self, spans: Sequence[slice]) -> list[slice]:
-        """The micro-batches of this rank."""
-        return micro_batches(spans, self._micro_batch_size, self._world.rank, self._world.size)
+    def _cutter(self, batch: RolloutBatch) -> Cutter:
+        """What cuts the mini-batches of a step. A tower that is frozen looks at one picture at a time anyway."""
+        tower, pictures = self._policy.tower, batch.sequences.pictures
+        limits = self._budget.patches is not None and tower is not None and not tower.frozen
+        files = pictures.files if pictures is not None and limits else ()
+        return Cutter(batch.sequences, self._budget, [tower.patches(file) for file in files] if tower else ())
 
     def _computed_before(self, batch: RolloutBatch) -> BeforeUpdate:
-        seen = StepTokens(batch.sequences.trained, self._world.device)
-        extras = self.objective.extras_before
+        seen = StepTokens(len(batch.rollout_logprobs), self._world.device)
+        extras, cutter = self.objective.extras_before, self._cutter(batch)
         # Cut as the updates are, so that the first of them sees the same bits.
         for number in range(self._training.mini_batches):
-            for part in self._own_parts(self._spans(batch, number)):
-                padded = self._padded(batch, part)
+            spans = cutter.arranged(self._mini_batches.spans(batch, number), self._world.size)
+            for part in cutter.micro_batches(spans, self._world.rank, self._world.size):
+                padded, places = self._padded(batch, part), batch.sequences.trained_places(part)
                 reference = self._reference_logprobs(padded) if self.objective.penalises else None
-                seen.keep(part, token_logprobs(self._policy, padded, self._temperature, extras), reference)
+                seen.keep(places, self._logprobs(self._policy, padded, extras), reference)
         return seen.of_all_ranks(self._world)
 
     def _accumulate(
-        self, batch: RolloutBatch, mini_batch: _MiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
+        self, batch: RolloutBatch, mini_batch: RolloutMiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
     ) -> Tensor:
         """Add the gradient of this rank's part of one mini-batch; the sum of its losses."""
         losses = torch.zeros((), device=self._world.device)
         starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
-        for part in self._own_parts(mini_batch.spans):
+        for number, part in enumerate(mini_batch.parts, start=1):
+            reduce_next(self._policy, self._budget.reduce_gradients, is_last=number == len(mini_batch.parts))
             padded = self._padded(batch, part)
-            outputs = token_logprobs(self._policy, padded, self._temperature, self.objective.extras)
+            outputs = self._logprobs(self._policy, padded, self.objective.extras)
             if is_first:
-                seen.keep(part, outputs)
+                seen.keep(batch.sequences.trained_places(part), outputs)
             counts = batch.counts_any(part)
             tokens = self._token_batch(batch, mini_batch, part, padded, outputs, seen)
-            loss, measured = self.objective.loss(
-                tokens, mini_batch.lengths, mini_batch.positive, starts.get(part.start, 0), counts=counts
-            )
-            loss.backward()  # type: ignore[no-untyped-call]
+            first = starts[part[0]] if part else 0
+            loss, measured = self.objective.loss(tokens, mini_batch.lengths, mini_batch.positive, first, counts=counts)
+            scaled = loss if self.loss_scale is None else loss * self.loss_scale.value
+            scaled.backward()  # type: ignore[no-untyped-call]
             losses += loss.detach()
             sums.add({**measured, "loss": loss}, counts=counts)
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self._policy.parameters())
         return losses
 
     def _reference_logprobs(self, padded: PaddedBatch) -> Tensor | None:
         if self._reference is None:
             return None
         with torch.no_grad():
-            return token_logprobs(self._reference, padded, self._temperature).logprobs
+            return self._logprobs(self._reference, padded).logprobs
+
+    def _logprobs(self, policy: Reference, padded: PaddedBatch, extras: Extras = PLAIN) -> TokenLogprobs:
+        return token_logprobs(policy, padded, self._temperature, extras, self._budget.head_chunk_tokens)
 
     def _token_batch(
         self,
         batch: RolloutBatch,
-        mini_batch: _MiniBatch,
-        part: slice,
+        mini_batch: RolloutMiniBatch,
+        part: Part,
         padded: PaddedBatch,
         outputs: TokenLogprobs,
         seen: StepTokens,
     ) -> TokenBatch:
-        device = self._world.device
+        device, numbers = self._world.device, [*part]
+        places = batch.sequences.trained_places(part)
         # A penalty in the reward has asked for the reference before: it is not run again.
         known = self.objective.penalises
-        reference = seen.reference_logprobs(part) if known else self._reference_logprobs(padded)
+        reference = seen.reference_logprobs(places) if known else self._reference_logprobs(padded)
         if not batch.counts_any(part):
             return _filler(outputs, reference)
         assert batch.advantages is not None
         # A sequence, to losses and weights, is all that the policy wrote in a trajectory, over all of its samples.
-        _, trajectory = batch.trajectories[part].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
-        tokens = batch.tokens(part)
-        first = batch.tokens(mini_batch.spans[0]).start
-        own = slice(tokens.start - first, tokens.stop - first)
-        selected = None if mini_batch.selected is None else mini_batch.selected[own].to(device, non_blocking=True)
+        _, trajectory = batch.trajectories[numbers].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
+        selected = None
+        if mini_batch.selected is not None:
+            selected = mini_batch.selected[places - mini_batch.first_token].to(device, non_blocking=True)
         teacher = (
-            None if batch.teacher_logprobs is None else batch.teacher_logprobs[tokens].to(device, non_blocking=True)
+            None if batch.teacher_logprobs is None else batch.teacher_logprobs[places].to(device, non_blocking=True)
         )
         seen_by_losses = TokenBatch(
             logprobs=outputs.logprobs,
-            old_logprobs=seen.old_logprobs(part),
-            rollout_logprobs=batch.rollout_logprobs[tokens].to(device, non_blocking=True),
+            old_logprobs=seen.old_logprobs(places),
+            rollout_logprobs=batch.rollout_logprobs[places].to(device, non_blocking=True),
             reference_logprobs=reference,
             entropy=outputs.entropy,
-            advantages=batch.advantages[tokens].to(device, non_blocking=True),
-            positive=batch.positive[part].to(device, non_blocking=True)[padded.rows],
+            advantages=batch.advantages[places].to(device, non_blocking=True),
+            positive=batch.positive[numbers].to(device, non_blocking=True)[padded.rows],
             sequence=trajectory.to(device, non_blocking=True)[padded.rows],
             sequences=int(trajectory[-1]) + 1,
             selected=selected,
@@ -311,22 +304,14 @@ class PolicyUpdate:
         return (
             seen_by_losses
             if batch.counted is None
-            else seen_by_losses.only(batch.counted[part].to(device)[padded.rows])
+            else seen_by_losses.only(batch.counted[numbers].to(device)[padded.rows])
         )
 
-    def _padded(self, batch: RolloutBatch, part: slice) -> PaddedBatch:
+    def _padded(self, batch: RolloutBatch, part: Part) -> PaddedBatch:
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, self._world.device)
-        return batch.padded(part, self._pad_token_id, self._world.device)
-
-
-def _are_finite(batch: RolloutBatch, spans: Sequence[slice]) -> bool:
-    """Whether the advantages of these trajectories are, where they count: the same in every rank."""
-    assert batch.advantages is not None
-    if not spans:
-        return True
-    tokens = batch.tokens(slice(spans[0].start, spans[-1].stop))
-    return bool(batch.advantages[tokens][batch.counted_tokens()[tokens]].isfinite().all())
+        share = self._budget.share_prompts
+        return batch.padded(part, self._pad_token_id, self._world.device, share_prompts=share)
 
 
 def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:
