@@ -1,6 +1,6 @@
 """Whole runs of the trainer whose problems show pictures, with an engine that is transformers' own forward pass.
 
-`python -m dagrpo.launch N tests/trainer/picture_runs.py INITIAL SPLIT OUT STEPS` trains in N processes.
+`python -m dagrpo.launch N tests/trainer/picture_runs.py INITIAL SPLIT OUT STEPS VISION` trains in N processes.
 """
 
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from tests.trainer import runs, vision
 
 from dagrpo.checkpoints.convert import convert
@@ -104,5 +105,6 @@ def training_run(inputs: tuple[Path, Path], out: Path, steps: int, kind: Vision)
 
 if __name__ == "__main__":
     with process_group() as joint:
-        given = training_run((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]), int(sys.argv[4]), "trained")
+        vision_kind = TypeAdapter(Vision).validate_python(sys.argv[5])
+        given = training_run((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]), int(sys.argv[4]), vision_kind)
         runs.execute(given, SeeingEngine, world=joint)

@@ -1,7 +1,7 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
 `python -m dagrpo.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
-waits in its second step until it is told to stop.
+waits in its second step until it is told to stop; the variable STALENESS is training.staleness.
 """
 
 import json
@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,15 +36,16 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
 from dagrpo.params.reward import Reward
-from dagrpo.params.rollout import Rollout
+from dagrpo.params.rollout import HeadDtype, Rollout
 from dagrpo.params.runtime import Engine, Runtime
 from dagrpo.params.training import Training
 from dagrpo.records import Completion, Example, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.digests import digest_on_cpu
 from dagrpo.rollout.engine.interface import EngineOpener
+from dagrpo.tasks.passages import passages_table
 from dagrpo.tasks.schema import to_table
 from dagrpo.trainer.loop import train
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, unheard
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Fresh(
@@ -68,6 +70,7 @@ class ScriptedEngine:
     def __init__(self, model: Path, asked: list[str]) -> None:
         self.asked = asked
         self.version = ""
+        self.interrupted = threading.Event()
         self._model = empty_model(model, torch.float32)
 
     def load(self, weights: Tensors, version: str) -> None:
@@ -100,8 +103,14 @@ class ScriptedEngine:
     async def complete(self, request: SamplingRequest, session: str) -> Completion:
         raise AssertionError("these runs are in lockstep")
 
+    def release_memory(self) -> None:
+        """It takes none."""
+
     def digests(self) -> list[Mapping[str, str]]:
         return [{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
 
     def _scores(self, request: ScoringRequest) -> tuple[float, ...]:
         ids = torch.tensor([request.token_ids])
@@ -185,6 +194,7 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
         *,
         dtype: str,
         deterministic: bool,
+        head_dtype: HeadDtype = None,
         weights: Tensors | None = None,
         version: str = "initial",
         keep_pictures: bool = False,
@@ -224,6 +234,16 @@ def example_with_pictures(number: int, *files: bytes) -> Example:
     return replace(plain, prompt=({"role": "user", "content": text},), images=files)
 
 
+def held_out_splits(folder: Path, task: str, tests: Sequence[int], validations: Sequence[int] = ()) -> HeldOutSplits:
+    """The problems 1 + number of a task that nothing is learned from."""
+    files = {name: folder / task / f"{name}.parquet" for name in ("validation", "test", "passages")}
+    for split, numbers in (("validation", validations), ("test", tests)):
+        rows = [replace(example(number), task=task, split=split) for number in numbers]
+        write_parquet(files[split], to_table(rows))
+    write_parquet(files["passages"], passages_table(()))
+    return HeldOutSplits(**files)
+
+
 def training_run(
     inputs: tuple[Path, Path], state: Path, out: Path, steps: int, *, permuted: bool = False, **runtime: int
 ) -> TrainingRun:
@@ -253,6 +273,7 @@ def training_run(
         policy=out / "policy",
         metrics=out / "metrics.parquet",
         rollouts=out / "rollouts" / "manifest.json",
+        held_out=out / "held_out.parquet",
     )
 
 
@@ -264,6 +285,7 @@ def execute(
     kind: type[ScriptedEngine] = ScriptedEngine,
     world: World | None = None,
     stop: Callable[[int], bool] = lambda step: False,
+    report_held_out: Report = unheard,
 ) -> tuple[list[str], Reported]:
     """Train with a scripted engine; returns what it was asked and what was reported. Ends where `stop(step)` says."""
     asked: list[str] = []
@@ -277,7 +299,7 @@ def execute(
     run.policy.parent.mkdir(parents=True, exist_ok=True)
     try:
         with suppress(Interrupted):
-            train(run, report, world or single_process(), opener(asked, kind))
+            train(run, report, world or single_process(), opener(asked, kind), report_held_out)
     finally:
         torch.use_deterministic_algorithms(False)
     return asked, reported
@@ -296,11 +318,12 @@ class Interrupted(Exception):
 
 
 def bytes_of(run: TrainingRun) -> dict[str, bytes]:
-    """The outputs of a run: policy (by its manifest), metrics, rollouts (by theirs)."""
+    """The outputs of a run: policy (by its manifest), metrics, rollouts (by theirs), held-out answers."""
     return {
         "policy": (run.policy / "manifest.json").read_bytes(),
         "metrics": run.metrics.read_bytes(),
         "rollouts": run.rollouts.read_bytes(),
+        "held_out": run.held_out.read_bytes(),
     }
 
 
@@ -316,6 +339,8 @@ if __name__ == "__main__":
         made = training_run(
             (Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]) / "state", Path(sys.argv[3]), int(sys.argv[4])
         )
+        stale = {"staleness": int(os.environ.get("STALENESS", "0"))}
+        made = replace(made, training=made.training.model_copy(update=stale))
         orders, _ = execute(made, WaitingEngine if sys.argv[5:] else ScriptedEngine, world=joint)
         if joint.is_rank_zero:
             (Path(sys.argv[3]) / "asked.json").write_text(json.dumps(orders))

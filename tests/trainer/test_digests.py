@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.trainer import computed
 
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet, write_parquet
-from dagrpo.trainer.digest_table import Computed, StepDigests, digest_table, joint_digest, read_digests
+from dagrpo.trainer.digest_table import StepDigests, digest_table, joint_digest, read_digests
 from dagrpo.trainer.digests import gradient_digests, tensor_digests, weight_digests
 
-COMPUTED = Computed(processes=1, threads=2, micro_batch_size=8, device="cpu")
+COMPUTED = replace(computed.COMPUTED, micro_batch_size=8)
 STEP = StepDigests(
     computed=COMPUTED,
     gradients=({"a": "0" * 64, "b": "1" * 64}, {"a": "2" * 64}),

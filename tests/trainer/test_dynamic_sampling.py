@@ -28,11 +28,6 @@ ROUNDS = 3
 LENGTH_ONLY = Reward.model_validate({"components": {"overlong": {"weight": 1.0, "buffer": 1}}})
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
-
-
 def _run(inputs: tuple[Path, Path], state: Path, out: Path, **training: Any) -> TrainingRun:
     values = {
         "steps": STEPS,

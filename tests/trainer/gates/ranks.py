@@ -14,6 +14,7 @@ from tests.trainer.updates import TRAINING, rollouts
 
 from dagrpo.distributed import World, process_group
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.policy import Policy
@@ -30,7 +31,7 @@ def run(initial: Path, out: Path, world: World) -> None:
         optimizer=optimizer,
         algorithm=Algorithm(),
         training=TRAINING,  # two mini-batches
-        micro_batch_size=3,
+        budget=Budget(sequences=3),
         temperature=1.0,
         max_new_tokens=7,
         pad_token_id=0,
@@ -39,7 +40,9 @@ def run(initial: Path, out: Path, world: World) -> None:
     seen = []
     for batch in (_with_a_reward_that_is_no_number(rollouts(0)), rollouts(0)):
         stats = update.run(0, batch)
-        seen.append({"skipped": stats.skipped, "norm": stats.grad_norm, "loss": stats.loss, "sum": _sum(policy, world)})
+        seen.append(
+            {"skipped": stats.skipped, "norm": stats.grad_norm, "loss": stats.loss, "sum": weight_sum(policy, world)}
+        )
     (out / f"{world.rank}.json").write_text(json.dumps(seen))
 
 
@@ -51,7 +54,8 @@ def _with_a_reward_that_is_no_number(batch: RolloutBatch) -> RolloutBatch:
     return replace(batch, advantages=advantages)
 
 
-def _sum(policy: Policy, world: World) -> float:
+def weight_sum(policy: Policy, world: World) -> float:
+    """Of the magnitudes of all weights, over all ranks."""
     own = (p.to_local() if hasattr(p, "to_local") else p for p in policy.parameters())
     return float(world.all_reduce(torch.stack([part.detach().double().abs().sum() for part in own]).sum().cpu()))
 

@@ -29,11 +29,6 @@ from dagrpo.trainer.sharding import load_policy
 Inputs = tuple[Path, Path]
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
-
-
 def _run(inputs: Inputs, folder: Path, steps: int = 4, **gates: Any) -> TrainingRun:
     run = runs.training_run(inputs, folder / "state", folder, steps=steps)
     training = run.training.model_dump() | {"gates": run.training.gates.model_dump() | gates}
@@ -186,8 +181,8 @@ def _put_the_rows_of(run: TrainingRun, step: int, in_place_of: int) -> None:
 def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     """Make one number of the gradient of some of the steps, from 1, one that is not finite."""
 
-    def broken(folder: Path, world: Any, vision: Any) -> Policy:
-        policy, taken = load_policy(folder, world, vision), 0
+    def broken(*arguments: Any, **options: Any) -> Policy:
+        policy, taken = load_policy(*arguments, **options), 0
 
         def hook(gradient: torch.Tensor) -> torch.Tensor:
             nonlocal taken

@@ -69,6 +69,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
             Gates(),
             rollout,
             problems,
+            dtype="float32",
             policy=load_policy(initial, world),
             pad_token_id=0,
             state=tmp_path / "state",

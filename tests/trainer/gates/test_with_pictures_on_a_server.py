@@ -72,6 +72,7 @@ def probe(model: Path, policy: Policy, tmp_path: Path) -> Probe:
         Gates(),
         rollout,
         [_problem(model, rollout, number) for number in range(4)],
+        dtype="float32",
         policy=policy,
         pad_token_id=0,
         state=tmp_path / "state",

@@ -1,0 +1,20 @@
+"""Whole runs of the trainer that train an adapter."""
+
+from dataclasses import replace
+from typing import Any
+
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.training import Training
+from dagrpo.trainer.run import TrainingRun
+
+LORA: dict[str, Any] = {"rank": 4, "alpha": 8}
+
+
+def with_adapter(run: TrainingRun, lora: dict[str, Any] = LORA) -> TrainingRun:
+    """The same run with an adapter, two updates a step and a reference."""
+    training = run.training.model_dump() | {"mini_batches": 2, "lora": lora}
+    return replace(
+        run,
+        training=Training.model_validate(training),
+        algorithm=Algorithm.model_validate({"kl": {"coefficient": 0.1}}),
+    )

@@ -1,0 +1,50 @@
+"""`python -m dagrpo.launch N tests/trainer/loss_scale_runs.py INITIAL OUT`: updates in float16 from a scale that is too large.
+
+Each rank writes OUT/<rank>.json: what it skipped, its scale, and a number that says whether the weights changed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from tests.trainer.gates.ranks import weight_sum
+from tests.trainer.updates import TRAINING, rollouts
+
+from dagrpo.distributed import World, process_group
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.optimizer import adamw
+from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.update import LOSS_SCALE, PolicyUpdate
+
+UPDATES = 12
+
+
+def run(initial: Path, out: Path, world: World) -> None:
+    policy = load_policy(initial, world, dtype=torch.float16)
+    update = PolicyUpdate(
+        policy=policy,
+        reference=None,
+        optimizer=adamw(policy.parameters(), 0.0),
+        algorithm=Algorithm(),
+        training=TRAINING.model_copy(update={"dtype": "float16"}),
+        budget=Budget(sequences=3),
+        temperature=1.0,
+        max_new_tokens=7,
+        pad_token_id=0,
+        world=world,
+        saved={LOSS_SCALE: {"value": 2.0**32, "finite_updates": 0}},
+    )
+    seen = []
+    for step in range(UPDATES):
+        stats = update.run(0, rollouts(0))
+        seen.append({"step": step, "skipped": stats.skipped, "overflowed": stats.overflowed, "scale": stats.loss_scale})
+        seen[-1] |= {"norm": stats.grad_norm, "sum": weight_sum(policy, world)}
+    (out / f"{world.rank}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)
+    with process_group() as joint:
+        run(Path(sys.argv[1]), Path(sys.argv[2]), joint)
