@@ -10,21 +10,17 @@ import pytest
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
+from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.reward import Reward
 from dagrpo.rollout.prompts import training_problems
 from dagrpo.rollout.trajectory import Problem
-from dagrpo.trainer import loop
+from dagrpo.trainer import loop, loss_scale
 from dagrpo.trainer.run import TrainingRun
 
 Inputs = tuple[Path, Path]
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +37,18 @@ def test_every_step_samples_from_the_weights_of_the_step_before_and_nobody_gets_
 ) -> None:
     asked, _ = runs.execute(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=3))
     assert asked == ["load step_0", "generate", "load step_1", "generate", "load step_2", "generate"]
+
+
+class Leaving(runs.ScriptedEngine):
+    """An engine that leaves its GPU, and notes when."""
+
+    def release_memory(self) -> None:
+        self.asked.append("leave")
+
+
+def test_an_engine_leaves_for_every_update_and_only_for_those(inputs: Inputs, tmp_path: Path) -> None:
+    asked, _ = runs.execute(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2), Leaving)
+    assert asked == ["load step_0", "generate", "leave", "load step_1", "generate", "leave"]
 
 
 def test_the_policy_learns_and_the_engine_agrees_with_it(whole: TrainingRun) -> None:
@@ -129,7 +137,63 @@ def test_fewer_steps_than_are_finished_start_anew_and_leave_the_longer_run_its_s
     assert runs.execute(longer)[0] == []
 
 
-@pytest.mark.parametrize("change", [{"micro_batch_size": 3}, {"save_every": 1}, {"keep_states": 3}])
+@pytest.mark.parametrize(("dtype", "largest_gap"), [("bfloat16", 0.25), ("float16", 0.05)])
+def test_a_run_that_computes_in_fewer_bits_passes_the_gates_and_goes_on_exactly(
+    dtype: str, largest_gap: float, inputs: Inputs, tmp_path: Path
+) -> None:
+    """The engine gets float32, and its logprobs are as far from the trainer's as rounding to fewer bits explains."""
+    whole, killed = (
+        replace(run, training=run.training.model_copy(update={"dtype": dtype}))
+        for name in ("whole", "killed")
+        for run in [runs.training_run(inputs, tmp_path / name / "state", tmp_path / name, steps=3)]
+    )
+    runs.execute(whole)
+    largest = read_parquet(whole.metrics)["policy/logprob_difference_max"].to_pylist()
+    assert all(1e-5 < each < largest_gap for each in largest)
+    runs.execute(killed, stop=lambda step: step == 3)
+    runs.execute(killed)
+    assert runs.bytes_of(killed) == runs.bytes_of(whole)
+
+
+def test_the_scale_of_the_loss_goes_on_from_the_state_where_updates_overflow(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins so large that more steps are skipped than training.gates.skipped_steps allows, which ends no run."""
+    monkeypatch.setattr(loss_scale, "FIRST", 2.0**32)
+    whole, killed = (
+        replace(run, training=run.training.model_copy(update={"dtype": "float16"}))
+        for name in ("whole", "killed")
+        for run in [runs.training_run(inputs, tmp_path / name / "state", tmp_path / name, steps=6)]
+    )
+    runs.execute(whole)
+    table = read_parquet(whole.metrics)
+    overflowed, scales = (table[name].to_pylist() for name in ("gate/overflowed_updates", "policy/loss_scale"))
+    assert overflowed == [1.0] * 6
+    assert scales == [2.0 ** (31 - step) for step in range(6)]
+    runs.execute(killed, stop=lambda step: step == 5)
+    runs.execute(killed)
+    assert runs.bytes_of(killed) == runs.bytes_of(whole)
+
+
+def test_a_head_in_float32_is_the_engines_and_the_policys(inputs: Inputs, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    plain = runs.opener([])
+
+    def opener(*given: Any, head_dtype: Any = None, **options: Any) -> Any:
+        asked.append(head_dtype)
+        return plain(*given, **options)
+
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1)
+    run = replace(run, rollout=run.rollout.model_copy(update={"head_dtype": "float32"}))
+    trainer = loop.Trainer(run, lambda step, metrics: None, single_process(), opener)
+    assert trainer._policy.float32_head
+    trainer.train()
+    assert asked == ["float32"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"micro_batch_size": 3}, {"micro_batch_tokens": 64}, {"save_every": 1}, {"keep_states": 3}]
+)
 def test_a_changed_runtime_goes_on_from_the_last_state(change: dict[str, int], inputs: Inputs, tmp_path: Path) -> None:
     first = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
     runs.execute(first, stop=lambda step: step == 3)

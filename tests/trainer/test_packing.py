@@ -1,11 +1,9 @@
-import itertools
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.trainer.packing import NOTHING, PaddedBatch, RolloutBatch, TokenSequences, micro_batches
+from dagrpo.trainer.packing import PaddedBatch, RolloutBatch, TokenSequences
 
 CPU = torch.device("cpu")
 tokens = st.lists(st.integers(1, 90), min_size=1, max_size=9)
@@ -14,7 +12,7 @@ masks = st.lists(st.booleans(), min_size=1, max_size=9).filter(any)
 
 def test_a_small_batch_is_padded_as_written_by_hand() -> None:
     sequences = TokenSequences.of([[5, 6, 8], [7, 9]], [[False, False, True], [False, True]])
-    batch = sequences.padded(slice(0, 2), 0, CPU)
+    batch = sequences.padded(range(2), 0, CPU)
     assert batch.input_ids.tolist() == [[5, 6, 8], [7, 9, 0]]
     assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch.rows.tolist() == [0, 1]
@@ -26,7 +24,7 @@ def test_a_small_batch_is_padded_as_written_by_hand() -> None:
 def test_a_mask_with_a_hole_trains_the_tokens_on_both_sides_of_it() -> None:
     """Two turns of the policy (8 and 4, 5) around a tool's output (6, 7)."""
     sequences = TokenSequences.of([[3, 8, 6, 7, 4, 5]], [[False, True, False, False, True, True]])
-    batch = sequences.padded(slice(0, 1), 0, CPU)
+    batch = sequences.padded(range(1), 0, CPU)
     assert batch.targets.tolist() == [8, 4, 5]
     assert batch.columns.tolist() == [0, 3, 4]
     assert sequences.trained == [3]
@@ -38,7 +36,7 @@ def test_every_trained_token_is_predicted_from_the_one_before_it_and_no_other_is
 ) -> None:
     pairs = [([*prompt, *range(100, 100 + len(mask))], [False] * len(prompt) + mask) for prompt, mask in drawn]
     first = data.draw(st.integers(0, len(pairs) - 1))
-    batch = TokenSequences.of([p for p, _ in pairs], [m for _, m in pairs]).padded(slice(first, len(pairs)), 0, CPU)
+    batch = TokenSequences.of([p for p, _ in pairs], [m for _, m in pairs]).padded(range(first, len(pairs)), 0, CPU)
     for row, (ids, mask) in enumerate(pairs[first:]):
         assert batch.input_ids[row][batch.attention_mask[row].bool()].tolist() == ids
         assert batch.targets[batch.rows == row].tolist() == [t for t, trained in zip(ids, mask, strict=True) if trained]
@@ -89,31 +87,6 @@ def test_the_sequences_of_a_trajectory_are_one_span_and_what_is_left_out_has_non
 def test_sequences_of_one_trajectory_are_next_to_each_other() -> None:
     with pytest.raises(AssertionError, match="next to each other"):
         _batch_at([0, 1, 0])
-
-
-def test_an_odd_number_of_trajectories_is_shared_as_written_by_hand() -> None:
-    spans = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 6)]  # the second trajectory has three sequences
-    assert micro_batches(spans, 2, 0, 1) == [slice(0, 1), slice(1, 4), slice(4, 6)]
-    assert [micro_batches(spans, 2, rank, 3) for rank in range(3)] == [
-        [slice(0, 1)],
-        [slice(1, 4)],
-        [slice(4, 6)],
-    ]
-    assert [micro_batches(spans[:2], 8, rank, 3) for rank in range(3)] == [[NOTHING], [slice(0, 1)], [slice(1, 4)]]
-
-
-@given(st.lists(st.integers(1, 4), max_size=20), st.integers(1, 9), st.integers(1, 4), st.integers(0, 9))
-def test_ranks_share_all_sequences_in_equally_many_micro_batches(
-    counts: list[int], size: int, ranks: int, start: int
-) -> None:
-    ends = [start + sum(counts[:number]) for number in range(len(counts) + 1)]
-    spans = [slice(*pair) for pair in itertools.pairwise(ends)]
-    shares = [micro_batches(spans, size, rank, ranks) for rank in range(ranks)]
-    assert len({len(share) for share in shares}) == 1
-    assert [i for share in shares for part in share for i in range(100)[part]] == list(range(ends[0], ends[-1]))
-    for part in (part for share in shares for part in share if part != NOTHING):
-        assert {part.start, part.stop} <= set(ends), "a trajectory is cut"
-        assert part.stop - part.start <= max(size, *counts)
 
 
 def test_a_filler_has_one_token_to_predict() -> None:

@@ -9,9 +9,9 @@ files = st.lists(st.lists(st.binary(min_size=1, max_size=5), max_size=3), max_si
 def test_pictures_of_three_sequences_are_kept_once_each_in_the_order_in_which_they_are_shown() -> None:
     pictures = SequencePictures.of([(b"a",), (), (b"b", b"a")])
     assert pictures == SequencePictures(files=(b"a", b"b"), places=((0,), (), (1, 0)))
-    assert pictures.padded(slice(0, 3)) == PaddedPictures(files=(b"a", b"b"), places=(0, 1, 0))
-    assert pictures.padded(slice(2, 3)) == PaddedPictures(files=(b"b", b"a"), places=(0, 1))
-    assert pictures.padded(slice(1, 2)) is None
+    assert pictures.padded(range(3)) == PaddedPictures(files=(b"a", b"b"), places=(0, 1, 0))
+    assert pictures.padded(range(2, 3)) == PaddedPictures(files=(b"b", b"a"), places=(0, 1))
+    assert pictures.padded(range(1, 2)) is None
 
 
 def test_sequences_without_pictures_have_none() -> None:
@@ -30,5 +30,5 @@ def test_every_sequence_shows_its_own_pictures_also_after_they_were_sent_to_othe
         return
     assert SequencePictures.from_tensors(pictures.tensors()) == pictures
     for row, own in enumerate(drawn):
-        padded = pictures.padded(slice(row, row + 1))
+        padded = pictures.padded(range(row, row + 1))
         assert [padded.files[place] for place in padded.places] == own if padded else not own

@@ -31,11 +31,6 @@ for line in map(json.loads, sys.stdin):
 """
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
-
-
 def _run(inputs: tuple[Path, Path], folder: Path, fails: str, **changes: Any) -> TrainingRun:
     (folder / "agent.py").write_text(SERVE)
     agent = {"name": "program", "command": [sys.executable, str(folder / "agent.py"), fails], "serve": True}

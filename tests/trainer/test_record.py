@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.trainer import runs
+from tests.trainer.computed import COMPUTED
 
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
@@ -19,7 +20,7 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Tr
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer import state
 from dagrpo.trainer.buffer import StepRollouts
-from dagrpo.trainer.digest_table import FILE, Computed, StepDigests, read_digests
+from dagrpo.trainer.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.update import UpdateStats
@@ -60,7 +61,7 @@ ROLLOUTS = StepRollouts(
     advantages=torch.tensor([1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]),
 )
 DIGESTS = StepDigests(
-    computed=Computed(processes=1, threads=2, micro_batch_size=256, device="cpu"),
+    computed=COMPUTED,
     gradients=({"a": "0" * 64},),
     weights={"a": "1" * 64, "b": "2" * 64},
 )

@@ -46,7 +46,7 @@ def _run(processes: int, initial: Path, out: Path, first: int = 0, steps: int = 
 
 
 def _run_together(processes: int, initial: Path, out: Path, first: int, steps: int) -> None:
-    runs.launch(processes, updates.__file__, initial, out, first, steps)
+    runs.launch(processes, updates.__file__, initial, out, first, steps, 0)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,22 @@ def test_the_trained_policy_is_that_of_one_process(processes: int, initial: Path
     _assert_close(trained[1] / "policy", trained[processes] / "policy")
     moved = max(difference.largest or 0.0 for difference in compare(initial, trained[1] / "policy").differences)
     assert moved > 1e-2
+
+
+def test_the_head_in_chunks_trains_the_policy_of_one_process_without(
+    initial: Path, trained: dict[int, Path], tmp_path: Path
+) -> None:
+    """The head's weights are gathered in the forward pass, and read again in the backward pass."""
+    runs.launch(2, updates.__file__, initial, tmp_path, 0, 3, 0, "--head-chunk-tokens", 2)
+    _assert_close(trained[1] / "policy", tmp_path / "policy")
+
+
+def test_layers_that_are_computed_again_leave_the_bytes_of_the_same_processes_without(
+    initial: Path, trained: dict[int, Path], tmp_path: Path
+) -> None:
+    runs.launch(2, updates.__file__, initial, tmp_path, 0, 3, 0, "--activation-checkpointing")
+    assert (tmp_path / "seen.json").read_bytes() == (trained[2] / "seen.json").read_bytes()
+    assert (tmp_path / "policy" / MANIFEST).read_bytes() == (trained[2] / "policy" / MANIFEST).read_bytes()
 
 
 def _assert_close(one: Path, other: Path) -> None:

@@ -57,7 +57,7 @@ def _new(folder: Path) -> Path:
 
 
 def _run_together(initial: Path, out: Path, first: int, steps: int, kind: str) -> None:
-    runs.launch(2, updates.__file__, initial, out, first, steps, kind)
+    runs.launch(2, updates.__file__, initial, out, first, steps, 0, kind)
 
 
 @MODELS

@@ -15,6 +15,7 @@ from tests.trainer import runs
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.distributed import process_group, single_process
 from dagrpo.errors import UserError
 from dagrpo.listing import MANIFEST
@@ -146,13 +147,46 @@ def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_fr
     assert _bytes(longer) == _bytes(whole[0])
 
 
-def test_micro_batches_change_memory_but_not_the_result(
-    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+@pytest.mark.parametrize("key", ["micro_batch_size", "head_chunk_tokens"])
+def test_micro_batches_and_chunks_change_memory_but_not_the_result(
+    key: str, inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
 ) -> None:
-    cut = _run(inputs, tmp_path, micro_batch_size=4)
+    cut = _run(inputs, tmp_path, **{key: 4})
     _execute(cut)
     assert all((d.largest or 0.0) < 2e-4 for d in compare(cut.tuned, whole[0].tuned).differences)
     assert any(d.largest for d in compare(cut.model, cut.tuned).differences)
+
+
+def test_in_bfloat16_it_computes_otherwise_and_keeps_weights_in_float32(
+    inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path)
+    rounded = replace(run, sft=run.sft.model_copy(update={"dtype": "bfloat16"}))
+    reported = _execute(rounded)
+    losses, rounded_losses = ([metrics["sft/loss"] for _, metrics in each] for each in (whole[1], reported))
+    assert rounded_losses != losses
+    assert rounded_losses == pytest.approx(losses, rel=0.02)
+    tensors = open_tensors(rounded.tuned)
+    assert {spec.dtype for spec in tensors.specs.values()} == {torch.float32}
+
+
+def test_on_a_gpu_it_repeats_itself_where_training_does(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    class Nothing:
+        def __init__(self, *_: object) -> None: ...
+
+        def train(self) -> None: ...
+
+    monkeypatch.setattr("dagrpo.trainer.sft.FineTuning", Nothing)
+    monkeypatch.setattr("dagrpo.trainer.sft.compute_deterministically", told.append)
+    run, cpu = _run(inputs, tmp_path), single_process()
+    for world in (replace(cpu, device=torch.device("cuda")), replace(cpu, device=torch.device("cpu"))):
+        for deterministic in (True, False):
+            fine_tune(replace(run, deterministic=deterministic), lambda step, metrics: None, world)
+    assert told == [True, False], "on a GPU alone"
 
 
 def test_two_processes_leave_the_model_of_one(
@@ -208,3 +242,20 @@ def _in_each_process(model: Path, split: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     _in_each_process(*map(Path, sys.argv[1:]))
+
+
+def test_an_adapter_is_tuned_in_the_place_of_the_weights_and_an_interruption_changes_no_bit(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole, halved = (_run(inputs, tmp_path / name) for name in ("whole", "halved"))
+    whole, halved = (
+        replace(run, sft=Sft.model_validate(run.sft.model_dump() | {"lora": {"rank": 4}})) for run in (whole, halved)
+    )
+    reported = _execute(whole)
+    assert reported[-1][1]["sft/loss"] < reported[0][1]["sft/loss"]
+    _execute(halved, stop=lambda step: step == 3)
+    assert _execute(halved) == reported
+    assert _bytes(halved) == _bytes(whole)
+    moved = {each.name for each in compare(whole.model, whole.tuned).differences if each.largest}
+    assert len(moved) == 14
+    assert (whole.tuned / "adapter" / "adapter_model.safetensors").is_file()

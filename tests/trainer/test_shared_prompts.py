@@ -1,0 +1,189 @@
+"""A prompt that several sequences begin with is computed once: the same loss and gradient, and less work."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trainer import runs, shared_prompt_runs
+from torch import Tensor, nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, MambaConfig, MambaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+from dagrpo.checkpoints.convert import convert
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.model import Fresh
+from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.gates.sharing import require_sharing
+from dagrpo.trainer.head import Extras
+from dagrpo.trainer.micro_batches import Cutter
+from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.policy import Policy, token_logprobs
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 8, "intermediate_size": 32, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+tokens = st.lists(st.integers(1, 39), min_size=1, max_size=6)
+
+
+def _sequences(pairs: list[tuple[list[int], list[int]]]) -> TokenSequences:
+    """From prompts and completions."""
+    return TokenSequences.of(
+        [[*prompt, *completion] for prompt, completion in pairs],
+        [[False] * len(prompt) + [True] * len(completion) for prompt, completion in pairs],
+    )
+
+
+THREE = _sequences([([5, 6, 7], [8, 9]), ([3, 4], [5]), ([5, 6, 7], [2])])
+
+
+def test_shared_prompts_are_laid_out_as_written_by_hand() -> None:
+    batch = THREE.padded(range(3), 0, CPU, share_prompts=True)
+    assert batch.prompts is not None
+    assert batch.prompts.input_ids.tolist() == [[5, 6], [3, 0]]
+    assert batch.prompts.attention_mask.tolist() == [[1, 1], [1, 0]]
+    assert batch.prompts.owners.tolist() == [0, 1, 0]
+    assert batch.input_ids.tolist() == [[7, 8, 9], [4, 5, 0], [7, 2, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0], [1, 1, 0]]
+    assert (batch.rows.tolist(), batch.columns.tolist()) == ([0, 0, 1, 2], [0, 1, 0, 0])
+    assert batch.targets.tolist() == [8, 9, 5, 2]
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1,)])
+def test_where_no_two_sequences_share_one_nothing_is_taken_apart(numbers: tuple[int, ...]) -> None:
+    assert THREE.padded(numbers, 0, CPU, share_prompts=True).prompts is None
+
+
+def test_prompts_of_one_token_have_nothing_to_share() -> None:
+    assert _sequences([([5], [8]), ([5], [9])]).padded(range(2), 0, CPU, share_prompts=True).prompts is None
+
+
+def _norm_in_double(norm: Any, hidden: Tensor) -> Tensor:
+    """transformers' own computes in float32, whose rounding would hide everything below 1e-7."""
+    scaled: Tensor = norm.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+    return scaled
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).double().eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+    return Policy(model)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _double() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Qwen2RMSNorm, "forward", _norm_in_double)
+        yield
+
+
+@given(st.lists(tokens, min_size=1, max_size=3), st.data())
+def test_logprobs_entropies_and_gradients_are_those_of_whole_sequences(
+    policy: Policy, prompts: list[list[int]], data: st.DataObject
+) -> None:
+    """In double, to 1e-12, whatever the lengths are, and with tokens of a tool among those of the policy."""
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from(prompts), tokens), min_size=1, max_size=6))
+    sequences = _sequences(pairs)
+    holes = torch.tensor(data.draw(st.lists(st.booleans(), min_size=len(sequences), max_size=len(sequences))))
+    mask = sequences.loss_mask.clone()
+    for number, (start, length) in enumerate(
+        zip(sequences.lengths.cumsum(0) - sequences.lengths, sequences.lengths, strict=True)
+    ):
+        if holes[number] and sequences.trained[number] > 2:
+            mask[start + length - 2] = False
+    sequences = TokenSequences(token_ids=sequences.token_ids, loss_mask=mask, lengths=sequences.lengths)
+    seen = [_computed(policy, sequences, share) for share in (False, True)]
+    for whole, shared in zip(*seen, strict=True):
+        torch.testing.assert_close(shared, whole, rtol=1e-12, atol=1e-12)
+
+
+def _computed(policy: Policy, sequences: TokenSequences, share: bool) -> list[Tensor]:
+    batch = sequences.padded(range(len(sequences)), 0, CPU, share_prompts=share)
+    computed = token_logprobs(policy, batch, 0.7, Extras(entropy_gradient=True, collision=True))
+    weights = torch.linspace(-1, 1, len(computed.logprobs), dtype=torch.float64)
+    policy.zero_grad()
+    (weights * computed.logprobs + 0.3 * computed.entropy).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad.clone() for parameter in policy.parameters() if parameter.grad is not None]
+    return [computed.logprobs, computed.entropy, computed.collision, *gradients]
+
+
+def test_a_prompt_is_computed_once_and_not_once_per_sample() -> None:
+    read: list[int] = []
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
+    model.model.layers[0].register_forward_pre_hook(lambda layer, inputs: read.append(inputs[0].shape[:2].numel()))
+    sequences = _sequences([([*range(1, 31)], [8, 9]) for _ in range(8)])
+    for share in (False, True):
+        token_logprobs(Policy(model), sequences.padded(range(8), 0, CPU, share_prompts=share), 1.0)
+    assert read == [8 * 32, 29, 8 * 3]
+
+
+def test_micro_batches_keep_groups_together_and_count_a_prompt_once() -> None:
+    """Prompts of 9, 5 and 9 tokens. Within 25 tokens: 8 of the first and four times 1 + 3; 8 and four times 2; the rest."""
+    pairs = [([*range(1, 10)], [2, 2, 2])] * 4 + [([1] * 5, [3])] + [([*range(2, 11)], [4])] * 4
+    sequences, spans = _sequences(pairs), [slice(number, number + 1) for number in range(9)]
+    cutter = Cutter(sequences, Budget(sequences=99, tokens=25, share_prompts=True))
+    arranged = cutter.arranged(spans, 1)
+    assert cutter.micro_batches(arranged, 0, 1) == [(0, 1, 2, 3), (5, 6, 7, 8), (4,)]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Gemma2ForCausalLM(Gemma2Config(**SIZES, sliding_window=4)),
+        MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)),
+    ],
+    ids=["a window", "a state"],
+)
+def test_a_model_that_does_not_keep_every_token_is_refused(model: Any) -> None:
+    with pytest.raises(UserError, match=r"set runtime\.training\.share_prompts to false"):
+        require_sharing(Policy(model.eval()))
+
+
+def test_a_model_that_counts_positions_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)  # large enough for attention to be more than a mean
+    require_sharing(Policy(model))
+    read = model.model.forward
+    monkeypatch.setattr(
+        model.model, "forward", lambda **inputs: read(**{k: v for k, v in inputs.items() if k != "position_ids"})
+    )
+    with pytest.raises(UserError, match="share_prompts"):
+        require_sharing(Policy(model))
+
+
+def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:
+    shape = Fresh(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    make_fresh(tmp_path / "model", shape, torch.float32)
+    convert(tmp_path / "model", tmp_path / "initial", Checkpoint.model_validate({"format": "dcp"}))
+    runs.launch(2, shared_prompt_runs.__file__, tmp_path / "initial", tmp_path / "seen.json")
+    together = json.loads((tmp_path / "seen.json").read_text())
+    for share in (False, True):
+        alone = shared_prompt_runs.seen_by(tmp_path / "initial", single_process(), share_prompts=share)
+        for one, other in zip(alone, together, strict=True):
+            assert other == pytest.approx(one, rel=2e-3, abs=2e-4)
+
+
+def test_a_policy_in_bfloat16_is_asked_by_its_weights_in_float32() -> None:
+    """Cast, a real model's two ways are tenths of a nat apart where a token is unlikely: rounding, and no reason to refuse it."""
+
+    class Cast(Policy):
+        def computed(self, *inputs: Any) -> Any:
+            raise AssertionError("cast to bfloat16")
+
+    require_sharing(Cast(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval(), dtype=torch.bfloat16))
