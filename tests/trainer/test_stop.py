@@ -41,11 +41,6 @@ def _handlers_of_a_stage() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
-
-
-@pytest.fixture(scope="module")
 def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     """Four steps without an interruption."""
     out = tmp_path_factory.mktemp("whole")

@@ -24,14 +24,17 @@ def test_pairs_of_tokens_and_what_they_were_drawn_from_are_as_written_by_hand() 
     """Three tokens, drawn from 3 and 7, from 7 alone, and from 1, 2 and 9."""
     support = TokenSupport.of([array("i", ids) for ids in ([3, 7], [7], [1, 2, 9])])
     assert support is not None
-    whole, last = support.padded(slice(0, 3), CPU), support.padded(slice(1, 3), CPU)
+    whole, last = support.padded(torch.arange(3), CPU), support.padded(torch.tensor([1, 2]), CPU)
     assert whole.rows.tolist() == [0, 0, 1, 2, 2, 2]
     assert whole.token_ids.tolist() == [3, 7, 7, 1, 2, 9]
     assert last.rows.tolist() == [0, 1, 1, 1]
     assert last.token_ids.tolist() == [7, 1, 2, 9]
+    apart = support.padded(torch.tensor([2, 0]), CPU)
+    assert apart.rows.tolist() == [0, 0, 0, 1, 1]
+    assert apart.token_ids.tolist() == [1, 2, 9, 3, 7]
     again = TokenSupport.from_tensors(support.tensors())
     assert again is not None
-    assert again.padded(slice(1, 3), CPU).token_ids.tolist() == [7, 1, 2, 9]
+    assert again.padded(torch.tensor([1, 2]), CPU).token_ids.tolist() == [7, 1, 2, 9]
     assert TokenSupport.of([]) is None
     assert TokenSupport.from_tensors({}) is None
 

@@ -43,11 +43,6 @@ Inputs = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
-
-
-@pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another model with the same vocabulary."""
     folder = tmp_path_factory.mktemp("teacher") / "teacher"
@@ -167,9 +162,9 @@ class _Longer:
         return (1, 2, 3, *problem.token_ids)
 
 
-def _rollouts(*samples: TokenSample) -> StepRollouts:
+def _rollouts(*samples: TokenSample, problem: Problem = PROBLEM) -> StepRollouts:
     trajectory = Trajectory(
-        problem=PROBLEM, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
+        problem=problem, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
     )
     score = Score(extracted=None, correct=None, reward=0.0, verdict="missing", components={})
     return StepRollouts(
@@ -191,6 +186,11 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
     short = Teacher(engine=ScriptedEngine(), prompts=PlainPrompts(), lockstep=True, longest=6)
     with pytest.raises(UserError, match="would read 6 tokens, and it takes less than 6"):
         short.scored(_rollouts(SAMPLE))
+    pictured = replace(PROBLEM, example=replace(PROBLEM.example, images=(picture(),)))
+    with pytest.raises(
+        UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
+    ):
+        short.scored(_rollouts(SAMPLE, problem=pictured))
     longer = Teacher(engine=ScriptedEngine(), prompts=_Longer(), lockstep=True, longest=100)
     with pytest.raises(UserError, match="row 3: the chat template rewrites the prompt"):
         longer.scored(_rollouts(replace(SAMPLE, token_ids=(0, 0, 7, 8, 9, 4))))

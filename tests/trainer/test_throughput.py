@@ -1,6 +1,7 @@
 """FLOPs and shares of a peak, computed by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from tests.trainer.attempts import graded
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.distributed import single_process
+from dagrpo.params.lora import Lora
 from dagrpo.params.runtime import Engine
 from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.groups import Drawn
@@ -60,7 +62,8 @@ def test_tokens_that_were_thrown_away_were_written_and_not_learned_from() -> Non
         ("NVIDIA L40S", 362e12),
         ("NVIDIA L40", None),  # which is no L4
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),  # a seventh of one
-        ("NVIDIA GeForce RTX 4090", None),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+        ("NVIDIA GeForce RTX 3060", None),
     ],
 )
 def test_a_device_is_known_by_its_whole_name_or_not_at_all(device: str, peak: float | None) -> None:
@@ -119,3 +122,13 @@ def test_all_processes_update_and_an_engine_elsewhere_has_no_known_devices(
     world = replace(single_process(), size=2, device=torch.device("cuda"))
     throughput = Throughput.of(model, world, Engine(servers=servers))
     assert (throughput.update_peak, throughput.rollout_peak) == (2 * 989e12, rollout)
+
+
+def test_a_weight_that_is_frozen_gets_no_gradient_and_costs_two_thirds(tmp_path: Path) -> None:
+    initial, _ = runs.make_inputs(tmp_path)
+    plain = load_policy(initial, single_process()).model
+    adapted = Arithmetic.of(load_policy(initial, single_process(), lora=Lora(rank=2)).model)
+    weights = sum(weight.numel() for weight in plain.parameters())
+    added = 2 * 2 * (16 + 16 + 2 * (16 + 4) + 16 + 16 + 3 * (16 + 32))  # two layers: q, k and v, o, the MLP
+    assert (adapted.frozen, adapted.parameters) == (weights, weights + added)
+    assert adapted.update([1]) == 4 * weights + 6 * added + 6 * 32

@@ -17,8 +17,8 @@ CPU = torch.device("cpu")
 FAMILIES = pytest.mark.parametrize("family", vision.FAMILIES)
 
 
-def _logprobs(policy: Policy, sequences: TokenSequences, span: slice | None = None) -> Tensor:
-    padded = sequences.padded(span or slice(0, len(sequences)), 0, CPU)
+def _logprobs(policy: Policy, sequences: TokenSequences, rows: range | None = None) -> Tensor:
+    padded = sequences.padded(rows or range(len(sequences)), 0, CPU)
     logits = policy.model.get_output_embeddings()  # the whole of the softmax in double, which `token_logprobs` is not
     hidden: list[Tensor] = []
     handle = logits.register_forward_hook(lambda module, given, output: hidden.append(output))
@@ -69,7 +69,7 @@ def test_the_same_pictures_in_another_order_are_another_prompt(family: str, tmp_
 
 def test_qwen2_5_vl_without_the_kinds_of_tokens_has_other_logits_and_says_nothing(tmp_path: Path) -> None:
     policy = vision.policy_of("qwen2_5_vl", tmp_path)
-    padded = vision.sequences([1]).padded(slice(0, 1), 0, CPU)
+    padded = vision.sequences([1]).padded(range(1), 0, CPU)
     assert policy.tower is not None
     read = policy.tower.shown(padded.input_ids, padded.attention_mask, padded.pictures)
     right = policy.model(**read).logits
@@ -88,7 +88,7 @@ def test_micro_batches_of_any_size_give_the_same_gradient(family: str, kind: Any
     found: list[tuple[Tensor, dict[str, Tensor]]] = []
     for size in (5, 2, 1):
         policy.zero_grad()
-        parts = [_logprobs(policy, rows, slice(start, min(start + size, 5))) for start in range(0, 5, size)]
+        parts = [_logprobs(policy, rows, range(start, min(start + size, 5))) for start in range(0, 5, size)]
         loss = -torch.cat(parts).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         found.append((loss.detach(), _gradients(policy)))
@@ -135,8 +135,8 @@ class _Counted:
 def test_a_frozen_tower_looks_at_each_picture_once_per_step(family: str, tmp_path: Path) -> None:
     policy, rows = vision.policy_of(family, tmp_path, "frozen"), vision.sequences()
     counted = _Counted(policy)
-    first = [_logprobs(policy, rows, slice(row, row + 1)) for row in range(5)]
-    again = [_logprobs(policy, rows, slice(row, row + 1)) for row in range(5)]
+    first = [_logprobs(policy, rows, range(row, row + 1)) for row in range(5)]
+    again = [_logprobs(policy, rows, range(row, row + 1)) for row in range(5)]
     assert counted.pictures == 3
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
     policy.forget_pictures()

@@ -1,19 +1,19 @@
 """A few updates on made-up rollouts, in the process that calls it or in each of several.
 
-`python -m dagrpo.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS [VISION]` trains the checkpoint INITIAL from step
-FIRST (0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the states. With VISION, trained or
-frozen, INITIAL takes pictures, and the rollouts show some.
+`python -m dagrpo.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS RANK [VISION] [OPTIONS]` trains the checkpoint
+INITIAL from step FIRST (0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the
+states. With RANK above 0 it trains an adapter. With VISION, trained or frozen, INITIAL takes pictures, and the rollouts show
+some.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from tests.trainer import vision
 
 from dagrpo.algorithms.losses import Loss
@@ -24,9 +24,11 @@ from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.distributed import World, process_group
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.lora import Lora
 from dagrpo.params.plugged import Choice
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.sharding import load_policy, load_reference
@@ -107,9 +109,22 @@ def squares(batch: TokenBatch, config: Choice) -> TokenLoss:
 SQUARES = Loss(config=Choice, function=squares)
 
 
-def run(initial: Path, out: Path, first: int, steps: int, world: World, kind: Vision | None = None) -> None:
+def run(
+    initial: Path,
+    out: Path,
+    first: int,
+    steps: int,
+    world: World,
+    kind: Vision | None = None,
+    rank: int = 0,
+    head_chunk_tokens: int | None = None,
+    activation_checkpointing: bool = False,
+) -> None:
     processor = None if kind is None else PictureProcessor.of(initial)
-    policy = load_policy(initial, world, kind or "trained")
+    lora = Lora(rank=rank, alpha=8, vision=kind == "trained" and rank > 0)
+    policy = load_policy(
+        initial, world, kind or "trained", lora, seed=5, activation_checkpointing=activation_checkpointing
+    )
     optimizer = adamw(policy.parameters(), 0.01)
     if first:
         state.load(state.at(out / "states", first), policy.model, optimizer)
@@ -119,7 +134,7 @@ def run(initial: Path, out: Path, first: int, steps: int, world: World, kind: Vi
         optimizer=optimizer,
         algorithm=ALGORITHM,
         training=TRAINING,
-        micro_batch_size=MICRO_BATCH_SIZE,
+        budget=Budget(sequences=MICRO_BATCH_SIZE, head_chunk_tokens=head_chunk_tokens),
         temperature=0.9,
         max_new_tokens=7,
         pad_token_id=0,
@@ -146,8 +161,20 @@ def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) 
         write_safetensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
 
-if __name__ == "__main__":
+def _main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("initial", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("first", type=int)
+    parser.add_argument("steps", type=int)
+    parser.add_argument("rank", type=int)
+    parser.add_argument("kind", nargs="?", choices=["trained", "frozen"])
+    parser.add_argument("--head-chunk-tokens", type=int)
+    parser.add_argument("--activation-checkpointing", action="store_true")
     torch.use_deterministic_algorithms(True)
     with process_group() as joint:
-        given = TypeAdapter(list[Vision]).validate_python(sys.argv[5:])
-        run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), joint, *given)
+        run(**vars(parser.parse_args()), world=joint)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,113 @@
+"""Batches are sampled ahead by the real server: the same bytes, killed or not, however long an update takes; and it stops at once."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer import runs
+from tests.trainer.lending import lending
+
+from dagrpo.distributed import single_process
+from dagrpo.errors import Terminated
+from dagrpo.files import read_parquet
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.interface import EngineOpener
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
+from dagrpo.trainer.loop import train
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.update import PolicyUpdate
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def opener(inputs: tuple[Path, Path], tmp_path: Path) -> Iterator[EngineOpener]:
+    """Opens one server, which every run of a test uses in turn: each loads its own weights first."""
+    params = Engine(start_timeout=240, request_timeout=120)
+    with open_engine(inputs[0], params, tmp_path / "server.log", dtype="float32", deterministic=True) as pool:
+        yield lending(pool)
+    torch.use_deterministic_algorithms(False)
+
+
+def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOKENS) -> TrainingRun:
+    """A fresh model's attempts are all equally bad: the entropy's term has a gradient none the less."""
+    run = runs.training_run(inputs, out / "state", out, 4)
+    terms = {"terms": {"entropy": {"coefficient": 0.1}}}
+    return replace(
+        run,
+        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
+        training=run.training.model_copy(update={"staleness": 1}),
+        rollout=run.rollout.model_copy(update={"max_new_tokens": tokens}),
+    )
+
+
+def _execute(
+    run: TrainingRun, opener: EngineOpener, stop: Callable[[int], bool] = lambda step: False
+) -> list[dict[str, float]]:
+    reported: list[dict[str, float]] = []
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        reported.append(dict(metrics))
+        if stop(step):
+            raise runs.Interrupted
+
+    with suppress(runs.Interrupted):
+        train(run, report, single_process(), opener)
+    return reported
+
+
+def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
+    inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, halved, slow = (_run(inputs, tmp_path / name) for name in ("whole", "halved", "slow"))
+    reported = _execute(whole, opener)
+    assert [metrics["rollout/staleness"] for metrics in reported] == [0, 1, 1, 1]
+    assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 4, "the probe is of the weights that were handed over"
+    assert all(metrics[LARGEST] < 1e-3 for metrics in reported)
+    assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
+    assert len(_execute(halved, opener, stop=lambda step: step == 3)) == 3
+    _execute(halved, opener)
+    assert runs.bytes_of(halved) == runs.bytes_of(whole)
+    fast = PolicyUpdate.run
+
+    def slowly(self: PolicyUpdate, *arguments: Any) -> Any:
+        time.sleep(1.0)
+        return fast(self, *arguments)
+
+    monkeypatch.setattr(PolicyUpdate, "run", slowly)
+    _execute(slow, opener)
+    assert runs.bytes_of(slow) == runs.bytes_of(whole)
+
+
+def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
+    inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path
+) -> None:
+    def terminate(number: int, frame: Any) -> None:
+        raise Terminated(128 + number)
+
+    former = signal.signal(signal.SIGTERM, terminate)
+    told, since = _run(inputs, tmp_path / "told", tokens=64), [0.0]
+
+    def stop(step: int) -> bool:
+        if step == 2:
+            since[0] = time.monotonic()
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return False
+
+    try:
+        with pytest.raises(Terminated):
+            _execute(told, opener, stop)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert time.monotonic() - since[0] < 20
+    assert not [thread for thread in threading.enumerate() if thread.name == "rollouts-ahead"]
