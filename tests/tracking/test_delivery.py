@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from filelock import FileLock
 from mlflow.tracking import MlflowClient
-from tests.tracking.conftest import StartStage, runs_of, stage_record, stage_runs
+from tests.tracking.conftest import StartStage, parent_runs, runs_of, stage_record, stage_runs
 
 from dagrpo.files import sha256_of, write_parquet, write_text
 from dagrpo.tracking import delivery, runs
@@ -187,9 +187,11 @@ def test_a_resumed_run_holds_the_curve_from_its_first_step(project: Path) -> Non
     assert settle(project)
     client = open_client(tracking_uri(project))
     _, resumed = stage_runs(project)
-    rewards = client.get_metric_history(resumed.info.run_id, "reward")
+    assert resumed.data.metrics == {}, "nothing is stored twice"
+    parent = resumed.data.tags["mlflow.parentRunId"]
+    rewards = client.get_metric_history(parent, "reward")
     assert [(point.step, point.value) for point in rewards] == [(step, step / 10) for step in range(1, 6)]
-    assert [point.step for point in client.get_metric_history(resumed.info.run_id, "seconds")] == [4, 5]
+    assert [point.step for point in client.get_metric_history(parent, "seconds")] == [1, 2, 3, 4, 5]
 
 
 def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:
@@ -201,7 +203,7 @@ def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:
     started = time.process_time()
     assert settle(project)
     delivered = time.process_time() - started
-    points = open_client(tracking_uri(project)).get_metric_history(stage_runs(project)[0].info.run_id, "metric_19")
+    points = open_client(tracking_uri(project)).get_metric_history(parent_runs(project)["0"].info.run_id, "metric_19")
     assert [point.value for point in points] == [step + 19 / 8 for step in range(500)]
     print(f"10,000 points: {journalled:.2f} s to write, {delivered:.2f} s to deliver")
     assert journalled < 2.0
@@ -242,12 +244,12 @@ def test_a_stage_that_works_long_is_seen_running_with_the_load_of_its_machine(
     with stage_run(stage_record()) as run:
         run.log_metrics({"loss": 0.5}, step=1)
         give_up = time.monotonic() + 60
-        while not stage_runs(project) or not stage_runs(project)[0].data.metrics:
+        while not (runs_of(project) and all(run.data.metrics for run in runs_of(project))):
             assert time.monotonic() < give_up
             time.sleep(0.2)
         (running,) = stage_runs(project)
         assert running.info.status == "RUNNING"
-        assert running.data.metrics["loss"] == 0.5
+        assert parent_runs(project)["0"].data.metrics["loss"] == 0.5
     while journals(project):  # the process that follows delivers the end, too
         assert time.monotonic() < give_up
         time.sleep(0.2)

@@ -88,7 +88,7 @@ def _deliver_alone(root: Path, timeout_s: float) -> None:
         with FileLock(root / FOLDER / LOCK).acquire(timeout=timeout_s):
             _deliver(root, deadline)
     except Timeout:
-        logger.warning("another process has been delivering runs to MLflow for %.0f seconds", timeout_s)
+        _tell(root, f"another process has been delivering runs to MLflow for {timeout_s:.0f} seconds")
     except Exception as error:  # noqa: BLE001  the border between a record and the results: see above
         _tell(root, hide_password(f"{type(error).__name__}: {error}", root))
 

@@ -66,6 +66,7 @@ class _Start(_Timed):
     tags: dict[str, str]
     variation: str = ""
     configuration: _Configuration = _Configuration()
+    behind: Digests = {}
 
 
 class _Metrics(_Timed):
@@ -102,6 +103,13 @@ class _Dataset(_Timed):
     columns: dict[str, str] = {}
 
 
+class _Problems(_Timed):
+    event: Literal["problems"]
+    name: str
+    digest: str
+    file: str
+
+
 class _Page(_Timed):
     event: Literal["page"]
     seed: Whole | None
@@ -129,7 +137,9 @@ class _End(_Timed):
     status: Status
 
 
-_Any = _Start | _Metrics | _Artifact | _Table | _Traces | _Dataset | _Page | _Tags | _Outputs | _Error | _End
+_Any = (
+    _Start | _Metrics | _Artifact | _Table | _Traces | _Dataset | _Problems | _Page | _Tags | _Outputs | _Error | _End
+)
 _EVENTS: TypeAdapter[_Any] = TypeAdapter(Annotated[_Any, Field(discriminator="event")])
 
 

@@ -90,7 +90,7 @@ def bring_page(client: MlflowClient, run_id: str, page: Page, curves: list[Metri
 
 
 def curve_points(metrics: Path, time_ms: int) -> list[Metric]:
-    """A metrics.parquet, point by point."""
+    """A table of curves, point by point; a null is none."""
     rows: list[Mapping[str, Any]] = pq.read_table(metrics).to_pylist()
     return [
         Metric(metric_name(name), value, time_ms, row[STEP])
@@ -104,6 +104,15 @@ def log_points(client: MlflowClient, run_id: str, points: list[Metric]) -> None:
     """As many calls as MLflow's limit asks for."""
     for start in range(0, len(points), METRICS_PER_BATCH):
         client.log_batch(run_id, metrics=points[start : start + METRICS_PER_BATCH])
+
+
+def tests_in(digests: Mapping[str, str]) -> list[DataSet]:
+    """The test splits among {path: sha256}."""
+    found = [(Path(path), digest) for path, digest in sorted(digests.items()) if Path(path).stem == "test"]
+    return [
+        DataSet(name=f"{path.parent.name}/test", digest=digest, path=str(path), context="evaluation")
+        for path, digest in found
+    ]
 
 
 def log_data_sets(client: MlflowClient, run_id: str, data: Iterable[DataSet]) -> None:

@@ -25,6 +25,7 @@ HEADLINE = "headline"
 ERROR = "error"
 SHARED = "shared"  # the seed of stages that all seeds share
 ALL_SEEDS = "all seeds"
+ATTEMPT = "attempt"  # which of a stage's executions below a parent it is
 CURVES = "curves"  # the stage whose points the run has
 WITH_CURVES = ("train", "sft")
 ABOUT_MACHINES = ("git.", "version.", "hardware.", "environment.", "mlflow.source.git.", "mlflow.user")

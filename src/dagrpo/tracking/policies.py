@@ -6,21 +6,20 @@ than its base policy: an interval of the difference that excludes 0. A control n
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
+from mlflow.entities import LoggedModel, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
+from dagrpo.tracking.models import DIGEST, Models, link_output
 from dagrpo.tracking.names import metric_name, tag_value
 from dagrpo.tracking.pages import MAX_DATASET_DIGEST, Page, Policy, log_points
 
-DIGEST = "manifest.sha256"
 CHAMPION = "champion"
 TRAINED = "trained"
-MODEL_TYPE = "policy"
 logger = logging.getLogger(__name__)
 
 
@@ -28,21 +27,14 @@ def bring_policies(
     client: MlflowClient, experiment_id: str, run_id: str, seed: str, page: Page, time_ms: int
 ) -> dict[str, LoggedModel]:
     """The policies of one seed, each with its scores, by their names. Brought twice, they are there once."""
+    own = Models(client=client, experiment_id=experiment_id, run_id=run_id, seed=seed)
     models: dict[str, LoggedModel] = {}
-    linked = {output.model_id for output in _outputs(client, run_id)}
     for policy in page.policies:
-        model = _logged_model(client, experiment_id, run_id, seed, policy)
-        if model.model_id not in linked:
-            client.log_outputs(run_id, [LoggedModelOutput(model.model_id, policy.step)])
-            linked.add(model.model_id)  # a policy that training has not changed is the base policy
+        model = own.find(policy.digest) or own.make(policy.name, policy.folder, {DIGEST: policy.digest}, policy.step)
+        link_output(client, run_id, model, policy.step)
         log_points(client, run_id, _points(policy, model.model_id, run_id, time_ms))
         models[policy.name] = model
     return models
-
-
-def _outputs(client: MlflowClient, run_id: str) -> Sequence[LoggedModelOutput]:
-    outputs = client.get_run(run_id).outputs
-    return outputs.model_outputs if outputs else []
 
 
 def _points(policy: Policy, model_id: str, run_id: str, time_ms: int) -> list[Metric]:
@@ -61,28 +53,6 @@ def _points(policy: Policy, model_id: str, run_id: str, time_ms: int) -> list[Me
         for score in policy.scores
         for name, value in score.values.items()
     ]
-
-
-def _logged_model(client: MlflowClient, experiment_id: str, run_id: str, seed: str, policy: Policy) -> LoggedModel:
-    """The model of this checkpoint, made if there is none."""
-    model = _of_digest(client, experiment_id, policy.digest)
-    if model is None:
-        model = client.create_logged_model(
-            experiment_id,
-            name=f"{policy.name}-seed-{seed}",
-            source_run_id=run_id,
-            tags={DIGEST: policy.digest, "policy": policy.name, "seed": seed},
-            params={"folder": policy.folder, "step": str(policy.step)},
-            model_type=MODEL_TYPE,
-        )
-    if model.status != LoggedModelStatus.READY:
-        model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    return model
-
-
-def _of_digest(client: MlflowClient, experiment_id: str, digest: str) -> LoggedModel | None:
-    found = client.search_logged_models([experiment_id], f"tags.`{DIGEST}` = '{digest}'", max_results=1)
-    return found[0] if found else None
 
 
 def register(

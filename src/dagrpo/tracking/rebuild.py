@@ -1,8 +1,8 @@
 """The history of runs made anew from provenance and metrics, where there is none: in a clone that has pulled its results.
 
 Each provenance.json becomes a record, delivered as that of any stage. What MLflow holds already is left alone, so that
-this may be done again, and adds only what is missing. Times are those of the files; who made them, and on which machine, the
-files do not say.
+this may be done again, and adds only what is missing. Times are those of the files, moved on where these do not follow
+the DAG; who made them, and on which machine, the files do not say.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.evaluation.held_out import figures as held_out_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
 from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
@@ -22,21 +23,24 @@ from dagrpo.params.runtime import Runtime
 from dagrpo.params.schema import parse
 from dagrpo.provenance.mlflow_runs import past_executions
 from dagrpo.provenance.records import read_execution
-from dagrpo.report.history import findings, pages
+from dagrpo.report.history import findings, pages, recorded_curves
 from dagrpo.report.inputs import read_inputs
 from dagrpo.report.times import times_of_seeds
 from dagrpo.rollout.table import without_discarded
 from dagrpo.tracking.attempts import traced_steps
+from dagrpo.tracking.behind import behind
 from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.journal import Journal
-from dagrpo.tracking.runs import StageRun
+from dagrpo.tracking.runs import EVALUATION, StageRun
 from dagrpo.tracking.store import artifact_location, require_answer, require_usable, tracking_uri, without_password
 from dagrpo.tracking.variations import TRY, variation_name
 from dagrpo.trainer.run import step_file
 from dagrpo.workflow.jobs import configuration_of
 
 SECONDS = 3600.0
+HELD_OUT_FILE = "held_out.parquet"
 STEP = "step"
+ORDER = ("model", "teacher", "prepare", "sft", "difficulty", "convert", "train", "export", "sample", "score", "report")
 TRACES = Runtime().traces
 Record = Mapping[str, Any]
 
@@ -52,12 +56,14 @@ def rebuild(root: Path) -> int:
     known = {(past.experiment, past.key, past.outputs) for past in past_executions(root)}
     count = 0
     for folder in _folders(root):
-        files = list(provenances_of(folder))
+        files = sorted(provenances_of(folder), key=_place)
         configuration = _configuration([read_object(path) for path in files])
+        time_ms = 0
         for path in files:
             execution = read_execution(path)
+            time_ms = max(time_ms + 1, path.stat().st_mtime_ns // 1_000_000)
             if (folder.partition(TRY)[0], execution.key, execution.outputs) not in known:
-                _record(root, path, configuration)
+                _record(root, path, configuration, time_ms)
                 count += 1
     if not settle(root, SECONDS):
         raise UserError(f"MLflow does not hold everything yet: {last_trouble(root)}")
@@ -82,11 +88,16 @@ def _configuration(records: list[Record]) -> dict[str, Any]:
         return {}
 
 
-def _record(root: Path, provenance: Path, configuration: Mapping[str, Any]) -> None:
+def _place(provenance: Path) -> int:
+    """Where its stage stands in the DAG: files that were pulled say nothing of their order."""
+    stage = str(read_object(provenance).get("stage"))
+    return ORDER.index(stage) if stage in ORDER else len(ORDER)
+
+
+def _record(root: Path, provenance: Path, configuration: Mapping[str, Any], time_ms: int) -> None:
     """The journal that the stage would have written."""
     record = read_object(provenance)
     outputs = record["outputs"]
-    time_ms = provenance.stat().st_mtime_ns // 1_000_000
     uri = tracking_uri(root)
     start = {
         "record": {**record, "outputs": [*outputs, str(provenance)]},
@@ -96,6 +107,7 @@ def _record(root: Path, provenance: Path, configuration: Mapping[str, Any]) -> N
         | {"rebuilt": "from provenance.json"},
         "variation": variation_name(record["experiment"]),
         "configuration": dict(configuration),
+        "behind": behind(record["inputs"]),
     }
     run = StageRun(Journal.begin(root, record["stage"], start, clock=lambda: time_ms))
     try:
@@ -112,7 +124,13 @@ def _log_figures(run: StageRun, record: Record) -> None:
     if record["stage"] == "train":
         for row in pq.read_table(_as_made(record, files["metrics.parquet"])).to_pylist():
             run.log_metrics({name: value for name, value in row.items() if name != STEP}, row[STEP])
+        if HELD_OUT_FILE in files:
+            table = read_parquet(_as_made(record, files[HELD_OUT_FILE]))
+            for step, values in held_out_figures(table.to_pylist()).items():
+                run.log_metrics(values, step)
         _log_rollouts(run, record)
+    elif record["stage"] == "sample":
+        _log_test(run, record)
     elif record["stage"] == "score":
         result = read_object(_as_made(record, files["scores.json"]))
         group = group_of(result["task"], oracle=result.get("oracle", False))
@@ -123,6 +141,14 @@ def _log_figures(run: StageRun, record: Record) -> None:
         run.log_attempts(read_parquet(scores), TRACES)
     elif record["stage"] == "report":
         _log_report(run, record, _as_made(record, files["report.html"]))
+
+
+def _log_test(run: StageRun, record: Record) -> None:
+    """The problems that were answered, where their file is here and as it was."""
+    for name, digest in record["inputs"].items():
+        path = Path(name)
+        if path.name == "test.parquet" and path.is_file() and sha256_of(path) == digest:
+            run.log_dataset(path, f"{path.parent.name}/test", digest, EVALUATION)
 
 
 def _log_rollouts(run: StageRun, record: Record) -> None:
@@ -144,13 +170,14 @@ def _log_report(run: StageRun, record: Record, html: Path) -> None:
         summaries=[path for path in read if path.name == "scores.json"],
         metrics=metrics,
         rollouts=[path for path in read if path.parent.name == "rollouts"],
+        held_out=[path for path in read if path.name == HELD_OUT_FILE],
         provenance=[path for path in read if path.name.endswith(PROVENANCE)],
     )
     run.log_artifact(html)
     found = findings(inputs, record["params"], record.get("overrides", {}))
     times = times_of_seeds(metrics, Path("logs", record["experiment"]))
     for seed, page in pages(found, times).items():
-        run.log_page(seed, page, next((path for path in metrics if path.parent.name == f"seed_{seed}"), None))
+        run.log_page(seed, page, recorded_curves(inputs, seed))
 
 
 def _as_made(record: Record, path: str) -> Path:

@@ -27,9 +27,11 @@ from dagrpo.errors import UserError
 from dagrpo.execution.failures import words_of
 from dagrpo.files import write_json, write_parquet
 from dagrpo.tracking.attempts import traces_of
+from dagrpo.tracking.behind import behind
 from dagrpo.tracking.delivery import last_trouble, start_following
 from dagrpo.tracking.environment import environment_tags
 from dagrpo.tracking.journal import Journal
+from dagrpo.tracking.problems import problems_of
 from dagrpo.tracking.store import artifact_location, require_recording, tracking_uri, without_password
 from dagrpo.tracking.system import SystemMeter
 from dagrpo.tracking.variations import recording_root, variation_name
@@ -38,6 +40,7 @@ MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")
 SAMPLING_SECONDS = 10.0  # between two samples of system metrics
 SAMPLES_BEFORE_FOLLOWING = 2  # a stage that lives to give so many is delivered while it works
+EVALUATION = "evaluation"  # the context of a data set that policies are scored on
 MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
 logger = logging.getLogger(__name__)
 
@@ -95,24 +98,30 @@ class StageRun:
             self._record(write)
 
     def log_dataset(self, path: Path, name: str, digest: str, context: str) -> None:
-        """Data that the stage reads, named by its sha256; of a parquet file only the footer is read."""
-        self._record(
-            lambda journal: journal.write("dataset", name=name, digest=digest, context=context, **_shape(path))
-        )
+        """Data that the stage reads, named by its sha256: the footer of a parquet file, and what an evaluation asks."""
 
-    def log_page(self, seed: int | None, page: Mapping[str, Any], metrics: Path | None = None) -> None:
+        def write(journal: Journal) -> None:
+            journal.write("dataset", name=name, digest=digest, context=context, **_shape(path))
+            if context == EVALUATION:
+                snapshot = journal.new_snapshot(".json")
+                write_json(snapshot, problems_of(path))
+                journal.write("problems", name=name, digest=digest, file=str(snapshot.relative_to(journal.folder)))
+
+        self._record(write)
+
+    def log_page(self, seed: int | None, page: Mapping[str, Any], curves: pa.Table | None = None) -> None:
         """What the run of a seed, or of all of them (None), says when everything is known.
 
-        `page` is as tracking.pages has it; `metrics`: the metrics.parquet of the seed, with its curves.
+        `page` is as tracking.pages has it; `curves`: the metrics of the seed's training, a row for each step.
         """
 
         def write(journal: Journal) -> None:
-            curves = ""
-            if metrics is not None:
+            file = ""
+            if curves is not None:
                 snapshot = journal.new_snapshot(".parquet")
-                shutil.copyfile(metrics, snapshot)
-                curves = str(snapshot.relative_to(journal.folder))
-            journal.write("page", seed=seed, page=dict(page), curves=curves)
+                write_parquet(snapshot, curves)
+                file = str(snapshot.relative_to(journal.folder))
+            journal.write("page", seed=seed, page=dict(page), curves=file)
 
         self._record(write)
 
@@ -199,6 +208,7 @@ def _journal(root: Path, uri: str, record: Mapping[str, Any], configuration: Map
         "tags": environment_tags(Path.cwd()),
         "variation": variation_name(record["experiment"]),
         "configuration": dict(configuration),
+        "behind": behind(record["inputs"]),
     }
     return Journal.begin(root, record["stage"], {"record": dict(record), **start})
 

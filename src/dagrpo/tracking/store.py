@@ -32,6 +32,7 @@ ARTIFACT_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
     ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
     ("trace_tags", "value"),
 )
 DATABASE_REMEDIES = {  # what SQLite says, and what helps
@@ -229,6 +230,8 @@ def _replace_prefix(connection: sqlite3.Connection, present: set[str], old: str,
 def is_initialised(uri: str) -> bool:
     """False for an embedded database that no one has opened yet. Waits for whoever is opening it the first time."""
     database = database_path(uri)
+    if database is not None and not database.exists() and not _lock(database).exists():
+        return False  # and no question leaves a file behind
     with _alone(uri):
         return database is None or (database.is_file() and database.stat().st_size > 0)
 
@@ -240,8 +243,12 @@ def _alone(uri: str) -> Iterator[None]:
         yield
         return
     database.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{database}.lock"):
+    with FileLock(_lock(database)):
         yield
+
+
+def _lock(database: Path) -> Path:
+    return database.with_name(f"{database.name}.lock")
 
 
 def _use_write_ahead_log(uri: str) -> None:

@@ -33,15 +33,17 @@ PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
 PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9 ,.?!=:;'()%/-]*)?")  # means nothing in Markdown
 WITH_TEXT = ("messages", "content", "reasoning_content")
+FIRST = "1"  # the step whose attempts are those of the policy that training begins with
 TICK = 1000  # nanoseconds between two spans: their order, for nobody knows their times
 Trace = Mapping[str, Any]  # as attempts.py makes it
 logger = logging.getLogger(__name__)
 
 
 def made_of(
-    traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int
+    traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int, model_id: str | None = None
 ) -> list[tuple[TraceInfo, list[Span]]]:
-    """MLflow's objects for the traces of a run. `name`: the same at every delivery, and another for other traces.
+    """MLflow's objects for the traces of a run. `name`: the same at every delivery, and another for other traces;
+    `model_id`: the policy that the stage has read. Training's own from its second step on is no model, for nobody keeps it.
 
     Raises whatever a trace of another shape leads to.
     """
@@ -49,7 +51,9 @@ def made_of(
     for number, trace in enumerate(traces):
         trace_id = f"tr-{digest_of([name, number])[:32]}"
         # MLflow lists the latest first: so the first of these stands at the top
-        info = _info(trace, trace_id, experiment, run_id, time_ms - number)
+        model = model_id if trace["tags"].get("step", FIRST) == FIRST else None
+        whose = {TraceMetadataKey.SOURCE_RUN: run_id, **({TraceMetadataKey.MODEL_ID: model} if model else {})}
+        info = _info(trace, trace_id, experiment, whose, time_ms - number)
         made.append((info, list(_spans(trace, trace_id, time_ms * NANOSECONDS))))
     return made
 
@@ -78,7 +82,7 @@ def _is_there(client: TracingClient, trace_id: str) -> bool:
     return True
 
 
-def _info(trace: Trace, trace_id: str, experiment: str, run_id: str, time_ms: int) -> TraceInfo:
+def _info(trace: Trace, trace_id: str, experiment: str, whose: Mapping[str, str], time_ms: int) -> TraceInfo:
     """All of a trace but its spans: one call, so that its assessments are there once or not at all."""
     about = {"source": SOURCE, "trace_id": trace_id, "create_time_ms": time_ms, "last_update_time_ms": time_ms}
     feedback = [Feedback(name=name, value=value, **about) for name, value in trace["feedback"].items()]
@@ -90,7 +94,7 @@ def _info(trace: Trace, trace_id: str, experiment: str, run_id: str, time_ms: in
         state=TraceState.OK if trace["ok"] else TraceState.ERROR,
         request_preview=trace["input"][:PREVIEW],
         response_preview=trace["output"][:PREVIEW],
-        trace_metadata={TraceMetadataKey.SOURCE_RUN: run_id, **_token_usage(trace)},
+        trace_metadata={**whose, **_token_usage(trace)},
         tags={TraceTagKey.TRACE_NAME: trace["name"], **trace["tags"]},
         assessments=[*feedback, Expectation(name="ground_truth", value=trace["expectation"], **about)],
     )

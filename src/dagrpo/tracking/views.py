@@ -1,4 +1,7 @@
-"""Which columns the list of an experiment's runs opens with: MLflow shows no score unless it is told to."""
+"""Which columns the list of an experiment's runs opens with, and how wide: MLflow shows no score unless it is told to.
+
+By default each column has 100 pixels, so that the headings of all scores of a task are cut to the same text.
+"""
 
 import json
 from collections.abc import Iterable
@@ -8,18 +11,34 @@ VIEW = "overview"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # of an experiment; the address names the view
 KIND_TAG = "mlflow.experimentKind"  # which of its two faces MLflow shows
 KIND = "custom_model_development"
+MODELS = "attributes.`Models`"
+PIXELS_PER_CHARACTER, PIXELS_BESIDE = 6, 30  # of a heading, and of the sign for sorting
+PIXELS_OF_MODELS = 200
+POLICIES = ("base", "trained", "difference")  # the order in which they are read
 PARAMETERS = ("model.name", "algorithm.loss.name", "training.steps", "training.learning_rate")
 
 
 def experiment_tags(figures: Iterable[str]) -> dict[str, str]:
     """The tags that make MLflow open an experiment with these figures of its runs, beside what differs most often."""
     columns = [
-        "attributes.`Models`",
-        *(f"metrics.`{name}`" for name in figures),
+        *(f"metrics.`{name}`" for name in sorted(figures, key=_place)),
+        MODELS,
         *(f"params.`{name}`" for name in PARAMETERS),
         "tags.`git.commit`",
     ]
     return {KIND_TAG: KIND, VIEW_TAG: json.dumps(_state(columns))}
+
+
+def _place(figure: str) -> tuple[str, int]:
+    """What figures are sorted by: those of one score stand together, base before trained."""
+    score, _, policy = figure.rpartition("_")
+    return score, POLICIES.index(policy) if policy in POLICIES else len(POLICIES)
+
+
+def _width(column: str) -> int:
+    """In pixels: `metrics.`eval/gsm8k/greedy_base`` has the heading eval/gsm8k/greedy_base."""
+    heading = column.partition("`")[2].rstrip("`")
+    return PIXELS_BESIDE + PIXELS_PER_CHARACTER * len(heading)
 
 
 def _state(columns: list[str]) -> dict[str, Any]:
@@ -33,6 +52,8 @@ def _state(columns: list[str]) -> dict[str, Any]:
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
         "selectedColumns": columns,
+        "columnOrder": columns,
+        "columnWidths": {column: _width(column) for column in columns} | {MODELS: PIXELS_OF_MODELS},
         "runsExpanded": {},
         "runsPinned": [],
         "runsHidden": [],

@@ -1,0 +1,168 @@
+"""Policies as MLflow's logged models, found by the sha256 of a checkpoint's manifest. Nothing is uploaded: digest and path.
+
+A policy has one model in both layouts, Hugging Face's and the trainer's, whose manifests differ: stage convert or export says
+which two belong together. In whatever order stages are delivered, there is one model.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from mlflow.entities import LoggedModel, LoggedModelInput, LoggedModelOutput, LoggedModelStatus
+from mlflow.tracking import MlflowClient
+
+from dagrpo.tracking.parents import NOTE
+
+DIGEST = "manifest.sha256"  # of the checkpoint that is evaluated
+TRAINER_DIGEST = "manifest.trainer.sha256"  # of the same policy as the trainer has it
+MODEL_TYPE = "policy"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a checkpoint folder of a run's seed holds."""
+
+    policy: str  # base, trained
+    evaluated: str  # the folder in which that policy is evaluated
+    tag: str  # under which its model has the digest of this folder
+
+
+PLACES: Mapping[str, Place] = {
+    "sft": Place(policy="base", evaluated="sft", tag=DIGEST),
+    "initial": Place(policy="base", evaluated="sft", tag=TRAINER_DIGEST),
+    "policy": Place(policy="trained", evaluated="exported", tag=TRAINER_DIGEST),
+    "exported": Place(policy="trained", evaluated="exported", tag=DIGEST),
+}
+CONVERTS = ("convert", "export")  # both layouts of one policy: what it reads, and what it makes
+MAKES = ("sft", "train", "export")
+SEEDS = "runs"  # results/<experiment>/runs/seed_<seed>/<folder>/manifest.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A manifest that a stage reads or writes."""
+
+    place: Place
+    digest: str
+    evaluated: str  # the folder in which the policy is evaluated
+    seed: str
+
+
+def checkpoints_in(digests: Mapping[str, str]) -> list[Checkpoint]:
+    """Those of a run's seeds among {path: sha256}."""
+    found = []
+    for path, digest in sorted(digests.items()):
+        parts = PurePosixPath(path).parts
+        if len(parts) == 6 and parts[2] == SEEDS and parts[5] == MANIFEST and parts[4] in PLACES:
+            place = PLACES[parts[4]]
+            evaluated = str(PurePosixPath(*parts[:4], place.evaluated))
+            seed = parts[3].removeprefix("seed_")
+            found.append(Checkpoint(place=place, digest=digest, evaluated=evaluated, seed=seed))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The models of one experiment, made for the run of one seed."""
+
+    client: MlflowClient
+    experiment_id: str
+    run_id: str
+    seed: str
+
+    def of(self, checkpoint: Checkpoint, step: int | None = None, also: Checkpoint | None = None) -> LoggedModel:
+        """The model of a checkpoint, made if there is none. `also`: the same policy in the other layout."""
+        both = [each for each in (checkpoint, also) if each is not None]
+        digests = {each.place.tag: each.digest for each in both}
+        found = next((model for each in both if (model := self.find(each.digest)) is not None), None)
+        if found is None:
+            return self.make(checkpoint.place.policy, checkpoint.evaluated, digests, step)
+        missing = {tag: digest for tag, digest in digests.items() if tag not in found.tags}
+        if missing:
+            self.client.set_logged_model_tags(found.model_id, missing)
+        return found
+
+    def find(self, digest: str) -> LoggedModel | None:
+        """By the digest of either layout."""
+        for tag in (DIGEST, TRAINER_DIGEST):
+            query = f"tags.`{tag}` = '{digest}'"
+            found = self.client.search_logged_models([self.experiment_id], query, max_results=1)
+            if found:
+                return self._ready(found[0])
+        return None
+
+    def make(self, policy: str, folder: str, digests: Mapping[str, str], step: int | None) -> LoggedModel:
+        """A new one. `digests`: by the tag of the layout."""
+        model = self.client.create_logged_model(
+            self.experiment_id,
+            name=f"{policy}-seed-{self.seed}",
+            source_run_id=self.run_id,
+            tags={**digests, "policy": policy, "seed": self.seed, NOTE: about(policy, self.seed, folder, step)},
+            params={"folder": folder, **({} if step is None else {"step": str(step)})},
+            model_type=MODEL_TYPE,
+        )
+        return self._ready(model)
+
+    def _ready(self, model: LoggedModel) -> LoggedModel:
+        if model.status == LoggedModelStatus.READY:
+            return model
+        return self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+
+def about(policy: str, seed: str, folder: str, step: int | None) -> str:
+    """What the page of a model says first: Markdown."""
+    when = "before GRPO" if policy == "base" else "after GRPO" + (f", step {step}" if step else "")
+    return (
+        f"The policy of seed {seed} {when}. Its weights stay in `{folder}`: MLflow has no copy. "
+        f"`dagrpo verify {folder}` says whether they are still those with the digest {DIGEST}."
+    )
+
+
+def link_inputs(client: MlflowClient, run_id: str, models: Iterable[LoggedModel]) -> None:
+    """A run reads these. Linked twice, they are linked once: MLflow sees to that."""
+    links = [LoggedModelInput(model.model_id) for model in models]
+    if links:
+        client.log_inputs(run_id, models=links)
+
+
+def link_output(client: MlflowClient, run_id: str, model: LoggedModel, step: int) -> None:
+    """A run has made this one. Linked twice, it is linked once: MLflow would refuse."""
+    outputs = client.get_run(run_id).outputs
+    if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
+        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
+
+
+def bring_read(models: Models, run_id: str, stage: str, read: Mapping[str, str]) -> LoggedModel | None:
+    """The policy that a stage has read, as an input of its run; None where it reads none.
+
+    `read`: {path: sha256}. Of a stage that converts it is told with what it has made. In the trainer's layout it is known
+    since then, or not at all.
+    """
+    found = [checkpoint for checkpoint in checkpoints_in(read) if checkpoint.seed == models.seed]
+    if not found or stage in CONVERTS:
+        return None
+    model = models.of(found[0]) if found[0].place.tag == DIGEST else models.find(found[0].digest)
+    link_inputs(models.client, run_id, [] if model is None else [model])
+    return model
+
+
+def bring_made(
+    models: Models, run_id: str, stage: str, read: Mapping[str, str], made: Mapping[str, str], step: int | None
+) -> None:
+    """The policy that a stage has made, as an output of its run."""
+    if stage in CONVERTS:
+        before = next((each for each in checkpoints_in(read) if each.seed == models.seed), None)
+        for checkpoint in checkpoints_in(made):
+            model = models.of(checkpoint, also=before)
+            link_inputs(models.client, run_id, [model])
+            if stage in MAKES:
+                link_output(models.client, run_id, model, _step_of(model))
+    elif stage in MAKES:
+        for checkpoint in checkpoints_in(made):
+            link_output(models.client, run_id, models.of(checkpoint, step), step or 0)
+
+
+def _step_of(model: LoggedModel) -> int:
+    step = model.params.get("step", "")
+    return int(step) if step.isdecimal() else 0

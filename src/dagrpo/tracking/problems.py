@@ -1,0 +1,78 @@
+"""What an evaluation asks, in plain JSON: the problems with their answers, and the form in which a task puts them.
+
+A delivery makes MLflow's evaluation data set and prompt of it (evaluation_sets.py, prompts.py).
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from dagrpo.visible import visible
+
+LONGEST = 10_000  # characters of one text
+MOST_PROBLEMS = 2000  # MLflow takes some milliseconds for each
+COLUMNS = ("prompt", "extra_info", "reward_model", "tools", "images")
+QUESTION = "{{question}}"  # a variable, as MLflow writes one in a prompt
+Row = Mapping[str, Any]
+
+
+class Record(BaseModel):
+    """One problem, as MLflow has it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    inputs: dict[str, str | list[str]]
+    expectations: dict[str, str]
+
+
+class Problems(BaseModel):
+    """What a journal says of a test split."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    of: int  # how many problems the split has
+    records: list[Record]  # the first of them
+    prompt: list[dict[str, str]]  # chat messages; []: the rows have no one form
+    tools: list[str]
+
+
+def problems_of(split: Path) -> dict[str, Any]:
+    """As Problems has it, of a file of the row contract."""
+    columns = [name for name in COLUMNS if name in pq.read_schema(split).names]
+    table = pq.read_table(split, columns=columns)
+    rows = table.slice(0, MOST_PROBLEMS).to_pylist()
+    return {
+        "of": table.num_rows,
+        "records": [record_of(row) for row in rows],
+        "prompt": prompt_form(rows),
+        "tools": sorted({tool for row in rows for tool in row.get("tools", ())}),
+    }
+
+
+def record_of(row: Row) -> dict[str, Any]:
+    """One problem. Pictures are named by their sha256: the text of problems that differ in nothing else is the same."""
+    pictures = [hashlib.sha256(picture["bytes"]).hexdigest() for picture in row.get("images", ())]
+    question = {"question": visible(row["extra_info"]["question"], LONGEST)}
+    return {
+        "inputs": question | ({"pictures": pictures} if pictures else {}),
+        "expectations": {"ground_truth": visible(row["reward_model"]["ground_truth"], LONGEST)},
+    }
+
+
+def prompt_form(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """The chat messages with `{{question}}` where each problem has its own; [] where the rows have no one form."""
+    forms = {tuple(_form(row)) for row in rows}
+    if len(forms) != 1:
+        return []
+    (form,) = forms
+    return [{"role": role, "content": content} for role, content in form]
+
+
+def _form(row: Row) -> list[tuple[str, str]]:
+    question = row["extra_info"]["question"]
+    return [
+        (message["role"], visible(message["content"].replace(question, QUESTION, 1) if question else "", LONGEST))
+        for message in row["prompt"]
+    ]
