@@ -37,10 +37,10 @@ def page(*, is_better: bool = True, trained: str = "b") -> dict[str, Any]:
 
 
 def report(project: Path, content: dict[str, Any], **changes: Any) -> None:
-    metrics = project / "metrics.parquet"
-    write_parquet(metrics, pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))
+    metrics, curves = project / "metrics.parquet", pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]})
+    write_parquet(metrics, curves)
     with stage_run(stage_record("report", None, **changes), CONFIGURATION) as run:
-        run.log_page(0, content, metrics)
+        run.log_page(0, content, curves)
         run.log_artifact(metrics)
 
 

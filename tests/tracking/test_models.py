@@ -1,0 +1,147 @@
+"""A policy is one model, an output of what made it and an input of what reads it, however often and in whatever order that is told."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tracking.conftest import stage_record, stage_runs
+from tests.tracking.test_pages import CONFIGURATION, page, report
+from tests.tracking.test_traces import TABLE, traces_in
+
+from dagrpo.files import write_json
+from dagrpo.tracking.delivery import settle
+from dagrpo.tracking.journal import FOLDER
+from dagrpo.tracking.models import checkpoints_in
+from dagrpo.tracking.parents import NOTE
+from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.store import open_client, tracking_uri
+
+RUN = "results/demo/runs/seed_0"
+SFT, INITIAL, POLICY, EXPORTED = (f"{RUN}/{name}/manifest.json" for name in ("sft", "initial", "policy", "exported"))
+DIGESTS = {SFT: "a" * 64, INITIAL: "1" * 64, POLICY: "2" * 64, EXPORTED: "b" * 64}
+COMPLETIONS = f"{RUN}/eval/gsm8k/trained/completions.parquet"
+TEST = {"data/demo/gsm8k/test.parquet": "d" * 64}
+STAGES: dict[str, tuple[tuple[str, ...], str | None]] = {  # what each reads and makes
+    "sft": ((), SFT),
+    "convert": ((SFT,), INITIAL),
+    "train": ((INITIAL,), POLICY),
+    "export": ((POLICY,), EXPORTED),
+    "sample": ((EXPORTED,), None),
+}
+
+
+def run_stage(stage: str) -> None:
+    read, made = STAGES[stage]
+    inputs = {path: DIGESTS[path] for path in read}
+    outputs = {made: DIGESTS[made]} if made else {COMPLETIONS: "c" * 64}
+    params = {"training": {"steps": 40}} if stage == "train" else {}
+    record = stage_record(stage, inputs=inputs, outputs=[*outputs, f"{RUN}/{stage}.json"], params=params)
+    with stage_run(record, CONFIGURATION) as run:
+        if stage == "train":
+            run.log_attempts(TABLE, 1)  # of step 10
+        run.log_outputs(outputs)
+
+
+def score() -> None:
+    """Of completions that the trained policy has made."""
+    provenance = Path(COMPLETIONS).with_name("completions.provenance.json")
+    provenance.parent.mkdir(parents=True)
+    write_json(provenance, {"inputs": {EXPORTED: DIGESTS[EXPORTED], **TEST, "src/dagrpo/files.py": "f" * 64}})
+    record = stage_record("score", inputs={COMPLETIONS: "c" * 64}, outputs=[f"{RUN}/eval/gsm8k/trained/scores.json"])
+    with stage_run(record, CONFIGURATION) as run:
+        run.log_attempts(TABLE.drop_columns(["step"]), 1)
+
+
+def links(project: Path) -> dict[str, Any]:
+    """{stage: (names of models read, names of models made with their steps)}"""
+    client = open_client(tracking_uri(project))
+    names = {model.model_id: model.name for model in client.search_logged_models(["1"])}
+    return {
+        run.data.tags["stage"]: (
+            [names[each.model_id] for each in run.inputs.model_inputs],
+            [(names[each.model_id], each.step) for each in (run.outputs.model_outputs if run.outputs else ())],
+        )
+        for run in (client.get_run(found.info.run_id) for found in stage_runs(project))
+    }
+
+
+LINKS = {
+    "sft": ([], [("base-seed-0", 0)]),
+    "convert": (["base-seed-0"], []),
+    "train": (["base-seed-0"], [("trained-seed-0", 40)]),
+    "export": (["trained-seed-0"], [("trained-seed-0", 40)]),
+    "sample": (["trained-seed-0"], []),
+}
+
+
+def test_a_policy_is_an_output_of_what_made_it_and_an_input_of_what_reads_it(project: Path) -> None:
+    for stage in STAGES:
+        run_stage(stage)
+    score()
+    report(project, page())
+    assert settle(project)
+    assert links(project) == {**LINKS, "score": (["trained-seed-0"], []), "report": ([], [])}
+    models = open_client(tracking_uri(project)).search_logged_models(["1"])
+    assert sorted((m.name, m.tags["manifest.sha256"][0], m.tags["manifest.trainer.sha256"][0]) for m in models) == [
+        ("base-seed-0", "a", "1"),
+        ("trained-seed-0", "b", "2"),
+    ]
+    words = {model.name: model.tags[NOTE] for model in models}
+    assert words["trained-seed-0"].startswith(
+        f"The policy of seed 0 after GRPO, step 40. Its weights stay in `{RUN}/exported`"
+    )
+
+
+@pytest.mark.parametrize("order", [("report", *reversed(STAGES)), (*reversed(STAGES), "report")])
+def test_in_whatever_order_it_is_told_a_policy_is_one_model(project: Path, order: tuple[str, ...]) -> None:
+    for stage in order:
+        run_stage(stage) if stage != "report" else report(project, page())
+        assert settle(project)
+    found = links(project)
+    made = {stage: [name for name, _ in found[stage][1]] for stage in STAGES}
+    assert made == {stage: [name for name, _ in LINKS[stage][1]] for stage in STAGES}
+    assert found["sample"][0] == ["trained-seed-0"]
+    assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
+
+
+def test_what_is_delivered_twice_is_linked_once(project: Path) -> None:
+    for stage in STAGES:
+        run_stage(stage)
+    score()
+    shutil.copytree(project / FOLDER, project / "kept")
+    assert settle(project)
+    once = links(project)
+    shutil.copytree(project / "kept", project / FOLDER, dirs_exist_ok=True)
+    assert settle(project)
+    assert links(project) == once
+    assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
+
+
+def test_a_scored_attempt_belongs_to_its_policy_and_one_of_later_training_to_none(project: Path) -> None:
+    run_stage("export")
+    run_stage("train")
+    score()
+    assert settle(project)
+    (scored, trained) = sorted(traces_in(project), key=lambda trace: "step" in trace.info.tags)
+    (model,) = [
+        model for model in open_client(tracking_uri(project)).search_logged_models(["1"]) if model.name.startswith("t")
+    ]
+    assert scored.info.trace_metadata["mlflow.modelId"] == model.model_id
+    assert trained.info.tags["step"] == "10"
+    assert "mlflow.modelId" not in trained.info.trace_metadata
+    run = next(run for run in stage_runs(project) if run.data.tags["stage"] == "score")
+    assert [entry.dataset.digest for entry in run.inputs.dataset_inputs] == ["d" * 36], "and to what it was asked"
+
+
+def test_only_checkpoints_of_a_seed_are_policies() -> None:
+    paths = ["models/demo/tiny/manifest.json", "models/demo/teacher/manifest.json", f"{RUN}/rollouts/manifest.json"]
+    assert checkpoints_in(dict.fromkeys(paths, "e" * 64)) == []
+
+
+def test_a_copied_project_finds_what_a_version_of_its_model_has(project: Path) -> None:
+    report(project, page())
+    assert settle(project)
+    copy = shutil.copytree(project, project.with_name(f"{project.name}-copy"))
+    client = open_client(f"sqlite:///{copy}/mlflow.db")
+    assert client.get_model_version_download_uri("demo", "1").startswith(f"{copy}/mlartifacts/")

@@ -1,0 +1,26 @@
+"""The columns with which MLflow opens an experiment."""
+
+import json
+
+from dagrpo.tracking.views import VIEW_TAG, experiment_tags
+
+FIGURES = (
+    "eval/gsm8k/greedy_base",
+    "eval/gsm8k/greedy_difference",
+    "eval/gsm8k/greedy_trained",
+    "timing/tokens_per_second_mean",
+)
+
+
+def test_scores_stand_first_in_the_order_of_reading_and_are_as_wide_as_their_headings() -> None:
+    state = json.loads(experiment_tags(FIGURES)[VIEW_TAG])
+    assert state["selectedColumns"][:5] == [
+        "metrics.`eval/gsm8k/greedy_base`",
+        "metrics.`eval/gsm8k/greedy_trained`",
+        "metrics.`eval/gsm8k/greedy_difference`",
+        "metrics.`timing/tokens_per_second_mean`",
+        "attributes.`Models`",
+    ]
+    assert state["columnOrder"] == state["selectedColumns"] == list(state["columnWidths"])
+    assert state["columnWidths"]["metrics.`eval/gsm8k/greedy_base`"] == 30 + 6 * len("eval/gsm8k/greedy_base")
+    assert state["columnWidths"]["params.`training.steps`"] == 30 + 6 * len("training.steps")
