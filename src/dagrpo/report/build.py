@@ -1,24 +1,28 @@
 """Stage `report`: from scores, metrics, rollouts and provenance to a page, its figures, and numbers for DVC."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dagrpo.evaluation.outcomes import group_of
-from dagrpo.files import atomic_file, write_json, write_text
+from dagrpo.files import atomic_file, write_text
 from dagrpo.params.report import Report
 from dagrpo.provenance.records import lineage_rows
 from dagrpo.report import style
+from dagrpo.report.breakdowns import breakdown
 from dagrpo.report.comparison import TaskComparison, compare
 from dagrpo.report.conversations import conversations
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, Drawn, draw_all, draw_conversations
+from dagrpo.report.figures import NAMES, Drawn, draw_all, draw_conversations, draw_held_out
 from dagrpo.report.first_step import doubts
+from dagrpo.report.held_out import held_out_curves
 from dagrpo.report.inputs import Inputs
+from dagrpo.report.over_steps import over_steps
 from dagrpo.report.page import Page, render
-from dagrpo.report.parameters import recorded
-from dagrpo.report.results import metrics_json, summary_markdown
+from dagrpo.report.parameters import recorded, software
+from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
 
 FIGURE_FILES = tuple(f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg"))
@@ -44,19 +48,29 @@ def build(
         examples={task: examples(inputs, task, report.completions) for task in inputs.tasks},
         conversations=talk,
         conversation_figures=draw_conversations(talk, recorded_curves, report.smoothing) if talk else (),
+        held_out_figures=draw_held_out(held_out_curves(inputs)),
+        breakdowns={task: breakdown(inputs, task) for task in inputs.tasks},
+        over_steps=over_steps(inputs, report.prompts),
         lineage=lineage_rows(inputs.provenance),
         parameters=parameters,
         overrides=overrides or {},
+        software=software(inputs.provenance),
         doubts=doubts(inputs, parameters),
     )
 
 
-def write(page: Page, window: int, *, html: Path, metrics: Path, table: Path, summary: Path, figures: Path) -> None:
+def write(
+    page: Page, window: int, *, html: Path, metrics: Path, scores: Path, table: Path, summary: Path, figures: Path
+) -> None:
     """Write every output. `table`: the curves as CSV; `figures`: the folder of FIGURE_FILES; `window`: as for build."""
     for drawn in page.figures:
         _write_figure(drawn, figures)
     write_text(html, render(page))
-    write_json(metrics, metrics_json(page.comparisons, page.curves, window))
+    numbers = metrics_json(page.comparisons, page.curves, window)
+    write_text(
+        metrics, json.dumps(numbers, indent=2, allow_nan=False) + "\n"
+    )  # in their order, which is that of DVC's columns
+    write_text(scores, scores_csv(page.comparisons))
     write_text(table, to_csv(page.curves))
     write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
 
@@ -64,7 +78,7 @@ def write(page: Page, window: int, *, html: Path, metrics: Path, table: Path, su
 def _write_figure(drawn: Drawn, folder: Path) -> None:
     with atomic_file(folder / f"{drawn.name}.png") as temporary:
         temporary.write_bytes(style.to_png(drawn.figure))
-    write_text(folder / f"{drawn.name}.svg", style.to_svg(drawn.figure, drawn.name))
+    write_text(folder / f"{drawn.name}.svg", drawn.svg())
 
 
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:

@@ -48,7 +48,7 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
     resampling = inputs.resampling(task)
     first = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes
     by_seed = [
-        _metric("greedy", base["greedy"][[i]], trained["greedy"][[i]], resampling) for i in range(len(inputs.seeds))
+        compared("greedy", base["greedy"][[i]], trained["greedy"][[i]], resampling) for i in range(len(inputs.seeds))
     ]
     return TaskComparison(
         task=task,
@@ -57,7 +57,7 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
         samples=first.samples,
         seeds=inputs.seeds,
         confidence=resampling.confidence,
-        metrics=tuple(_metric(name, base[name], trained[name], resampling) for name in base if name != "pass_at_1"),
+        metrics=tuple(compared(name, base[name], trained[name], resampling) for name in base if name != "pass_at_1"),
         greedy_by_seed=tuple(by_seed),
     )
 
@@ -68,7 +68,8 @@ def _values(inputs: Inputs, task: str, variant: Variant) -> dict[str, Floats]:
     return {name: np.stack([values[name] for values in per_seed]) for name in per_seed[0]}
 
 
-def _metric(name: str, base: Floats, trained: Floats, resampling: Resampling) -> MetricComparison:
+def compared(name: str, base: Floats, trained: Floats, resampling: Resampling) -> MetricComparison:
+    """One metric of both policies, each [seeds, problems], and the paired difference."""
     return MetricComparison(
         metric=name,
         base=_estimate(name, base, resampling),

@@ -139,7 +139,7 @@ def _of_evaluation(inputs: Inputs, task: str, count: int) -> Attempts:
 def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> Attempts:
     order = ["problem_index", "turns", "reward" if "reward" in table.column_names else "correct"]
     best, worst = best_and_worst(table.select(order).to_pylist(), count, count)
-    shown = {row: _readable(transcript(table.slice(row, 1).to_pylist()[0])) for row in (*best, *worst)}
+    shown = {row: readable(transcript(table.slice(row, 1).to_pylist()[0])) for row in (*best, *worst)}
     return Attempts(
         title=title,
         best=[shown[row] for row in best],
@@ -148,31 +148,30 @@ def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> A
     )
 
 
-def _readable(read: Transcript) -> Transcript:
+def readable(read: Transcript, longest: int = LONGEST_SHOWN) -> Transcript:
     """With every text cut and visible. Not HTML-escaped: the template does that."""
+
+    def shown(text: str) -> str:
+        return visible(text, longest)
+
+    def readable_call(call: Call) -> Call:
+        return Call(
+            name=shown(call.name), arguments=shown(call.arguments), status=call.status, result=shown(call.result)
+        )
+
     return replace(
         read,
-        question=_shown(read.question),
-        ground_truth=_shown(read.ground_truth),
-        extracted=None if read.extracted is None else _shown(read.extracted),
-        fault=_shown(read.fault),
+        question=shown(read.question),
+        ground_truth=shown(read.ground_truth),
+        extracted=None if read.extracted is None else shown(read.extracted),
+        fault=shown(read.fault),
         said=tuple(
             Said(
                 speaker=said.speaker,
-                text=_shown(said.text.strip()),
-                thinking=_shown(said.thinking),
-                calls=tuple(map(_readable_call, said.calls)),
+                text=shown(said.text.strip()),
+                thinking=shown(said.thinking),
+                calls=tuple(map(readable_call, said.calls)),
             )
             for said in read.said
         ),
     )
-
-
-def _readable_call(call: Call) -> Call:
-    return Call(
-        name=_shown(call.name), arguments=_shown(call.arguments), status=call.status, result=_shown(call.result)
-    )
-
-
-def _shown(text: str) -> str:
-    return visible(text, LONGEST_SHOWN)

@@ -27,6 +27,9 @@ GLOSSARY = (
     ),
 )
 
+# Only where the policy answered held-out problems while it was trained.
+OF_HELD_OUT = (("Held-out problems", meaning_of("held_out/<task>/greedy")),)
+
 # Only where problems were attempted without their pictures.
 OF_PICTURES = (("Greedy accuracy without pictures", meaning_of("eval/<task>/greedy_without_pictures")),)
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
+
+from dagrpo.evaluation.held_out import with_figures
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
 from dagrpo.files import read_object
@@ -84,6 +87,14 @@ def pages(page: Page, times: Sequence[SeedTimes]) -> dict[int | None, Json]:
         }
         for seed, comparisons in [*shared, *of_seeds]
     }
+
+
+def recorded_curves(inputs: Inputs, seed: int | None) -> pa.Table | None:
+    """All curves of a seed's training; None where a page is about several seeds."""
+    if seed is None:
+        return None
+    held_out = inputs.held_out.get(seed)
+    return inputs.metrics[seed] if held_out is None else with_figures(inputs.metrics[seed], held_out)
 
 
 def _text(page: Page, comparisons: Sequence[TaskComparison]) -> str:

@@ -13,11 +13,13 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dagrpo.errors import UserError
+from dagrpo.evaluation.held_out import HELD_OUT
 from dagrpo.evaluation.outcomes import Outcomes, outcomes
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.evaluation.statistics import Resampling
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.files import read_object, read_parquet
+from dagrpo.report.kinds import Kinds
 from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.table import read_table
 
@@ -46,8 +48,11 @@ class Inputs:
     evaluations: Mapping[tuple[str, str, int], Evaluation]  # by task, variant, seed
     metrics: Mapping[int, pa.Table]  # metrics.parquet by seed
     rollouts: Mapping[int, Path]  # rollouts/manifest.json by seed
+    held_out: Mapping[int, pa.Table]  # held_out.parquet by seed, columns as in HELD_OUT
     provenance: tuple[Path, ...]
     pictures: Pictures
+    kinds: Kinds
+    tokenizer: Path | None = None  # tokenizer.json of the policy
 
     def summary(self, task: str, variant: Variant, seed: int) -> Mapping[str, Any]:
         return self.evaluations[task, variant, seed].summary
@@ -66,11 +71,15 @@ def read_inputs(
     metrics: Sequence[Path],
     rollouts: Sequence[Path],
     provenance: Sequence[Path],
+    held_out: Sequence[Path] = (),
     splits: Sequence[Path] = (),
+    tokenizer: Path | None = None,
 ) -> Inputs:
     """Read every input; UserError names a file that is missing, damaged, or does not fit the others.
 
-    `splits`: where the pictures of problems are; of tasks without pictures none.
+    `held_out`: what became of held-out problems while the policy was trained, where that is known. `splits`: where the kinds and
+    the pictures of problems are; of tasks that have none there, nothing is said of them.
+    `tokenizer`: what makes text of token ids; without it they stay ids.
     """
     score_files = {evaluation_key(path): path for path in scores}
     summary_files = {evaluation_key(path): path for path in summaries}
@@ -81,8 +90,11 @@ def read_inputs(
         evaluations={key: read_evaluation(path, summary_files.get(key)) for key, path in score_files.items()},
         metrics={_seed(path): read_parquet(path) for path in metrics},
         rollouts={_seed(path): path for path in rollouts},
+        held_out={_seed(path): read_table(path, HELD_OUT, may_be_empty=True) for path in held_out},
         provenance=tuple(sorted(provenance)),
         pictures=Pictures(splits),
+        kinds=Kinds(splits),
+        tokenizer=tokenizer,
     )
     _require_complete(inputs)
     for task in inputs.tasks:

@@ -1,9 +1,15 @@
-"""The report's page: everything above put into one HTML file that needs no other and runs no script."""
+"""The report's page: everything above put into one HTML file that needs no other.
 
-from collections.abc import Mapping, Sequence
+It runs one script, our own, which filters what is there; the page's policy names it by its digest and lets no other run.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -11,19 +17,22 @@ from markupsafe import Markup
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.provenance.records import File, LineageRow
 from dagrpo.report import wording
+from dagrpo.report.breakdowns import SMALL, Breakdown
 from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
 from dagrpo.report.figures import Drawn
-from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS, OF_PICTURES
+from dagrpo.report.glossary import GLOSSARY, OF_CONVERSATIONS, OF_HELD_OUT, OF_PICTURES
 from dagrpo.report.inline_svg import inline
 from dagrpo.report.inputs import VARIANTS, Inputs
-from dagrpo.report.parameters import Parameter, value_of
-from dagrpo.report.style import to_svg
+from dagrpo.report.occurrences import MOST_STEPS
+from dagrpo.report.over_steps import MOST_ATTEMPTS, ShownSeries
+from dagrpo.report.parameters import Parameter, changed, value_of
 from dagrpo.visible import visible
 
 TEMPLATE = "template.html.j2"
+SCRIPT = "page.js"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +45,24 @@ class Page:
     figures: Sequence[Drawn]
     examples: Mapping[str, TaskExamples]  # by task
     conversations: Conversations | None  # None: every attempt is a single turn without a call
+    breakdowns: Mapping[str, Breakdown]  # by task
+    over_steps: Sequence[ShownSeries]
     conversation_figures: Sequence[Drawn]  # on the page alone: not every experiment has them
+    held_out_figures: Sequence[Drawn]  # likewise
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
     overrides: Mapping[str, Any]  # of a try: parameters that params.yaml does not hold, by dotted key; else empty
+    software: Sequence[tuple[str, str]] = ()  # names and versions
     doubts: Sequence[str] = ()  # sentences on what makes the results doubtful
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """Something other than a score that two policies differ in; each value is a mean over seeds."""
+    """Something other than a score that two policies differ in; each value is a mean over seeds, of base and trained."""
 
     label: str
-    base: str
-    trained: str
+    greedy: tuple[str, str] | None
+    sampled: tuple[str, str] | None  # None: nothing was sampled, or it is not told of samples
 
 
 def render(page: Page) -> str:
@@ -69,21 +82,66 @@ def render(page: Page) -> str:
     html = template.render(
         page=page,
         words=wording,
-        figures={drawn.name: _Figure(drawn) for drawn in (*page.figures, *page.conversation_figures)},
+        figures={
+            drawn.name: _Figure(drawn) for drawn in (*page.figures, *page.held_out_figures, *page.conversation_figures)
+        },
+        held_out_figures=[drawn.name for drawn in page.held_out_figures],
         conversation_figures=[drawn.name for drawn in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
         facts=facts(page),
         is_control=value_of(page.parameters, "reward.permuted") == "true",
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
         glossary=_glossary(page),
+        script=_script(),
+        changed=changed(page.parameters),
+        software=page.software,
+        made_here=f"../../../logs/{quote(visible(page.inputs.experiment))}/times.html",
+        **_of_groups(page),
+        **_of_attempts(page),
     )
     return visible(html)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Script:
+    """The page's own script, and how its policy names it."""
+
+    text: Markup
+    digest: str  # as in a Content-Security-Policy
+
+
+def _script() -> _Script:
+    text = Path(__file__).with_name(SCRIPT).read_text()
+    return _Script(text=Markup(text), digest=f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}")
+
+
+def _of_groups(page: Page) -> dict[str, Any]:
+    """What the tables of groups need: those of each task that has any."""
+    return {
+        "by_kind": {task: each.by_kind for task, each in page.breakdowns.items() if each.by_kind},
+        "by_base": {task: each.by_base for task, each in page.breakdowns.items() if each.by_base},
+        "least_of_group": SMALL,
+    }
+
+
+def _of_attempts(page: Page) -> dict[str, Any]:
+    """What the attempts of training can be filtered by, and by which rule they were chosen."""
+    moments = [moment for series in page.over_steps for moment in series.moments]
+    verdicts = {attempt.read.verdict or "" for moment in moments for attempt in moment.attempts}
+    return {
+        "steps_shown": sorted({moment.step for moment in moments}),
+        "kinds_shown": sorted({series.kind for series in page.over_steps if series.kind is not None}),
+        "verdicts_shown": sorted(verdicts),
+        "most_steps": MOST_STEPS,
+        "most_attempts": MOST_ATTEMPTS,
+    }
 
 
 def _glossary(page: Page) -> Sequence[tuple[str, str]]:
     measured = {metric.metric for comparison in page.comparisons for metric in comparison.metrics}
     of_pictures = OF_PICTURES if WITHOUT_PICTURES in measured else ()
-    return GLOSSARY + of_pictures + (OF_CONVERSATIONS if page.conversations else ())
+    of_held_out = OF_HELD_OUT if page.held_out_figures else ()
+    return GLOSSARY + of_held_out + of_pictures + (OF_CONVERSATIONS if page.conversations else ())
 
 
 class _Figure:
@@ -92,7 +150,7 @@ class _Figure:
     def __init__(self, drawn: Drawn) -> None:
         self.title = drawn.title
         self.caption = drawn.caption
-        svg = to_svg(drawn.figure, drawn.name, transparent=True)
+        svg = drawn.svg(transparent=True)
         self.svg = Markup(
             inline(svg, drawn.name, drawn.title, drawn.description)
         )  # our own drawing; its words are escaped there
@@ -132,25 +190,29 @@ def _training(page: Page) -> str:
 def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
     """Rates and lengths of both policies, from scores.json."""
     rows = [
-        ("Cut at the limit, greedy", ("truncation_rate", "greedy"), wording.percent),
-        ("Cut at the limit, sampled", ("truncation_rate", "sampled"), wording.percent),
-        ("No answer read, greedy", ("missing_answer_rate", "greedy"), wording.percent),
-        ("No answer read, sampled", ("missing_answer_rate", "sampled"), wording.percent),
-        ("Not verifiable in time, greedy", ("unverifiable_rate", "greedy"), wording.percent),
-        ("Not verifiable in time, sampled", ("unverifiable_rate", "sampled"), wording.percent),
-        ("Mean length, greedy, tokens", ("mean_completion_tokens", "greedy"), "{:.1f}".format),
-        ("Mean length, sampled, tokens", ("mean_completion_tokens", "sampled"), "{:.1f}".format),
-        ("Greedy accuracy, strict extractor", ("accuracy_by_extractor", "strict", "greedy"), wording.percent),
-        ("Greedy accuracy, flexible extractor", ("accuracy_by_extractor", "flexible", "greedy"), wording.percent),
-        ("Greedy accuracy, exact extractor", ("accuracy_by_extractor", "exact", "greedy"), wording.percent),
+        ("Cut at the limit", ("truncation_rate",), wording.percent),
+        ("No answer read", ("missing_answer_rate",), wording.percent),
+        ("Not verifiable in time", ("unverifiable_rate",), wording.percent),
+        ("Mean length, tokens", ("mean_completion_tokens",), "{:.1f}".format),
+        ("Right, strict extractor", ("accuracy_by_extractor", "strict"), wording.percent),
+        ("Right, flexible extractor", ("accuracy_by_extractor", "flexible"), wording.percent),
+        ("Right, exact extractor", ("accuracy_by_extractor", "exact"), wording.percent),
     ]
-    diagnostics = []
-    for label, path, shown in rows:
-        means = [_mean(inputs, task, variant, path) for variant in VARIANTS]
-        if None not in means:
-            base, trained = (shown(mean) for mean in means if mean is not None)
-            diagnostics.append(Diagnostic(label=label, base=base, trained=trained))
-    return diagnostics
+    found = [
+        Diagnostic(
+            label=label,
+            greedy=_both(inputs, task, (*path, "greedy"), shown),
+            sampled=_both(inputs, task, (*path, "sampled"), shown),
+        )
+        for label, path, shown in rows
+    ]
+    return [each for each in found if each.greedy or each.sampled]
+
+
+def _both(inputs: Inputs, task: str, path: Sequence[str], shown: Callable[[float], str]) -> tuple[str, str] | None:
+    """What is shown of base and trained; None where one of them has no such figure."""
+    base, trained = (_mean(inputs, task, variant, path) for variant in VARIANTS)
+    return None if base is None or trained is None else (shown(base), shown(trained))
 
 
 def _mean(inputs: Inputs, task: str, variant: Any, path: Sequence[str]) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.files import canonical_json, read_object
+from dagrpo.params.schema import Params
 
 SECTIONS = (  # in the order of the pipeline
     "experiment",
@@ -31,6 +32,12 @@ class Parameter:
     key: str  # without its section
     values: tuple[str, ...]  # JSON text
     stages: tuple[str, ...]  # that read it
+    default: str | None = None  # JSON text; None: by default there is no such key
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is not the default."""
+        return self.values != (self.default,)
 
 
 def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, list[Parameter]]:
@@ -42,12 +49,23 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
         for key, value in _flat(params):
             values.setdefault(key, set()).add(canonical_json(value))
             stages.setdefault(key, set()).add(stage)
+    defaults = {key: canonical_json(value) for key, value in _flat(Params().model_dump())}
     sections: dict[str, list[Parameter]] = {}
     for key in sorted(values, key=_position):
         section, _, rest = key.partition(".")
-        parameter = Parameter(key=rest, values=tuple(sorted(values[key])), stages=tuple(sorted(stages[key])))
+        parameter = Parameter(
+            key=rest,
+            values=tuple(sorted(values[key])),
+            stages=tuple(sorted(stages[key])),
+            default=defaults.get(key),
+        )
         sections.setdefault(section, []).append(parameter)
     return sections
+
+
+def changed(parameters: Mapping[str, Sequence[Parameter]]) -> dict[str, Parameter]:
+    """By dotted key, those that are not the defaults: of two experiments with the same ones, the rest is the same."""
+    return {f"{section}.{each.key}": each for section, found in parameters.items() for each in found if each.is_changed}
 
 
 def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
@@ -57,6 +75,19 @@ def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
     if isinstance(stage, str) and isinstance(params, dict):
         return stage, params
     raise UserError(f"{provenance} has no stage with its parameters: run the stage that makes it again.")
+
+
+def software(provenance: Sequence[Path]) -> list[tuple[str, str]]:
+    """Names and versions of what the stages computed with, and the kind of machine; several values where they differ."""
+    found: dict[str, set[str]] = {}
+    for path in provenance:
+        environment = read_object(path).get("environment", {})
+        if not isinstance(environment, dict):
+            raise UserError(f"{path} has no valid field environment: run the stage that makes it again.")
+        for name, value in environment.items():
+            if name != "device":  # most stages use the CPU anyway
+                found.setdefault(name, set()).add(str(value))
+    return [(name, " and ".join(sorted(values))) for name, values in found.items()]
 
 
 def _position(key: str) -> tuple[int, str]:

@@ -29,7 +29,7 @@ class Pictures:
 
     def __init__(self, splits: Sequence[Path]) -> None:
         """`splits`: the test splits of tasks with pictures, `<task>/test.parquet`, and the split that training drew from."""
-        self._splits = {_name_of(path): _Split(path) for path in splits}
+        self._splits = {split_name(path): _Split(path) for path in splits}
         self._left = MOST_CHARACTERS
         self.files: dict[str, bytes] = {}  # what was shown, by a name such as geo3k_12_1.png
 
@@ -57,7 +57,7 @@ class _Split:
 
     @cached_property
     def _column(self) -> pa.ChunkedArray:
-        table = read_parquet(self._path)
+        table = read_parquet(self._path, columns=["images"])
         expected = SCHEMA.field("images").type
         if "images" not in table.column_names or table.column("images").type != expected:
             raise UserError(f"{self._path}: column `images` is missing, or not {expected}: {AGAIN}.")
@@ -73,7 +73,8 @@ class _Split:
             raise UserError(f"{self._path} row {problem}: images: {error}: {AGAIN}.") from None
 
 
-def _name_of(split: Path) -> str:
+def split_name(split: Path) -> str:
+    """The task of a test split; TRAINING for the one that training drew from."""
     return split.parent.name if split.name == "test.parquet" else TRAINING
 
 

@@ -1,5 +1,7 @@
-"""The numbers of the report for other programs: metrics.json for DVC, summary.md for the end of a run."""
+"""The numbers of the report for other programs: metrics.json and scores.csv for DVC, summary.md for the end of a run."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,42 +18,44 @@ from dagrpo.report.wording import (
     points_interval,
 )
 
-Numbers = dict[str, dict[str, dict[str, float]] | dict[str, float]]
+PLACES = 4  # decimals: what `dvc metrics diff` shows is then no noise
+Numbers = dict[str, dict[str, float | str] | float]
+SCORE_COLUMNS = ("task", "metric", "policy", "score", "low", "high")
 
 
 def metrics_json(comparisons: Sequence[TaskComparison], curves: Curves, window: int) -> Numbers:
-    """Flat numbers under evaluation.<task> and training."""
-    return {
-        "evaluation": {comparison.label: _task_numbers(comparison) for comparison in comparisons},
-        "training": training_numbers(curves, window),
+    """The columns of `dvc exp show`: each task's greedy accuracy, and the mean reward of the last `window` steps.
+
+    Few, for they stand side by side. All the others are in scores.json, curves.csv and MLflow.
+    """
+    reward = float(moving_average(curves["reward/mean"], window)[:, -1].mean())
+    return {comparison.label: _greedy_numbers(comparison) for comparison in comparisons} | {
+        "mean reward": round(reward, PLACES)  # with a space, which no task has in its name
     }
 
 
-def _task_numbers(comparison: TaskComparison) -> dict[str, float]:
-    numbers: dict[str, float] = {}
-    for metric in comparison.metrics:
-        numbers |= {
-            f"{metric.metric}_base": metric.base.value,
-            f"{metric.metric}_trained": metric.trained.value,
-            f"{metric.metric}_difference": metric.difference.value,
-            f"{metric.metric}_difference_low": metric.difference.low,
-            f"{metric.metric}_difference_high": metric.difference.high,
-        }
-    return numbers
-
-
-def training_numbers(curves: Curves, window: int) -> dict[str, float]:
-    """Means over seeds and over the first and the last `window` steps; the last step's where the name says nothing."""
-    reward = moving_average(curves["reward/mean"], window)
-    first = min(window, reward.shape[1]) - 1
+def _greedy_numbers(comparison: TaskComparison) -> dict[str, float | str]:
+    """Shares from 0 to 1; the interval is that of the difference, trained minus base."""
+    greedy = comparison.greedy
     return {
-        "steps": float(len(curves.steps)),
-        "reward/mean_first": float(reward[:, first].mean()),
-        "reward/mean_last": float(reward[:, -1].mean()),
-        "policy/entropy_last": float(moving_average(curves["policy/entropy"], window)[:, -1].mean()),
-        "rollout/length_mean_last": float(moving_average(curves["rollout/length_mean"], window)[:, -1].mean()),
-        "policy/logprob_difference_max": float(curves["policy/logprob_difference_max"].max()),
+        "base": round(greedy.base.value, PLACES),
+        "trained": round(greedy.trained.value, PLACES),
+        "difference": round(greedy.difference.value, PLACES),
+        "interval": f"{greedy.difference.low:+.3f} to {greedy.difference.high:+.3f}",
     }
+
+
+def scores_csv(comparisons: Sequence[TaskComparison]) -> str:
+    """What DVC plots as bars: a row for each metric of each policy on each task. Shares from 0 to 1, with their interval."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(SCORE_COLUMNS)
+    for comparison in comparisons:
+        for metric in comparison.metrics:
+            for policy, estimate in (("base", metric.base), ("trained", metric.trained)):
+                numbers = (round(number, PLACES) for number in (estimate.value, estimate.low, estimate.high))
+                writer.writerow([comparison.label, metric_label(metric.metric), policy, *numbers])
+    return text.getvalue()
 
 
 def summary_markdown(

@@ -16,6 +16,7 @@ from dagrpo.report.inputs import Inputs
 from dagrpo.rollout.table import without_discarded
 
 COLUMNS = ("sample_index", "completion_ids", "finish_reason", "correct", "reward", "discarded")
+OF_PROBLEMS = ("task", "problem_index", "discarded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,30 @@ def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
     manifest = inputs.rollouts[seed]
     names = _step_files(manifest)
     return len(names), _read_all(manifest, names[-1])
+
+
+def step_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
+    """The rollouts that the step numbered from 1 has learned from, all columns."""
+    manifest = inputs.rollouts[seed]
+    return _read_all(manifest, _step_files(manifest)[step - 1])
+
+
+def problems_of_steps(inputs: Inputs, seed: int) -> list[list[tuple[str, int]]]:
+    """Task and row of the problems of each step, in the order in which they were drawn, each once.
+
+    Read without asking whether a file is the one that the manifest lists: all of them would have to be read whole. Whoever
+    shows one of these problems reads its step by `step_rollouts`, which asks. [] of a step whose table does not name them.
+    """
+    manifest = inputs.rollouts[seed]
+    return [_problems(manifest.parent / name) for name in _step_files(manifest)]
+
+
+def _problems(path: Path) -> list[tuple[str, int]]:
+    table = read_parquet(path, columns=OF_PROBLEMS)
+    if len(table.column_names) < len(OF_PROBLEMS):
+        return []
+    rows = without_discarded(table).select(["task", "problem_index"]).to_pylist()
+    return list(dict.fromkeys((row["task"], row["problem_index"]) for row in rows))
 
 
 def _read(manifest: Path, name: str) -> pa.Table:

@@ -9,11 +9,13 @@ from dagrpo.report.curves import Curves
 from dagrpo.report.figures.comparison import base_vs_trained
 from dagrpo.report.figures.conversations import call_shares, turns_and_calls
 from dagrpo.report.figures.distributions import reward_distribution
+from dagrpo.report.figures.held_out import held_out_accuracy
 from dagrpo.report.figures.parts import Drawn
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
+from dagrpo.report.held_out import HeldOutCurve
 from dagrpo.report.rollouts import Phase
 
-__all__ = ["NAMES", "Drawn", "draw_all", "draw_conversations"]
+__all__ = ["NAMES", "Drawn", "draw_all", "draw_conversations", "draw_held_out"]
 
 NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion_length", "logprob_difference")
 
@@ -37,3 +39,9 @@ def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list
     with style.house_style():
         drawn = [turns_and_calls(curves, window), call_shares(talk.shares)]
         return [each for each in drawn if each is not None]
+
+
+def draw_held_out(curves: Sequence[HeldOutCurve]) -> list[Drawn]:
+    """One figure, where training has evaluated something."""
+    with style.house_style():
+        return [held_out_accuracy(curves)] if curves else []

@@ -9,7 +9,8 @@ from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
 from dagrpo.report.figures.parts import ROUND_STEPS, Drawn, legend
-from dagrpo.report.wording import MINUS, metric_label
+from dagrpo.report.hovers import Hover
+from dagrpo.report.wording import MINUS, metric_label, percent, percent_interval, points, points_interval
 
 
 def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
@@ -32,7 +33,28 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
         caption=f"Left: the score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
         "minus base on the same problems, in percentage points; an interval that crosses the line at 0 shows no "
         "difference.",
+        hovers=[
+            hover
+            for position, (_, metric) in enumerate(rows)
+            if metric is not None
+            for hover in _told(left, right, position, metric)
+        ],
     )
+
+
+def _told(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
+    """The values of one row, of both policies on the left and of their difference on the right."""
+    row = (position - 0.5, position + 0.5)
+    both = [
+        f"{name} {percent(each.value)} ({percent_interval(each)})"
+        for name, each in (("base", metric.base), ("trained", metric.trained))
+    ]
+    change = f"{points(metric.difference.value)} points ({points_interval(metric.difference)})"
+    label = metric_label(metric.metric)
+    return [
+        Hover(axes=left, text=f"{label}: {', '.join(both)}", y=row),
+        Hover(axes=right, text=f"{label}: {change}", y=row),
+    ]
 
 
 def _rows(comparisons: Sequence[TaskComparison]) -> list[tuple[str, MetricComparison | None]]:

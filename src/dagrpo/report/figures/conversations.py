@@ -10,6 +10,7 @@ from dagrpo.report import style
 from dagrpo.report.conversations import Shares
 from dagrpo.report.curves import Curves
 from dagrpo.report.figures.parts import Drawn, curve, curve_in_words, legend, seed_legend
+from dagrpo.report.hovers import Hover
 from dagrpo.report.inputs import VARIANTS, Variant
 
 PANELS = {
@@ -28,8 +29,9 @@ def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
         return None
     figure = style.new_figure(1.9 * -(-len(panels) // 2) + 0.4)
     grid = figure.subplots(-(-len(panels) // 2), 2, squeeze=False).ravel()
+    hovers: list[Hover] = []
     for axes, (name, title) in zip(grid, panels.items(), strict=False):
-        curve(axes, curves, curves[name], window)
+        hovers += curve(axes, curves, curves[name], window)
         axes.set_title(title)
         axes.set_ylim(bottom=0)
         if name.endswith("_fraction"):
@@ -47,6 +49,7 @@ def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
         + ", ".join(f"{title.lower()} {value:.2f}" for title, value in last.items())
         + ".",
         caption=f"{curve_in_words(curves, window)} Means over the attempts that are learned from.",
+        hovers=hovers,
     )
 
 
@@ -57,10 +60,11 @@ def call_shares(shares: Sequence[Shares]) -> Drawn | None:
     heights = [max(len(_names(each.statuses)), len(_names(each.ends)), 2) for each in shares]
     figure = style.new_figure(0.3 * sum(heights) + 0.55 * len(shares) + 0.45)
     grid = figure.subplots(len(shares), 2, squeeze=False, height_ratios=heights)
+    hovers: list[Hover] = []
     for row, each in zip(grid, shares, strict=True):
         of_task = f", {each.task}" if len(shares) > 1 else ""
-        _bars(row[0], f"Calls by status{of_task}", each.statuses)
-        _bars(row[1], f"Attempts by end{of_task}", each.ends)
+        hovers += _bars(row[0], f"Calls by status{of_task}", each.statuses)
+        hovers += _bars(row[1], f"Attempts by end{of_task}", each.ends)
     legend(figure, [("base", style.BASE, "s"), ("trained", style.TRAINED, "s")])
     return Drawn(
         name="call_shares",
@@ -68,6 +72,7 @@ def call_shares(shares: Sequence[Shares]) -> Drawn | None:
         title="How calls went, and how attempts ended",
         description="; ".join(_in_words(each) for each in shares) + ".",
         caption="Greedy attempts. Left: shares of all calls. Right: shares of all attempts.",
+        hovers=hovers,
     )
 
 
@@ -81,7 +86,7 @@ def _names(by_policy: Mapping[Variant, Mapping[str, float]]) -> list[str]:
     return sorted(sums, key=lambda name: (-sums[name], name))
 
 
-def _bars(axes: Axes, title: str, by_policy: Mapping[Variant, Mapping[str, float]]) -> None:
+def _bars(axes: Axes, title: str, by_policy: Mapping[Variant, Mapping[str, float]]) -> list[Hover]:
     names = _names(by_policy)
     positions = np.arange(len(names))
     for policy, offset, colour in zip(VARIANTS, (-0.2, 0.2), (style.BASE, style.TRAINED), strict=True):
@@ -95,6 +100,14 @@ def _bars(axes: Axes, title: str, by_policy: Mapping[Variant, Mapping[str, float
     axes.grid(False, axis="y")
     if not names:
         axes.text(0.5, 0.5, "no calls", transform=axes.transAxes, ha="center", va="center")
+    return [
+        Hover(axes=axes, text=f"{name}: {', '.join(_of_both(by_policy, name))}", y=(place - 0.5, place + 0.5))
+        for place, name in enumerate(names)
+    ]
+
+
+def _of_both(by_policy: Mapping[Variant, Mapping[str, float]], name: str) -> list[str]:
+    return [f"{policy} {by_policy[policy].get(name, 0.0):.1%}" for policy in VARIANTS]
 
 
 def _in_words(each: Shares) -> str:

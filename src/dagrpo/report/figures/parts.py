@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from dagrpo.evaluation.statistics import Floats, mean_over_seeds
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
+from dagrpo.report.hovers import Hover, over_steps, with_hovers
 from dagrpo.report.rollouts import Phase
 from dagrpo.report.wording import EN_DASH
 
@@ -29,6 +30,11 @@ class Drawn:
     title: str
     description: str
     caption: str
+    hovers: Sequence[Hover] = ()  # what it tells where the pointer rests
+
+    def svg(self, *, transparent: bool = False) -> str:
+        """As text, with what it tells."""
+        return with_hovers(style.to_svg(self.figure, self.name, transparent=transparent), self.figure, self.hovers)
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
@@ -40,8 +46,8 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(entries), 7))
 
 
-def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> None:
-    """One seed: raw and smoothed. Several: each smoothed, their mean, and its interval over seeds."""
+def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover]:
+    """One seed: raw and smoothed. Several: each smoothed, their mean, and its interval over seeds. Gives what it tells."""
     smooth = moving_average(values, window)
     marker = marker_of(curves)
     if len(curves.seeds) == 1:
@@ -53,7 +59,18 @@ def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> None:
         mean, low, high = mean_over_seeds(smooth, CURVE_CONFIDENCE)
         axes.fill_between(curves.steps, low, high, color=style.INK, alpha=0.12, linewidth=0)
         axes.plot(curves.steps, mean, color=style.INK, marker=marker, linewidth=1.8)
+    axes.ticklabel_format(axis="y", useOffset=False)
     step_axis(axes)
+    return over_steps(axes, curves.steps, lambda place: _told(curves, values, smooth, place))
+
+
+def _told(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
+    """The values at one step."""
+    step = f"step {curves.steps[place]:.0f}"
+    if len(curves.seeds) == 1:
+        return f"{step}: {values[0, place]:.4g}, moving average {smooth[0, place]:.4g}"
+    of_seeds = ", ".join(f"seed {seed} {value:.4g}" for seed, value in zip(curves.seeds, smooth[:, place], strict=True))
+    return f"{step}: mean {smooth[:, place].mean():.4g}; {of_seeds}"
 
 
 def marker_of(curves: Curves) -> str:
@@ -94,18 +111,33 @@ def share_axis(axes: Axes, label: str) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def paired_bars(axes: Axes, labels: Sequence[str], shares: Sequence[Floats]) -> None:
+def paired_bars(axes: Axes, labels: Sequence[str], shares: Sequence[Floats]) -> list[Hover]:
+    """Two bars at each label, of the first and of the last steps. Gives what they tell."""
     positions = np.arange(len(labels))
     for share, offset, colour in zip(shares, (-0.2, 0.2), (style.BASE, style.TRAINED), strict=True):
         axes.bar(positions + offset, share, width=0.36, color=colour)
     axes.set_xticks(positions, labels)
+    return [
+        Hover(axes=axes, text=_first_and_last(label, one, other), x=(place - 0.5, place + 0.5))
+        for place, (label, one, other) in enumerate(zip(labels, *shares, strict=True))
+    ]
 
 
-def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> None:
+def _first_and_last(label: str, first: float, last: float) -> str:
+    return f"{label}: {first:.1%} in the first steps, {last:.1%} in the last"
+
+
+def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> list[Hover]:
+    """Two histograms, of the first and of the last steps. Gives what they tell."""
     for values, colour in zip(samples, (style.BASE, style.TRAINED), strict=True):
         shares = np.histogram(values, edges)[0] / len(values)
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.18)
         axes.stairs(shares, edges, color=colour, linewidth=1.4)
+    first, last = (np.histogram(values, edges)[0] / len(values) for values in samples)
+    return [
+        Hover(axes=axes, text=_first_and_last(f"{low:g} to {high:g}", one, other), x=(float(low), float(high)))
+        for low, high, one, other in zip(edges[:-1], edges[1:], first, last, strict=True)
+    ]
 
 
 def phase_legend(figure: Figure, phases: tuple[Phase, Phase]) -> None:

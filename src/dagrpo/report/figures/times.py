@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Drawn, legend
+from dagrpo.report.hovers import Hover
 
 COLOURS = (*style.SERIES, style.INK)
 
@@ -11,6 +12,7 @@ COLOURS = (*style.SERIES, style.INK)
 def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> Drawn:
     """A stacked bar for each seed. means: by seed, the seconds of each part of a step."""
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(parts))]
+    hovers: list[Hover] = []
     with style.house_style():
         figure = style.new_figure(0.9 + 0.32 * len(means))
         axes = figure.subplots()
@@ -18,6 +20,8 @@ def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> Dr
             left = 0.0
             for width, colour in zip(seconds, colours, strict=True):
                 axes.barh(row, width, 0.6, left=left, color=colour)
+                told = f"{parts[len(hovers) % len(parts)]}: {width:.3g} s"
+                hovers.append(Hover(axes=axes, text=told, x=(left, left + width), y=(row - 0.3, row + 0.3)))
                 left += width
         axes.set_yticks(range(len(means)), [f"seed {seed}" for seed in means])
         axes.set_ylim(len(means) - 0.5, -0.5)
@@ -35,4 +39,5 @@ def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> Dr
         title="Where the time of a step goes",
         description="; ".join(said) + ".",
         caption="Means over the steps of each seed.",
+        hovers=hovers,
     )

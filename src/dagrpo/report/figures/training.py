@@ -18,6 +18,7 @@ from dagrpo.report.figures.parts import (
     share_axis,
     step_axis,
 )
+from dagrpo.report.hovers import over_steps
 from dagrpo.report.rollouts import Phase
 from dagrpo.report.wording import MINUS, percent
 
@@ -27,12 +28,12 @@ def learning_curve(curves: Curves, window: int) -> Drawn:
     figure = style.new_figure(4.6)
     axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
     reward = curves["reward/mean"]
-    curve(axes["reward"], curves, reward, window)
+    hovers = curve(axes["reward"], curves, reward, window)
     same = np.allclose(reward, curves["reward/accuracy"])
     axes["reward"].set_title("Mean reward (here the share of right answers)" if same else "Mean reward")
-    curve(axes["entropy"], curves, curves["policy/entropy"], window)
+    hovers += curve(axes["entropy"], curves, curves["policy/entropy"], window)
     axes["entropy"].set_title("Entropy, nats per token")
-    curve(axes["signal"], curves, 1 - curves["rollout/groups_without_spread"], window)
+    hovers += curve(axes["signal"], curves, 1 - curves["rollout/groups_without_spread"], window)
     axes["signal"].set_title("Prompts whose samples differ in reward")
     axes["signal"].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     seed_legend(figure, curves)
@@ -43,6 +44,7 @@ def learning_curve(curves: Curves, window: int) -> Drawn:
         description=_course(curves, window),
         caption=f"{curve_in_words(curves, window)} A prompt whose samples all earn the same reward has advantage 0 and "
         "teaches nothing.",
+        hovers=hovers,
     )
 
 
@@ -59,12 +61,13 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
     """Length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
     left, right = figure.subplots(1, 2)
-    curve(left, curves, curves["rollout/length_mean"], window)
+    hovers = curve(left, curves, curves["rollout/length_mean"], window)
     left.set_title("Mean length, tokens")
     left.set_ylim(0, 1.15 * curves["rollout/length_mean"].max())
     longest = max(int(phase.lengths.max()) for phase in phases)
     width = -(-longest // 24)
-    paired_steps(right, [phase.lengths.astype(np.float64) for phase in phases], np.arange(0.5, longest + width, width))
+    edges = np.arange(0.5, longest + width, width)
+    hovers += paired_steps(right, [phase.lengths.astype(np.float64) for phase in phases], edges)
     right.set_title("Length of a completion")
     right.set_xlabel("tokens")
     share_axis(right, "share of completions")
@@ -78,6 +81,7 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
         description=f"Mean length {means[0]} tokens in the first steps, {means[1]} in the last.",
         caption=f"Left: over training, drawn as the learning curves are. Right: first against last steps. Cut at the "
         f"token limit: {cut[0]} of the completions of the first of these steps, {cut[1]} of the last.",
+        hovers=hovers,
     )
 
 
@@ -95,6 +99,11 @@ def logprob_difference(curves: Curves) -> Drawn:
         _whole_decades(axes, float(mean[mean > 0].min()), float(most.max()))
     axes.set_title(f"|trainer {MINUS} engine|, nats per token")
     step_axis(axes)
+
+    def told(place: int) -> str:
+        largest, average = (float(values[:, place].max()) for values in (most, mean))
+        return f"step {curves.steps[place]:.0f}: largest {largest:.2e}, mean {average:.2e} nats per token"
+
     legend(figure, [("largest of the step", style.TRAINED, ""), ("mean of the step", style.BASE, "")])
     return Drawn(
         name="logprob_difference",
@@ -103,6 +112,7 @@ def logprob_difference(curves: Curves) -> Drawn:
         description=f"Largest difference of any step {most.max():.2e}, mean {mean.mean():.2e} nats per token.",
         caption="The trainer computes the logprob of each sampled token again. In float32 the two agree to about five "
         "decimals; more means stale weights, another precision, or another tokenization.",
+        hovers=over_steps(axes, curves.steps, told),
     )
 
 

@@ -1,0 +1,104 @@
+"""How a task's scores divide: by kind of problem, and by how often the base policy was right.
+
+The groups of the second are made from the base policy's sampled completions and compared by the greedy ones. Compared by what
+made them, they would show a gain of the hardest and a loss of the easiest problems where nothing has changed (regression
+towards the mean).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dagrpo.evaluation.statistics import Floats, Integers
+from dagrpo.report.comparison import MetricComparison, compared
+from dagrpo.report.inputs import Inputs, Variant
+
+SMALL = 30  # problems: of fewer, one or two decide
+MOST_KINDS = 12  # with a row of their own; what is left is one more
+OTHERS = "all others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some problems of a task, and how both policies fare on them."""
+
+    name: str
+    problems: int
+    greedy: MetricComparison
+    moved: tuple[int, int, int] | None = (
+        None  # problems of which the trained policy's samples are right in none, some, all
+    )
+
+    @property
+    def is_small(self) -> bool:
+        return self.problems < SMALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """A task's groups. Empty: there is nothing to tell its problems apart by."""
+
+    by_kind: Sequence[Group]
+    by_base: Sequence[Group]
+    samples: int  # completions behind the groups of `by_base`, of each problem, over all seeds
+
+
+def breakdown(inputs: Inputs, task: str) -> Breakdown:
+    """The groups of one task over all seeds. UserError: its split lacks a problem of which there are scores."""
+    problems = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes.problems
+    kinds = inputs.kinds.of(task, problems.tolist())
+    base, trained = (_right(inputs, task, variant) for variant in ("base", "trained"))
+    samples = len(inputs.seeds) * inputs.evaluations[task, "base", inputs.seeds[0]].outcomes.samples
+    return Breakdown(
+        by_kind=[] if kinds is None else _by_kind(inputs, task, kinds),
+        by_base=_by_base(inputs, task, base, trained, samples) if samples else [],
+        samples=samples,
+    )
+
+
+def _by_kind(inputs: Inputs, task: str, kinds: Sequence[str]) -> list[Group]:
+    """The kinds by name; where they are too many, the most frequent ones."""
+    frequent = [kind for kind, _ in Counter(kinds).most_common(MOST_KINDS)]
+    names = [kind if kind in frequent else OTHERS for kind in kinds]
+    order = [*sorted(frequent), *([OTHERS] if OTHERS in names else [])]
+    return [_group(inputs, task, name, np.array(names) == name) for name in order]
+
+
+def _by_base(inputs: Inputs, task: str, base: Integers, trained: Integers, samples: int) -> list[Group]:
+    """Problems of which none, some and all of the base policy's samples are right; groups without a problem are left out."""
+    some = "1" if samples == 2 else f"1 to {samples - 1}"
+    names = (f"0 of {samples}", f"{some} of {samples}", f"{samples} of {samples}")
+    groups = []
+    for name, members in zip(names, _none_some_all(base, samples), strict=True):
+        if members.any():
+            none, some_of_them, every = (int((each & members).sum()) for each in _none_some_all(trained, samples))
+            groups.append(_group(inputs, task, name, members, (none, some_of_them, every)))
+    return groups
+
+
+def _none_some_all(right: Integers, samples: int) -> tuple[npt.NDArray[np.bool_], ...]:
+    return right == 0, (right > 0) & (right < samples), right == samples
+
+
+def _group(
+    inputs: Inputs, task: str, name: str, members: npt.NDArray[np.bool_], moved: tuple[int, int, int] | None = None
+) -> Group:
+    base, trained = (_greedy(inputs, task, variant)[:, members] for variant in ("base", "trained"))
+    greedy = compared("greedy", base, trained, inputs.resampling(task))
+    return Group(name=name, problems=int(members.sum()), greedy=greedy, moved=moved)
+
+
+def _greedy(inputs: Inputs, task: str, variant: Variant) -> Floats:
+    """Whether the greedy completion is right, 0 or 1. [seeds, problems]"""
+    of_seeds = [inputs.evaluations[task, variant, seed].outcomes.greedy for seed in inputs.seeds]
+    return np.stack(of_seeds).astype(np.float64)
+
+
+def _right(inputs: Inputs, task: str, variant: Variant) -> Integers:
+    """Right answers among the sampled completions of each problem, over all seeds. [problems]"""
+    of_seeds = [inputs.evaluations[task, variant, seed].outcomes.sampled.sum(axis=1) for seed in inputs.seeds]
+    right: Integers = np.sum(of_seeds, axis=0).astype(np.int64)
+    return right

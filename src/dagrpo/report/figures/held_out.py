@@ -1,0 +1,95 @@
+"""Figure: greedy accuracy on held-out problems over the steps of training."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from dagrpo.evaluation.statistics import Estimate
+from dagrpo.report import style
+from dagrpo.report.figures.parts import Drawn, legend, series, step_axis
+from dagrpo.report.held_out import HeldOutCurve, uses_the_test_split
+from dagrpo.report.hovers import Hover
+from dagrpo.report.wording import percent, percent_interval, plural
+
+COLUMNS = 2  # of panels, one for each task
+BESIDE = 0.008  # of the axis: how far the points of two seeds lie apart, so that one interval does not hide another
+
+
+def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> Drawn:
+    """A panel for each task, a line for each seed; intervals are bands where there is one seed, and bars where several."""
+    columns = min(len(curves), COLUMNS)
+    rows = -(-len(curves) // columns)
+    figure = style.new_figure(2.3 * rows + 0.4)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    hovers: list[Hover] = []
+    for axes, curve in zip(panels, curves, strict=False):
+        hovers += _panel(axes, curve)
+    for axes in panels[len(curves) :]:
+        axes.set_visible(False)
+    seeds = sorted({seed for curve in curves for seed in curve.seeds})
+    if len(seeds) > 1:
+        legend(figure, [(f"seed {seed}", series(row), "") for row, seed in enumerate(seeds)])
+    return Drawn(
+        name="held_out_accuracy",
+        figure=figure,
+        title="Held-out problems while it trained",
+        description="; ".join(_course(curve) for curve in curves) + ".",
+        caption=_caption(curves),
+        hovers=hovers,
+    )
+
+
+def _panel(axes: Axes, curve: HeldOutCurve) -> list[Hover]:
+    alone = len(curve.seeds) == 1
+    last = max(step for estimates in curve.seeds.values() for step in estimates)
+    for row, estimates in enumerate(curve.seeds.values()):
+        beside = BESIDE * last * (row - (len(curve.seeds) - 1) / 2)
+        _line(axes, estimates, colour=style.TRAINED if alone else series(row), alone=alone, beside=beside)
+    axes.set_title(f"{curve.label}, {plural(curve.problems, 'problem')} ({curve.split} split)")
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    step_axis(axes)
+    return list(_told(axes, curve))
+
+
+def _line(axes: Axes, estimates: Mapping[int, Estimate], *, colour: str, alone: bool, beside: float) -> None:
+    steps, values = [step + beside for step in estimates], [each.value for each in estimates.values()]
+    low, high = ([getattr(each, end) for each in estimates.values()] for end in ("low", "high"))
+    axes.plot(steps, values, color=colour, marker=".")
+    if alone:
+        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    else:
+        axes.vlines(steps, low, high, color=colour, linewidth=0.9, alpha=0.5)
+
+
+def _told(axes: Axes, curve: HeldOutCurve) -> Iterator[Hover]:
+    """The values at each step, which is told of half the way to the next one."""
+    steps = sorted({step for estimates in curve.seeds.values() for step in estimates})
+    for place, step in enumerate(steps):
+        before, after = steps[max(place - 1, 0)], steps[min(place + 1, len(steps) - 1)]
+        values = ", ".join(
+            f"{f'seed {seed} ' if len(curve.seeds) > 1 else ''}{percent(each.value)} ({percent_interval(each)})"
+            for seed, estimates in curve.seeds.items()
+            if (each := estimates.get(step))
+        )
+        yield Hover(axes=axes, text=f"after step {step}: {values}", x=((before + step) / 2, (step + after) / 2))
+
+
+def _course(curve: HeldOutCurve) -> str:
+    ends = [(*estimates.values(),) for estimates in curve.seeds.values()]
+    first, last = (sum(each[place].value for each in ends) / len(ends) for place in (0, -1))
+    return f"{curve.label}: {percent(first)} before the first step, {percent(last)} after the last"
+
+
+def _caption(curves: Sequence[HeldOutCurve]) -> str:
+    interval = (
+        f"Greedy accuracy, on the same problems at each step, with its {100 * curves[0].confidence:g}% interval over the choice of "
+        "problems (Wilson). Nothing was selected by it: the trained policy is that of the last step."
+    )
+    if not uses_the_test_split(curves):
+        return interval
+    return (
+        f"{interval} The scores above are on the test split, too: whatever is chosen by this curve, be it a number of steps or a "
+        "learning rate, is chosen by the test, and its score flatters it."
+    )

@@ -1,0 +1,63 @@
+"""Values that a figure tells where the pointer rests: a <title> over each part of it. Nothing runs, and nothing is drawn."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dagrpo.evaluation.statistics import Floats
+
+MOST_BANDS = 80  # over one curve: of more steps, some share a band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hover:
+    """A rectangle over a figure, in the axes' own coordinates, and what is told there. None: from end to end."""
+
+    axes: Axes
+    text: str
+    x: tuple[float, float] | None = None
+    y: tuple[float, float] | None = None
+
+
+def over_steps(axes: Axes, steps: Floats, told: Callable[[int], str]) -> list[Hover]:
+    """A band around each step; `told` is asked with the place of a step among `steps`."""
+    stride = -(-len(steps) // MOST_BANDS)
+    places = range(stride - 1 if stride < len(steps) else 0, len(steps), stride)
+    half = stride / 2
+    return [
+        Hover(axes=axes, text=told(place), x=(float(steps[place]) - half, float(steps[place]) + half))
+        for place in places
+    ]
+
+
+def with_hovers(svg: str, figure: Figure, hovers: Sequence[Hover]) -> str:
+    """The figure's SVG with them laid over it. To be asked once the figure has been written: that is when axes find their place."""
+    width, height = figure.get_size_inches() * 72  # of matplotlib's viewBox
+    rectangles = [_rectangle(hover, figure, float(width), float(height)) for hover in hovers]
+    head, closing, tail = svg.rpartition("</svg>")
+    return f"{head}{''.join(rectangles)}{closing}{tail}"
+
+
+def _rectangle(hover: Hover, figure: Figure, width: float, height: float) -> str:
+    box = hover.axes.get_position()
+    left, right = (box.x0, box.x1) if hover.x is None else _shares(hover.axes, figure, hover.x, 0)
+    low, high = (box.y0, box.y1) if hover.y is None else _shares(hover.axes, figure, hover.y, 1)
+    left, right = np.clip((left, right), box.x0, box.x1)
+    low, high = np.clip((low, high), box.y0, box.y1)
+    return (
+        f'<rect x="{left * width:.1f}" y="{(1 - high) * height:.1f}" width="{(right - left) * width:.1f}" '
+        f'height="{(high - low) * height:.1f}" fill="none" pointer-events="all"><title>{escape(hover.text)}</title></rect>\n'
+    )
+
+
+def _shares(axes: Axes, figure: Figure, ends: tuple[float, float], axis: int) -> tuple[float, float]:
+    """Data coordinates along one axis as shares of the figure, rising."""
+    other = (axes.get_xlim(), axes.get_ylim())[1 - axis][0]
+    points = [(end, other) if axis == 0 else (other, end) for end in ends]
+    pixels = axes.transData.transform(points)[:, axis]
+    low, high = sorted(float(pixel) / (figure.bbox.width, figure.bbox.height)[axis] for pixel in pixels)
+    return low, high

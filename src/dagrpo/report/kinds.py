@@ -1,0 +1,52 @@
+"""Which kind each problem is of, by what its split says of it: the field `ability`, or `data_source`.
+
+Read from the splits, by the row of the problem: no table of attempts says it. Not here: what is made of the kinds.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.report.pictures import AGAIN, split_name
+from dagrpo.visible import visible
+
+FIELDS = ("ability", "data_source")  # of the row contract; the first that tells problems apart is taken
+LONGEST_NAME = 60  # characters of a kind's name on the page
+
+
+class Kinds:
+    """The kinds of the problems of some splits."""
+
+    def __init__(self, splits: Sequence[Path]) -> None:
+        """`splits`: `<task>/test.parquet`, and the split that training drew from, which has the name TRAINING here."""
+        self._splits = {split_name(path): path for path in splits}
+        self._read: dict[tuple[str, str], Sequence[str]] = {}
+
+    def of(self, split: str, problems: Sequence[int]) -> list[str] | None:
+        """The kind of each problem; None where they are all of one, or the split is not known.
+
+        UserError: the split has no such row.
+        """
+        if split not in self._splits or not problems:
+            return None
+        for field in FIELDS:
+            values = self._column(split, field)
+            if not 0 <= min(problems) <= max(problems) < len(values):
+                raise UserError(
+                    f"{self._splits[split]} has no row {max(problems)}, of which there are scores: {AGAIN}."
+                )
+            kinds = [visible(values[problem], LONGEST_NAME) for problem in problems]
+            if len(set(kinds)) > 1:
+                return kinds
+        return None
+
+    def _column(self, split: str, field: str) -> Sequence[str]:
+        """One column of a split, read once. UserError: it is not there."""
+        if (split, field) not in self._read:
+            path = self._splits[split]
+            table = read_parquet(path, columns=[field])
+            if field not in table.column_names:
+                raise UserError(f"{path}: column `{field}` is missing: {AGAIN}.")
+            self._read[split, field] = [str(value) for value in table.column(field).to_pylist()]
+        return self._read[split, field]

@@ -1,0 +1,93 @@
+"""What the accounts of the stages say of an experiment as a whole, and of each execution, in words."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagrpo.execution.account import Account
+from dagrpo.report.wording import EN_DASH
+
+MEBIBYTE = 1 << 20
+VERSIONS = ("dagrpo", "python", "torch", "sglang", "transformers", "pyarrow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One row of the table of executions."""
+
+    stage: str
+    seed: str
+    about: str  # which of several: the folder of what it has made
+    began: str
+    took: str
+    memory: str
+    memory_of_children: str
+
+
+def made_with(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
+    """Dates, commit, software and hardware of all executions; what is not known is left out."""
+    if not accounts:
+        return []
+    found = list(accounts.values())
+    days = sorted({each.started[:10] for each in found})
+    facts = {
+        "Date": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+        "Commit": _values(found, _commit),
+        "Software": ", ".join(f"{name} {told}" for name in VERSIONS if (told := _fact(found, f"version.{name}"))),
+        "Lock": _fact(found, "environment.lock"),
+        "Processor": _fact(found, "hardware.processor"),
+        "Cores": _fact(found, "hardware.cores"),
+        "Memory": _fact(found, "hardware.memory"),
+        "GPU": _fact(found, "hardware.gpu") or "none",
+        "Time of all stages": duration(sum(each.seconds for each in found)),
+    }
+    return [(name, value) for name, value in facts.items() if value]
+
+
+def _commit(account: Account) -> str:
+    commit = account.facts.get("git.commit", "")
+    is_dirty = account.facts.get("git.dirty") == "true"
+    return f"{commit} with changes that are not committed" if commit and is_dirty else commit
+
+
+def _fact(accounts: list[Account], name: str) -> str:
+    return _values(accounts, lambda account: str(account.facts.get(name, "")))
+
+
+def _values(accounts: list[Account], of: Callable[[Account], str]) -> str:
+    return ", ".join(sorted({value for account in accounts if (value := of(account))}))
+
+
+def executions(accounts: Mapping[Path, Account]) -> list[Execution]:
+    """A row for each, in the order in which they began."""
+    ordered = sorted(accounts.items(), key=lambda each: (each[1].started, str(each[0])))
+    return [_execution(provenance, account) for provenance, account in ordered]
+
+
+def _execution(provenance: Path, account: Account) -> Execution:
+    taken = "taken over from another experiment, " if account.is_taken_over else ""
+    again = f", attempt {account.attempt}" if account.attempt > 1 else ""
+    return Execution(
+        stage=account.stage,
+        seed="" if account.seed is None else str(account.seed),
+        about="/".join(provenance.parts[-3:-1]),
+        began=account.started[:19].replace("T", " "),
+        took=f"{taken}{duration(account.seconds)}{again}",
+        memory=_mebibytes(account.memory),
+        memory_of_children=_mebibytes(account.memory_of_children),
+    )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / MEBIBYTE:,.0f} MiB" if size else EN_DASH
+
+
+def duration(seconds: float) -> str:
+    """5025.0 -> 1 h 23 min 45 s; under ten seconds with a decimal."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return " ".join(
+        [*([f"{hours} h"] if hours else []), *([f"{minutes} min"] if hours or minutes else []), f"{rest} s"]
+    )

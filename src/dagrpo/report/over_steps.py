@@ -1,0 +1,175 @@
+"""Attempts of training at several steps, fit to be shown: what the policy wrote, what that earned, and its tokens.
+
+Which prompts and steps is `occurrences`' choice. Of each group up to MOST_ATTEMPTS are shown, from the highest reward to the
+lowest, evenly. What a page has room for is bounded: texts are cut, and tokens are left out once there are too many.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from markupsafe import escape
+
+from dagrpo.checkpoints.token_text import Decode, decoder_of
+from dagrpo.report.conversations import NEEDED, readable
+from dagrpo.report.inputs import Inputs
+from dagrpo.report.occurrences import Problem, Series, chosen_series, spread
+from dagrpo.report.pictures import TRAINING
+from dagrpo.report.rollouts import step_rollouts
+from dagrpo.rollout.transcript import Transcript, transcript
+from dagrpo.visible import one_line, visible
+
+MOST_ATTEMPTS = 4  # of a group
+LONGEST_TEXT = 1000  # characters of each text of an attempt
+LONGEST_FIRST_LINE = 72
+MOST_TEXT = 200_000  # characters of all attempts, as they stand in the page
+OF_MARKUP = 800  # characters of the page that an attempt takes beside its texts
+MOST_TOKENS = 200  # of one attempt
+ROOM_FOR_TOKENS = 2_500  # of all attempts: each is a piece of markup of some 50 bytes
+LEAST_PROBABILITIES = (0.9, 0.5, 0.1)  # of a token: how deep its ground is
+REMEDY = "run the stage model again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One token that the policy wrote."""
+
+    text: str
+    logprob: str  # by the engine that sampled it, in nats
+    doubt: int  # 0: all but certain; 3: among many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at a prompt."""
+
+    read: Transcript
+    first_line: str
+    tokens: tuple[Token, ...]
+    tokens_left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A prompt at one step, with some attempts of its group."""
+
+    step: int
+    problem_index: int
+    question: str
+    ground_truth: str
+    pictures: tuple[str, ...]  # data URIs; of one prompt at several steps, at the first alone
+    samples: int  # in the group
+    right: int  # of them
+    mean_reward: float
+    attempts: Sequence[Attempt]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSeries:
+    """One prompt, or one kind of problem, over steps."""
+
+    kind: str | None
+    is_one_prompt: bool
+    moments: Sequence[Moment]
+
+
+def over_steps(inputs: Inputs, count: int) -> list[ShownSeries]:
+    """Up to `count` series of the first seed; [] where the rollouts do not say what they are attempts at."""
+    seed = inputs.seeds[0]
+    return list(_Shown(inputs, seed).series(chosen_series(inputs, seed, count)))
+
+
+class _Shown:
+    """Makes attempts fit to be shown as long as there is room."""
+
+    def __init__(self, inputs: Inputs, seed: int) -> None:
+        self._inputs = inputs
+        self._seed = seed
+        self._decode = decoder_of(inputs.tokenizer, REMEDY) if inputs.tokenizer else None
+        self._characters = MOST_TEXT
+        self._tokens = ROOM_FOR_TOKENS
+        self._groups: dict[int, dict[Problem, list[dict[str, Any]]]] = {}
+
+    def series(self, chosen: Sequence[Series]) -> Iterator[ShownSeries]:
+        for each in chosen:
+            known: list[Moment] = []
+            for step, problem in zip(each.steps, each.problems, strict=True):
+                moment = self._moment(step, problem, shown_above=each.is_one_prompt and bool(known))
+                known += [] if moment is None else [moment]
+            if known:
+                yield ShownSeries(kind=each.kind, is_one_prompt=each.is_one_prompt, moments=known)
+
+    def _moment(self, step: int, problem: Problem, *, shown_above: bool) -> Moment | None:
+        """None where there is no room left, or the table does not say what it is about.
+
+        `shown_above`: the page has the prompt already, with its pictures.
+        """
+        rows = self._group(step, problem)
+        if not rows or self._characters <= 0:
+            return None
+        first = rows[0]
+        places = spread(range(len(rows)), MOST_ATTEMPTS)
+        return Moment(
+            step=step,
+            problem_index=problem[1],
+            question=visible(first["question"], LONGEST_TEXT),
+            ground_truth=visible(first["ground_truth"], LONGEST_TEXT),
+            pictures=() if shown_above else self._inputs.pictures.of(TRAINING, problem[1]),
+            samples=len(rows),
+            right=sum(bool(row["correct"]) for row in rows),
+            mean_reward=sum(row["reward"] for row in rows) / len(rows),
+            attempts=[self._attempt(rows[place]) for place in places],
+        )
+
+    def _group(self, step: int, problem: Problem) -> list[dict[str, Any]]:
+        """The attempts at a problem in one step, highest reward first."""
+        if step not in self._groups:
+            table = step_rollouts(self._inputs, self._seed, step)
+            known = all(name in table.column_names for name in NEEDED)
+            self._groups[step] = _by_problem(table.to_pylist()) if known else {}
+        return self._groups[step].get(problem, [])
+
+    def _attempt(self, row: Mapping[str, Any]) -> Attempt:
+        read = readable(transcript(row), LONGEST_TEXT)
+        self._characters -= OF_MARKUP + sum(map(_on_the_page, (read.fault, read.extracted or "", *_texts(read))))
+        tokens = tuple(islice(_tokens(row, self._decode), min(MOST_TOKENS, self._tokens)))
+        self._tokens -= len(tokens)
+        return Attempt(
+            read=read,
+            first_line=one_line(row["completion"], LONGEST_FIRST_LINE),
+            tokens=tokens,
+            tokens_left_out=len(row["completion_ids"]) - len(tokens),
+        )
+
+
+def _texts(read: Transcript) -> Iterator[str]:
+    for said in read.said:
+        yield from (said.text, said.thinking)
+        for call in said.calls:
+            yield from (2 * call.arguments, 2 * call.result)  # their beginnings stand in the summary, too
+
+
+def _on_the_page(text: str) -> int:
+    """How many characters a text is once it is escaped for HTML."""
+    return len(escape(text))
+
+
+def _by_problem(rows: Sequence[dict[str, Any]]) -> dict[Problem, list[dict[str, Any]]]:
+    groups: dict[Problem, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (-row["reward"], row["sample_index"])):
+        groups.setdefault((row["task"], row["problem_index"]), []).append(row)
+    return groups
+
+
+def _tokens(row: Mapping[str, Any], decode: Decode | None) -> Iterator[Token]:
+    """Every token that the policy wrote, in order. A token that is part of a character is shown as U+FFFD."""
+    for token_id, logprob in zip(row["completion_ids"], row.get("rollout_logprobs", ()), strict=False):
+        text = decode([token_id]) if decode else str(token_id)
+        probability = math.exp(min(logprob, 0.0))
+        yield Token(
+            text=visible(text, LONGEST_FIRST_LINE).replace("\n", "\\n").replace("\t", "\\t"),
+            logprob=f"{logprob:.2f}",
+            doubt=sum(not probability >= least for least in LEAST_PROBABILITIES),
+        )
