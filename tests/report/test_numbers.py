@@ -9,15 +9,16 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import Files, make_experiment
 
+from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.files import read_json, read_parquet, write_json, write_parquet
 from dagrpo.listing import entry_of
 from dagrpo.report import wording
 from dagrpo.report.build import metrics_to_log
 from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
-from dagrpo.report.curves import curves, moving_average, to_csv
+from dagrpo.report.curves import Curves, curves, moving_average, to_csv
 from dagrpo.report.examples import examples, problem_changes
-from dagrpo.report.results import metrics_json, summary_markdown
+from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
 
 
@@ -67,6 +68,13 @@ def test_metrics_that_disagree_are_named() -> None:
     text = wording.interpretation(comparison(BETTER, BETTER, UNSURE))
     assert "Not every metric says the same: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0)." in text
     assert "Not every metric" not in wording.interpretation(comparison(BETTER, BETTER))
+
+
+def test_answers_without_pictures_need_not_become_better_with_the_others() -> None:
+    seen = comparison(BETTER, UNSURE)
+    blind = replace(seen, metrics=(seen.metrics[0], replace(seen.metrics[1], metric=WITHOUT_PICTURES)))
+    assert "Not every metric" in wording.interpretation(seen)
+    assert "Not every metric" not in wording.interpretation(blind)
 
 
 def test_what_the_interval_covers_depends_on_the_seeds() -> None:
@@ -139,13 +147,27 @@ def test_what_a_step_has_thrown_away_is_in_no_figure(tmp_path: Path) -> None:
     assert after[0].group_size == 8
 
 
-def test_metrics_for_dvc_are_numbers_all_the_way_down(experiment: Files) -> None:
-    inputs = experiment.read()
-    found = metrics_json([compare(inputs, "arithmetic")], curves(inputs), 3)
-    numbers = found["evaluation"]["arithmetic"]
-    assert isinstance(numbers, dict)
-    assert {"greedy_base", "greedy_trained", "greedy_difference_low", "mean_at_4_difference"} <= set(numbers)
-    assert all(isinstance(value, float) for value in [*numbers.values(), *found["training"].values()])
+def test_metrics_are_the_few_columns_of_dvc_in_the_order_of_reading() -> None:
+    recorded = Curves(
+        seeds=(0, 1), steps=np.arange(1.0, 4.0), values={"reward/mean": np.array([[9, 0, 1], [9, 1, 0.5]])}
+    )
+    found = metrics_json([comparison(UNSURE, BETTER)], recorded, 2)
+    assert list(found) == ["gsm8k", "mean reward"]
+    assert found["mean reward"] == 0.625
+    assert list(found["gsm8k"].items()) == [  # type: ignore[union-attr]
+        ("base", 0.6),
+        ("trained", 0.62),
+        ("difference", 0.02),
+        ("interval", "-0.050 to +0.090"),
+    ]
+
+
+def test_scores_have_a_row_per_policy_with_its_interval() -> None:
+    assert scores_csv([comparison(UNSURE)]).splitlines() == [
+        "task,metric,policy,score,low,high",
+        "gsm8k,Greedy accuracy,base,0.6,0.5,0.7",
+        "gsm8k,Greedy accuracy,trained,0.62,0.5,0.9",
+    ]
 
 
 def test_the_summary_has_a_line_per_metric_and_a_sentence_per_task(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The page: complete, offline, safe to open whatever the policy wrote, and the same bytes each time."""
 
+import hashlib
 import os
 import re
+from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +20,8 @@ from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
 from dagrpo.visible import visible
 
-VOID = {"meta", "wbr", "br", "img", "link"}
+VOID = {"meta", "wbr", "br", "img", "link", "input"}
+MADE_HERE = "../../../logs/tiny/times.html"
 REPORT = Report(completions=5, smoothing=3)
 
 
@@ -69,6 +72,7 @@ def write_all(page: Page, folder: Path) -> None:
         REPORT.smoothing,
         html=folder / "report.html",
         metrics=folder / "metrics.json",
+        scores=folder / "scores.csv",
         table=folder / "curves.csv",
         summary=folder / "summary.md",
         figures=folder / "figures",
@@ -104,17 +108,23 @@ def test_every_link_leads_somewhere_on_the_page(checked: Checker) -> None:
     assert {anchor.removeprefix("#") for anchor in checked.anchors} <= set(checked.ids)
 
 
-def test_nothing_is_loaded_from_elsewhere_and_nothing_runs(checked: Checker, built: Path) -> None:
-    assert checked.loaded == []
+def test_nothing_is_loaded_from_elsewhere_and_nothing_runs_but_the_script_that_the_page_names(
+    checked: Checker, built: Path
+) -> None:
+    text = (built / "report.html").read_text()
+    assert set(checked.loaded) <= {MADE_HERE}, "a link, which loads nothing by itself"
     assert checked.handlers == []
-    assert not {"script", "iframe", "object", "embed", "link", "form", "img"} & checked.tags
-    assert not re.search(r"url\((?!#)|@import", (built / "report.html").read_text())
-    assert "default-src 'none'" in (built / "report.html").read_text()
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+    assert not {"iframe", "object", "embed", "link", "form", "img"} & checked.tags
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert "default-src 'none'" in text
 
 
 def test_hostile_output_is_shown_and_not_obeyed(checked: Checker, built: Path) -> None:
     text = (built / "report.html").read_text()
-    assert "<script" not in text
+    assert text.count("<script") == 1
     assert "&lt;/pre&gt;&lt;script src=" in text
     assert HOSTILE.split("\u202e")[0] in checked.text
     assert "\u202e" not in text
@@ -142,6 +152,12 @@ def test_tables_have_captions_and_header_cells(built: Path) -> None:
         assert "<caption>" in table
         assert '<th scope="col"' in table
         assert '<th scope="row"' in table or "None." in table
+
+
+def test_the_caption_of_a_table_that_scrolls_is_no_wider_than_what_is_in_sight(built: Path) -> None:
+    style = (built / "report.html").read_text().partition("<style>")[2].partition("</style>")[0]
+    assert re.search(r"^\.scroll {[^}]*container-type: inline-size;", style, re.MULTILINE)
+    assert re.search(r"^caption {[^}]*max-width: 100cqw;", style, re.MULTILINE)
 
 
 def test_every_digest_from_raw_data_to_score_is_there(built: Path, checked: Checker) -> None:
@@ -199,6 +215,15 @@ def test_parameters_that_differ_between_stages_are_marked(page: Page) -> None:
     assert "12, 99" in text
 
 
+def test_what_differs_from_the_defaults_stands_before_the_rest_and_is_marked_there(built: Path) -> None:
+    text = (built / "report.html").read_text()
+    first, _, rest = text.partition('<section id="parameters">')[2].partition("<details>")
+    assert '<th scope="row">training.steps</th>' in first
+    assert "clip_low" not in first, "0.2 is the default"
+    assert '<tr class="changed"><th scope="row">steps</th>' in rest
+    assert '<tr><th scope="row">loss.clip_low</th>' in rest
+
+
 def test_without_samples_and_with_one_step_there_is_still_a_report(tmp_path: Path) -> None:
     text = render(page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0)))
     assert "No difference shown" in text
@@ -222,3 +247,14 @@ def test_nothing_on_the_page_hides_or_reorders_not_even_its_title(page: Page) ->
     assert visible(html) == html
     html.encode()
     assert "tiny\\u202egnp\\u0000\\u200b\\ud800" in html
+
+
+def test_what_scrolls_has_a_shadow_at_its_edge_and_print_cuts_no_table(built: Path) -> None:
+    style = (built / "report.html").read_text().partition("<style>")[2].partition("</style>")[0]
+    scroll = style.partition(".scroll {")[2].partition("}")[0]
+    assert "no-repeat local" in scroll
+    assert "var(--shadow)" in scroll
+    printed = style.partition("@media print {")[2]
+    assert ".scroll { overflow: visible; background: none; }" in printed
+    assert "table:not(.small) { break-inside: avoid; }" in printed
+    assert "caption, thead, dt { break-after: avoid; }" in printed

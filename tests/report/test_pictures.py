@@ -114,7 +114,7 @@ def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_
     shown = SOURCE.findall(html)
     assert html.count("<img") == len(shown) >= 10
     assert {number for _, number in shown} == {"1", "2"}
-    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:\"" in html
+    assert '; img-src data:"' in html
 
 
 def test_a_page_without_pictures_may_load_none(tmp_path: Path) -> None:

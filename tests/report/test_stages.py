@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.execution.running import run_stage
 from tests.pictures import picture
-from tests.report.synthetic import Files, make_experiment
+from tests.report.synthetic import Files, add_held_out, make_experiment
 from tests.rollout.problems import example
 
 from dagrpo.files import read_json, sha256_of, write_parquet
@@ -36,11 +36,18 @@ def test_score_writes_scores_summary_and_provenance(files: Files) -> None:
 
 
 def _report(files: Files) -> None:
-    names = ("scores", "summaries", "metrics", "rollouts", "provenance", "splits")
+    add_held_out(files)
+    names = ("scores", "summaries", "metrics", "rollouts", "held_out", "provenance", "splits")
     inputs = [
         f"{'lineage' if name == 'provenance' else name}={path}" for name in names for path in getattr(files, name)
     ]
-    written = ("html=report.html", "summary=summary.md", "metrics=metrics.json", "curves=curves.csv")
+    written = (
+        "html=report.html",
+        "summary=summary.md",
+        "metrics=metrics.json",
+        "scores=scores.csv",
+        "curves=curves.csv",
+    )
     figures = [f"{file.replace('.', '_')}=r/figures/{file}" for file in FIGURE_FILES]
     outputs = [pair.replace("=", "=r/") for pair in (*written, "provenance=provenance.json")] + figures
     run_stage("report", {"report": {"completions": 2, "smoothing": 3}}, inputs, outputs, experiment="tiny")
@@ -49,7 +56,7 @@ def _report(files: Files) -> None:
 def test_report_writes_everything_it_declares(files: Files) -> None:
     write_times(Path("logs/seed_0"), files.metrics[0], [{"timing/update_seconds": 2.0}])
     _report(files)
-    assert len(read_json(Path("r/provenance.json"))["outputs"]) == 4 + len(FIGURE_FILES)
+    assert len(read_json(Path("r/provenance.json"))["outputs"]) == 5 + len(FIGURE_FILES)
     assert "GRPO report" in Path("r/report.html").read_text()
     assert "2.000" in Path("logs/times.html").read_text()
     assert [path.name for path in Path("r").iterdir() if "times" in path.name] == []

@@ -9,14 +9,16 @@ rule report:
         summaries=of_every_evaluation("scores.json"),
         metrics=of_every_seed("metrics.parquet"),
         rollouts=of_every_seed("rollouts/manifest.json"),
+        held_out=of_every_seed("held_out.parquet"),
         lineage=every_provenance(),
-        splits=splits_with_pictures,
+        splits=splits_of_report,
+        model=MODEL,
     output:
         html=update(
             report(
                 "results/{experiment}/report/report.html",
                 caption="../report/report.rst",
-                category="Report",
+                category="Results",
                 labels={"experiment": "{experiment}", "shows": "the whole report"},
             )
         ),
@@ -24,17 +26,18 @@ rule report:
             report(
                 "results/{experiment}/report/summary.md",
                 caption="../report/summary.rst",
-                category="Report",
+                category="Results",
                 labels={"experiment": "{experiment}", "shows": "the table of scores"},
             )
         ),
         metrics=update("results/{experiment}/report/metrics.json"),
+        scores=update("results/{experiment}/report/scores.csv"),
         curves=update("results/{experiment}/report/curves.csv"),
         learning_curve=update(
             report(
                 "results/{experiment}/report/figures/learning_curve.png",
                 caption="../report/learning_curve.rst",
-                category="Figures",
+                category="Results",
                 labels={"experiment": "{experiment}", "shows": "learning curve"},
             )
         ),
@@ -42,7 +45,7 @@ rule report:
             report(
                 "results/{experiment}/report/figures/base_vs_trained.png",
                 caption="../report/base_vs_trained.rst",
-                category="Figures",
+                category="Results",
                 labels={"experiment": "{experiment}", "shows": "base against trained"},
             )
         ),

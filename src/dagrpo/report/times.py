@@ -1,21 +1,22 @@
-"""Where the time of training went: a page of its own beside the logs.
+"""How the results were made here: when, from which commit, on which machine, in which time and memory. A page beside the logs.
 
-Not in the report, whose bytes are the same whoever makes it: times are another's on every machine, and each time.
+Not in the report, whose bytes are the same whoever makes it: all this is another's on every machine, and each time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dagrpo.execution.account import Account
 from dagrpo.files import remove, write_text
 from dagrpo.metrics import definition_of
 from dagrpo.metrics.timing import PARTS
-from dagrpo.report import style
 from dagrpo.report.figures.times import step_times
 from dagrpo.report.inline_svg import inline
+from dagrpo.report.made import duration, executions, made_with
 from dagrpo.times import SECONDS, read_times, step_seconds
 from dagrpo.visible import visible
 
@@ -69,17 +70,17 @@ def label_of(part: str) -> str:
     return part.partition("/")[2].removesuffix(SECONDS).replace("_", " ")
 
 
-def write_times_page(experiment: str, times: Sequence[SeedTimes], logs: Path) -> Path | None:
-    """The page's file; None, and nothing is left of an earlier one, where no times are known."""
+def write_times_page(
+    experiment: str, times: Sequence[SeedTimes], logs: Path, accounts: Mapping[Path, Account] | None = None
+) -> Path | None:
+    """The page's file; None, and nothing is left of an earlier one, where nothing is known.
+
+    `accounts`: of each execution, by the provenance.json that it has written.
+    """
     path = logs / FILE
-    if not times:
+    if not times and not accounts:
         remove(path)
         return None
-    names = parts_of(times)
-    drawn = step_times(
-        [label_of(name) for name in names], {each.seed: [each.mean(name) or 0.0 for name in names] for each in times}
-    )
-    svg = style.to_svg(drawn.figure, drawn.name, transparent=True)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -87,15 +88,32 @@ def write_times_page(experiment: str, times: Sequence[SeedTimes], logs: Path) ->
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    names = parts_of(times)
     html = environment.get_template(TEMPLATE).render(
         experiment=experiment,
-        figure=drawn,
-        svg=Markup(inline(svg, drawn.name, drawn.title, drawn.description)),  # our own drawing
+        figure=_figure(times, names) if times else None,
         parts=_parts(times, names),
         facts=facts(times),
+        made=made_with(accounts or {}),
+        executions=executions(accounts or {}),
     )
     write_text(path, visible(html))
     return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figure:
+    title: str
+    caption: str
+    svg: Markup  # our own drawing
+
+
+def _figure(times: Sequence[SeedTimes], names: Sequence[str]) -> _Figure:
+    drawn = step_times(
+        [label_of(name) for name in names], {each.seed: [each.mean(name) or 0.0 for name in names] for each in times}
+    )
+    svg = inline(drawn.svg(transparent=True), drawn.name, drawn.title, drawn.description)
+    return _Figure(title=drawn.title, caption=drawn.caption, svg=Markup(svg))
 
 
 def _parts(times: Sequence[SeedTimes], names: Sequence[str]) -> list[Part]:
@@ -119,9 +137,11 @@ def _parts(times: Sequence[SeedTimes], names: Sequence[str]) -> list[Part]:
 
 def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
     """What is known of each run as a whole, means over seeds; MFU only where the device's peak is known."""
+    if not times:
+        return []
     shown = {
         "Steps": f"{sum(len(each.steps) for each in times) / len(times):,.0f}",
-        "Time in steps": _hours(sum(each.seconds for each in times) / len(times)),
+        "Time in steps": duration(sum(each.seconds for each in times) / len(times)),
         "Tokens per second": _mean(times, "timing/tokens_per_second", "{:,.0f}"),
         "MFU of the update": _mean(times, "timing/update_mfu", "{:.1%}"),
         "MFU of the rollouts": _mean(times, "timing/rollout_mfu", "{:.1%}"),
@@ -132,12 +152,3 @@ def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
 def _mean(times: Sequence[SeedTimes], name: str, form: str) -> str:
     means = [mean for each in times if (mean := each.mean(name)) is not None]
     return form.format(sum(means) / len(means)) if means else ""
-
-
-def _hours(seconds: float) -> str:
-    """5025.0 -> 1 h 23 min 45 s"""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return " ".join(
-        [*([f"{hours} h"] if hours else []), *([f"{minutes} min"] if hours or minutes else []), f"{rest} s"]
-    )

@@ -100,12 +100,15 @@ def _scope(comparison: TaskComparison) -> str:
 
 
 def _other_metrics(comparison: TaskComparison) -> str:
-    """Names the metrics whose verdict differs from that of greedy accuracy: silence about them would mislead."""
+    """Names the metrics whose verdict differs from that of greedy accuracy: silence about them would mislead.
+
+    Not the score without pictures: a policy that reads them better need not guess better.
+    """
     expected = _sign(comparison.greedy.difference)
     differing = [
         f"{metric_label(row.metric)} ({points(row.difference.value)}, {points_interval(row.difference)})"
         for row in comparison.metrics[1:]
-        if _sign(row.difference) != expected
+        if row.metric != WITHOUT_PICTURES and _sign(row.difference) != expected
     ]
     if not differing:
         return ""

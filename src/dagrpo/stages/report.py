@@ -1,19 +1,23 @@
 """Stage report: an experiment's scores, curves, completions and lineage on one page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
+
+TOKENIZER = "tokenizer.json"
 
 
 def work(job: Job) -> None:
     """Write the page, its figures, and the numbers for DVC."""
     from dagrpo.console import say, summary
+    from dagrpo.execution.account import read_accounts
     from dagrpo.params.report import Report
     from dagrpo.report.build import FIGURE_FILES, build, metrics_to_log, write
-    from dagrpo.report.history import pages
+    from dagrpo.report.history import pages, recorded_curves
     from dagrpo.report.inputs import read_inputs
     from dagrpo.report.times import times_of_seeds, write_times_page
     from dagrpo.report.wording import headline
@@ -25,8 +29,10 @@ def work(job: Job) -> None:
         summaries=job.inputs["summaries"],
         metrics=job.inputs["metrics"],
         rollouts=job.inputs["rollouts"],
+        held_out=job.inputs["held_out"],
         provenance=job.inputs["lineage"],
         splits=job.inputs.get("splits", []),
+        tokenizer=_tokenizer(job.inputs.get("model", [])),
     )
     page = build(inputs, report, job.params, job.overrides)
     html = job.output("html")
@@ -36,6 +42,7 @@ def work(job: Job) -> None:
         report.smoothing,
         html=html,
         metrics=job.output("metrics"),
+        scores=job.output("scores"),
         table=job.output("curves"),
         summary=job.output("summary"),
         figures=figures,
@@ -51,18 +58,27 @@ def work(job: Job) -> None:
             (Path(folder) / name).write_bytes(picture)
             job.run.log_artifact(Path(folder) / name, "pictures")
     seconds = times_of_seeds(job.inputs["metrics"], job.log.parent)
-    times = write_times_page(job.experiment, seconds, job.log.parent)
+    accounts = read_accounts(job.log.parent, job.inputs["lineage"])
+    times = write_times_page(job.experiment, seconds, job.log.parent, accounts)
     if times is not None:
         job.run.log_artifact(times)
     for seed, content in pages(page, seconds).items():
-        job.run.log_page(seed, content, _metrics_of(job, seed))
+        job.run.log_page(seed, content, recorded_curves(inputs, seed))
     rows = [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))]
-    summary(f"report of {job.experiment}", [*rows, *([("times", str(times))] if times else [])])
+    summary(f"report of {job.experiment}", [*rows, *([("how it was made", str(times))] if times else [])])
 
 
-def _metrics_of(job: Job, seed: int | None) -> Path | None:
-    """The metrics.parquet of a seed; None where it is about all of them."""
-    return next((path for path in job.inputs["metrics"] if path.parent.name == f"seed_{seed}"), None)
+def _tokenizer(models: Sequence[Path]) -> Path | None:
+    """The tokenizer of the policy; None where its checkpoint has none of that form. UserError: it is not as it was made."""
+    from dagrpo.listing import fault_of, listed_files
+
+    for manifest in models:
+        listed, path = listed_files(manifest), manifest.with_name(TOKENIZER)
+        if TOKENIZER in listed:
+            if fault := fault_of(path, listed[TOKENIZER]):
+                raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage model again.")
+            return path
+    return None
 
 
 def reusable(params: Mapping[str, Any]) -> bool:

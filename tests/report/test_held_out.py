@@ -1,0 +1,51 @@
+"""The held-out curve on the page."""
+
+from pathlib import Path
+
+from tests.report.synthetic import Files, add_held_out, make_experiment
+from tests.report.test_page import Checker, page_of
+
+from dagrpo.evaluation.statistics import wilson
+from dagrpo.report.held_out import held_out_curves
+from dagrpo.report.history import recorded_curves
+from dagrpo.report.page import render
+
+
+def test_each_task_has_a_curve_for_each_seed_with_wilsons_interval(tmp_path: Path) -> None:
+    files = add_held_out(make_experiment(tmp_path, seeds=(0, 1), tasks=("arithmetic", "aime"), steps=8))
+    sums, aime = held_out_curves(files.read())
+    assert (sums.label, aime.label, sums.problems, sums.split) == ("arithmetic", "aime", 64, "test")
+    assert sums.seeds[0] == {step: wilson(right, 64, 0.95) for step, right in ((0, 16), (4, 24), (8, 32))}
+    assert sums.seeds[1][8] == wilson(29, 64, 0.95)
+
+
+def test_the_page_shows_it_and_says_that_its_problems_are_the_tests(experiment: Files) -> None:
+    plain = render(page_of(experiment))
+    page = Checker(render(page_of(add_held_out(experiment))))
+    assert page.mistakes == []
+    assert "Figure 6. Held-out problems while it trained." in page.text
+    assert "is chosen by the test, and its score flatters it" in page.text
+    assert "after step 4: 37.5% (26.7 to 49.7)" in page.text
+    assert "Held-out" not in plain
+
+
+def test_of_a_validation_split_nothing_of_the_kind_is_said(experiment: Files) -> None:
+    page = render(page_of(add_held_out(experiment, split="validation")))
+    assert "(validation split)" in page
+    assert "flatters" not in page
+
+
+def test_the_history_of_runs_gets_it_as_a_curve(experiment: Files) -> None:
+    curves = recorded_curves(add_held_out(experiment).read(), 0)
+    assert curves is not None
+    found = {row["step"]: row["held_out/arithmetic/greedy"] for row in curves.to_pylist()}
+    assert {step: value for step, value in found.items() if value is not None} == {0: 0.25, 4: 0.375, 8: 0.5, 12: 0.625}
+
+
+def test_training_that_evaluated_nothing_has_a_table_without_rows_and_no_curve(experiment: Files) -> None:
+    plain = render(page_of(experiment))
+    files = add_held_out(experiment, problems=0)
+    assert files.held_out
+    assert held_out_curves(files.read()) == []
+    assert render(page_of(files)) == plain
+    assert recorded_curves(files.read(), 0) is not None
