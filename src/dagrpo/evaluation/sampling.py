@@ -3,7 +3,7 @@
 Grades nothing: `score` does that from what is written here, as often as one likes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.models.pictures import processor_of
 from dagrpo.params import evaluation
-from dagrpo.params.rollout import Conversation
+from dagrpo.params.rollout import Conversation, HeadDtype
 from dagrpo.params.runtime import Engine
+from dagrpo.records import Example
 from dagrpo.rollout.chat_formats.pictures import without_pictures
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.context import context_tokens
@@ -27,6 +28,7 @@ from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.open_agent import Surroundings, open_agent
 from dagrpo.rollout.prompts import PromptLimit, Prompts, problems_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.schedule import OnBatch
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.table import rollout_table
 from dagrpo.rollout.trajectory import BLIND, Problem, Trajectory
@@ -49,6 +51,7 @@ class SplitAttempts:
     seeds: tuple[int, int]  # of the section that sampling comes from, and of the run
     engine: Engine
     dtype: str  # of the engine
+    head_dtype: HeadDtype = None
     server_log: Path
     agent_folder: Path  # for what the agent and its tools write
 
@@ -88,6 +91,7 @@ def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
         attempts.engine,
         attempts.server_log,
         dtype=attempts.dtype,
+        head_dtype=attempts.head_dtype,
         deterministic=attempts.sampling.lockstep,
         version=manifest.tensors.digest[:VERSION_DIGITS],
         keep_pictures=True,  # of one checkpoint
@@ -121,7 +125,13 @@ def require_samplable(model: Path) -> Manifest:
 
 def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
     """The split rendered; UserError names a row that leaves no room for its completion."""
-    examples = read_split(attempts.split)[: attempts.max_problems]
+    return rendered(enumerate(read_split(attempts.split)[: attempts.max_problems]), attempts, tokenizer)
+
+
+def rendered(
+    rows: Iterable[tuple[int, Example]], attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
+    """Rows of the split, each with its index. UserError as for `read_problems`."""
     room = context_tokens(attempts.model, attempts.engine)
     longest = attempts.sampling.max_new_tokens
     limit = PromptLimit(
@@ -130,7 +140,7 @@ def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -
         "lower it, or leave the row out",
     )
     prompts = Prompts(tokenizer, attempts.conversation, processor_of(attempts.model))
-    return problems_of(enumerate(examples), prompts, limit, attempts.split)
+    return problems_of(rows, prompts, limit, attempts.split)
 
 
 def attempt(
@@ -141,26 +151,38 @@ def attempt(
     *,
     what: str = "sample",
 ) -> list[Trajectory]:
-    """Collect the attempts with an engine that is open. An attempt's seed does not depend on the checkpoint."""
-    batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT
-    sampling = replace(attempts.sampling, batch_size=batches * attempts.engine.max_running_requests)
-    task = problems[0].example.task
+    """Collect the attempts with an engine that is open, and show how far they are."""
     tokens = 0
-
-    def seed_of(position: int, sample_index: int) -> int:
-        problem = problems[position]
-        return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
-
-    what = f"{what} {task} (seed {attempts.seeds[1]})"
-    with progress(what, len(problems) * len(sampling.sample_indices)) as bar:
+    what = f"{what} {problems[0].example.task} (seed {attempts.seeds[1]})"
+    with progress(what, len(problems) * len(attempts.sampling.sample_indices)) as bar:
 
         def show(finished: Sequence[Trajectory]) -> None:
             nonlocal tokens
             tokens += sum(trajectory.tokens for trajectory in finished)
             bar.advance(len(finished), note=f"{tokens:,} tokens")
 
-        with open_agent(attempts.conversation, tokenizer, tools_of(problems), _surroundings(attempts)) as agent:
-            trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=show)
+        return attempt_unseen(problems, attempts, engine, tokenizer, what=what, on_batch=show)
+
+
+def attempt_unseen(
+    problems: Sequence[Problem],
+    attempts: SplitAttempts,
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    what: str,
+    on_batch: OnBatch | None = None,
+) -> list[Trajectory]:
+    """The same without a bar. An attempt's seed does not depend on the checkpoint. `what` names them in a warning."""
+    batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT
+    sampling = replace(attempts.sampling, batch_size=batches * attempts.engine.max_running_requests)
+
+    def seed_of(position: int, sample_index: int) -> int:
+        problem = problems[position]
+        return sampling_seed(*attempts.seeds, problem.example.task, problem.index, sample_index)
+
+    with open_agent(attempts.conversation, tokenizer, tools_of(problems), _surroundings(attempts)) as agent:
+        trajectories = collect(problems, sampling, seed_of, engine=engine, agent=agent, on_batch=on_batch)
     FailedPrograms(attempts.agent_folder).warn(what, trajectories)
     return trajectories
 

@@ -23,6 +23,7 @@ from dagrpo.evaluation.outcomes import (
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.evaluation.tables import SCORES
+from dagrpo.evaluation.verdicts import judged
 from dagrpo.evaluation.votes import Ballot, votes
 from dagrpo.params.base import Extractor
 from dagrpo.params.evaluation import Scoring
@@ -53,32 +54,19 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
-    """Read and compare every answer; columns as in SCORES. UserError when a ground truth is none for its verifier.
-
-    An excluded attempt is unverifiable, whatever it had said so far: nobody knows what the policy would have answered.
-    """
-    texts, truths, verifiers = (
-        completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")
-    )
-    reported = [dict(rewards) for rewards in completions.column("reported").to_pylist()]
-    judgements = grader.judge(texts, truths, verifiers, extractor, reported)
-    excluded = pc.equal(completions.column("stop_reason"), "excluded").to_pylist()
-    verdicts = ["unverifiable" if out else each.verdict for each, out in zip(judgements, excluded, strict=True)]
-    answers = [None if out else each.answer for each, out in zip(judgements, excluded, strict=True)]
+    """Read and compare every answer; columns as in SCORES. UserError when a ground truth is none for its verifier."""
+    found = judged(completions, extractor, grader)
     ballots = [
         Ballot(problem=problem, verifier=verifier, answer=answer, verdict=verdict)
         for problem, verifier, answer, verdict in zip(
-            completions.column("problem_index").to_pylist(), verifiers, answers, verdicts, strict=True
+            completions.column("problem_index").to_pylist(),
+            completions.column("verifier").to_pylist(),
+            found.answers,
+            found.verdicts,
+            strict=True,
         )
     ]
-    columns = {
-        "extracted": answers,
-        "vote": votes(ballots, extractor, grader),
-        "verdict": verdicts,
-        "correct": [verdict == "right" for verdict in verdicts],
-        "truncated": pc.equal(completions.column("finish_reason"), "length"),
-        "completion_tokens": pc.list_value_length(completions.column("completion_ids")),
-    }
+    columns = {**found.columns(completions), "vote": votes(ballots, extractor, grader)}
     columns[OF_BLIND] = pa.nulls(completions.num_rows, pa.bool_())
     return pa.table({name: columns.get(name, _column(completions, name)) for name in SCORES.names}, schema=SCORES)
 

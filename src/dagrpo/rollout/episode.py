@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dagrpo.errors import UserError
 from dagrpo.rollout.dialogue import Partner, attempt
 from dagrpo.rollout.toolbox.toolbox import Toolbox
 from dagrpo.rollout.tools import CallContext, ToolFunction
 
 if TYPE_CHECKING:
     from dagrpo.rollout.agents import Limits
+    from dagrpo.rollout.chat import ToolSchema
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Trajectory
 
@@ -35,9 +37,16 @@ class Episode(Partner, Protocol):
         ...
 
 
-async def attempt_in(episode: Episode, limits: Limits, sample_index: int, session: Session) -> Trajectory:
-    """One attempt, ended by an answer, the environment, a limit, or a failure that the policy has no part in."""
+async def attempt_in(
+    episode: Episode, limits: Limits, sample_index: int, session: Session, *, fresh: bool = False
+) -> Trajectory:
+    """One attempt, ended by an answer, the environment, a limit, or a failure that the policy has no part in.
+
+    UserError: the chat template leaves out what the environment offers. Not of a `fresh` model, which learns calls by chance.
+    """
     own = tuple(function.schema for function in episode.functions)
+    if not fresh:
+        _require_told(session, own)
     return await attempt(
         session,
         sample_index,
@@ -46,3 +55,18 @@ async def attempt_in(episode: Episode, limits: Limits, sample_index: int, sessio
         tools=(*session.problem.tools, *own),
         limits=limits,
     )
+
+
+def _require_told(session: Session, own: Sequence[ToolSchema]) -> None:
+    """Stage prepare checks the tools of a task (tasks/gates/tools_told.py); those of an environment are known here first."""
+    problem, chat = session.problem, session.chat
+    if not own or problem.example.demonstration:
+        return
+    _, untold = chat.prompt(problem.example.prompt, problem.tools)
+    _, told = chat.prompt(problem.example.prompt, (*problem.tools, *own))
+    if told == untold:
+        raise UserError(
+            f"The environment offers the tool {own[0]['function']['name']}, and the model's chat template leaves out what tools there "
+            "are, so that the policy would never know: choose a model, or a model.chat_template, that tells of tools, or set "
+            "rollout.chat to {name: renderers} with the model's family."
+        )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.models.tokenizer import tells_of_no_tools
 from dagrpo.params.rollout import Conversation
 from dagrpo.rollout.agents import AGENTS, Agent, AgentContext, Limits
 from dagrpo.rollout.chat import ChatFormat, chat_format
@@ -43,6 +44,7 @@ class OpenAgent:
         self._chat = chat
         self._limits = limits
         self._loop = loop
+        self._running: asyncio.Task[Any] | None = None
 
     def session(self, problem: Problem, complete: Complete, seed: int, name: str) -> Session:
         """A conversation to be had with the policy about a problem."""
@@ -53,7 +55,22 @@ class OpenAgent:
 
         asyncio.run would make a cancellation of it, which a wave that waits for its engine takes for a fault.
         """
-        return run_on(self._loop, work)
+        return run_on(self._loop, self._noted(work))
+
+    def interrupt(self) -> None:
+        """Cancel what another thread runs here, which gets a CancelledError; no effect where it runs nothing."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _noted(self, work: Coroutine[Any, Any, Result]) -> Result:
+        self._running = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self._running = None
 
 
 def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
@@ -96,6 +113,7 @@ def open_agent(
         passages=around.passages,
         max_new_tokens=around.max_new_tokens,
         context_tokens=around.context_tokens,
+        fresh=tells_of_no_tools(tokenizer),
         wants_report=around.wants_report,
     )
     loop = asyncio.new_event_loop()

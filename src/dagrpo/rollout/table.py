@@ -225,13 +225,13 @@ def has_conversations(table: pa.Table) -> bool:
     return bool(pc.any(pc.is_in(table.column("stop_reason"), pa.array(BROKEN))).as_py())
 
 
-def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def read_table(path: Path, schema: pa.Schema, *, may_be_empty: bool = False) -> pa.Table:
     """Read a table and check it against its schema; UserError names the file and the column or row that is wrong.
 
     Columns that the schema does not name are left out.
     """
     table = read_parquet(path)
-    if table.num_rows == 0:
+    if table.num_rows == 0 and not may_be_empty:
         raise UserError(f"{path} has no rows: {AGAIN}.")
     for field in schema:
         if field.name not in table.column_names:

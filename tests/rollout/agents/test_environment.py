@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with
@@ -10,6 +12,7 @@ from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, ses
 from dagrpo.errors import UserError
 from dagrpo.rollout.agents import AgentContext
 from dagrpo.rollout.agents.environment import AGENT, Config, open_environment
+from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.trajectory import Trajectory
 
 
@@ -60,6 +63,38 @@ def test_the_policy_is_told_of_its_tools_and_of_what_the_environment_says_first(
     assert "[user]1+2=? It is below 10.\x01" in prompt
     assert "reset" not in prompt
     assert "hidden" not in prompt
+
+
+class Untold(PlainChat):
+    """A chat template that leaves out what tools there are."""
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
+        return super().prompt(messages, ())
+
+
+def untold_attempt(folder: Path, *, fresh: bool = False, **example_changes: Any) -> Trajectory:
+    session = session_with(ScriptedPolicy("3"), **example_changes)
+    session.chat = Untold()
+
+    async def run() -> Trajectory:
+        context = replace(context_in(folder), fresh=fresh)
+        async with open_environment(Config(name="environment", environment=f"{WORLDS}:Guess"), context) as agent:
+            return await agent(session.problem, 0, session)
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_template_that_leaves_its_tools_out_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^The environment offers the tool guess, .* would never know: choose a model, .*"
+    ):
+        untold_attempt(tmp_path)
+
+
+def test_demonstrations_tell_of_its_tools_and_so_does_nothing_to_a_fresh_model(tmp_path: Path) -> None:
+    assert untold_attempt(tmp_path, fresh=True).text == "3"
+    called = ({"role": "assistant", "content": "<tool_call>"},)
+    assert untold_attempt(tmp_path, demonstration=called).text == "3"
 
 
 def test_what_it_does_not_offer_cannot_be_called(tmp_path: Path) -> None:

@@ -3,21 +3,32 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from dagrpo.execution.threads import READ_BY_LIBRARIES
+from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
-from dagrpo.rollout.engine.command import picture_environment, server_command, server_environment, write_settings
+from dagrpo.rollout.engine.command import (
+    PICTURE_FLAGS,
+    picture_environment,
+    server_command,
+    server_environment,
+    write_settings,
+)
 
 ENGINE = Engine(max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 
 
-def command(tmp_path: Path, *, gpu: bool, deterministic: bool = True, pictures: bool = False) -> list[str]:
+def command(
+    tmp_path: Path, *, gpu: bool, deterministic: bool = True, pictures: bool = False, head_dtype: HeadDtype = None
+) -> list[str]:
     return server_command(
         tmp_path,
         ENGINE,
         31000,
         tmp_path / "s.yaml",
         dtype="bfloat16",
+        head_dtype=head_dtype,
         gpu=gpu,
         deterministic=deterministic,
         version="v-1",
@@ -39,6 +50,12 @@ def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
         assert flag in line
 
 
+def test_logits_are_computed_in_float32_where_that_is_asked_for(tmp_path: Path) -> None:
+    for gpu in (False, True):
+        plain, asked = (command(tmp_path, gpu=gpu, head_dtype=dtype) for dtype in (None, "float32"))
+        assert {*asked} - {*plain} == {"--enable-fp32-lm-head"}
+
+
 def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path: Path) -> None:
     flag = "--enable-deterministic-inference"
     assert flag in command(tmp_path, gpu=False, deterministic=False)
@@ -47,14 +64,101 @@ def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path:
     assert "--device=cpu" not in command(tmp_path, gpu=True)
 
 
+def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path) -> None:
+    leaves, stays = (
+        server_command(
+            tmp_path,
+            ENGINE.model_copy(update={"release_memory": release}),
+            31000,
+            tmp_path / "s.yaml",
+            dtype="bfloat16",
+            head_dtype=None,
+            gpu=True,
+            deterministic=True,
+            version="v-1",
+        )
+        for release in (True, False)
+    )
+    assert {*leaves} - {*stays} == {"--enable-memory-saver"}
+    inherited = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "x", "HOME": "/home/me"}
+    assert inherited.items() <= server_environment(inherited, tmp_path, gpu=True).items()
+    dropped = server_environment(inherited, tmp_path, gpu=True, leaves=True)
+    assert dropped["HOME"] == "/home/me"
+    assert not inherited.keys() & dropped.keys() - {"HOME"}
+
+
+def test_a_server_on_a_cpu_computes_with_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
+    one, four, gpu = (
+        server_environment({}, tmp_path, gpu=gpu, threads=threads)
+        for gpu, threads in ((False, 1), (False, 4), (True, 4))
+    )
+    assert {name: value for name, value in four.items() if one[name] != value} == {
+        "OMP_NUM_THREADS": "4",
+        "MKL_NUM_THREADS": "4",
+    }
+    assert "OMP_NUM_THREADS" not in gpu
+
+
+def test_sglang_knows_every_flag_of_a_gpu_server(tmp_path: Path) -> None:
+    """By its own parser: nothing here starts such a server."""
+    done = subprocess.run([sys.executable, "-c", FLAGS], input=json.dumps(gpu_commands(tmp_path)), **TOLD)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, *rest = json.loads(done.stdout.splitlines()[-1])
+    assert first == {"saver": True, "deterministic": True, "tokens": 2048, "version": "v-1", "dtype": "bfloat16"}
+    assert [each["deterministic"] for each in rest] == [False]
+
+
+FLAGS = """
+import argparse, json, sys
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+read = [parser.parse_args(command[3:]) for command in json.load(sys.stdin)]
+print(json.dumps([{
+    "saver": each.enable_memory_saver,
+    "deterministic": each.enable_deterministic_inference,
+    "tokens": each.max_total_tokens,
+    "version": each.weight_version,
+    "dtype": each.dtype,
+} for each in read]))
+"""
+TOLD: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
+
+
+def gpu_commands(tmp_path: Path) -> list[list[str]]:
+    """Of a model that takes pictures, so that its flags are among them."""
+    return [
+        server_command(
+            tmp_path,
+            ENGINE.model_copy(update={"release_memory": True}),
+            31000,
+            tmp_path / "s.yaml",
+            dtype="bfloat16",
+            head_dtype=None,
+            gpu=True,
+            deterministic=deterministic,
+            version="v-1",
+            pictures=True,
+        )
+        for deterministic in (True, False)
+    ]
+
+
 def test_pictures_are_prepared_as_in_training_and_only_where_a_model_takes_some(tmp_path: Path) -> None:
     added = [
         {*command(tmp_path, gpu=gpu, pictures=True)} - {*command(tmp_path, gpu=gpu, pictures=False)}
         for gpu in (False, True)
     ]
     of_cpu, of_gpu = added
-    assert of_cpu == {"--image-processor-backend=pil", "--mm-attention-backend=sdpa", "--mem-fraction-static=0.5"}
-    assert of_gpu == {"--image-processor-backend=pil"}
+    assert of_gpu == {"--image-processor-backend=pil", "--mm-preprocess-cache-size-mb=1024"}
+    assert of_cpu == {*of_gpu, "--mm-attention-backend=sdpa", "--mem-fraction-static=0.5"}
+
+
+def test_whoever_starts_a_server_of_pictures_is_told_all_its_flags() -> None:
+    vision = Path(__file__).parents[3] / "docs/vision.md"
+    for told in (str(Engine.model_fields["servers"].description), vision.read_text()):
+        assert [flag for flag in PICTURE_FLAGS if flag not in told] == []
+        assert "SGLANG_VLM_CACHE_SIZE_MB=0" in told
 
 
 def test_what_a_vision_tower_made_is_kept_only_where_it_stays_right_and_changes_no_bits() -> None:

@@ -54,7 +54,7 @@ def test_the_mlp_of_a_vision_tower_that_sglang_fills_up_is_not_compared(inner: i
 
 
 @pytest.mark.parametrize("digest", [digest_on_cpu, digest_on_gpu])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one_changed_bit_is_not(
     digest: object, dtype: torch.dtype
 ) -> None:

@@ -66,6 +66,16 @@ def test_a_server_elsewhere_is_given_the_weights_of_whoever_samples_from_it(
     assert [path.suffix for path in (tmp_path / "shared").iterdir()] == [".lock"], "the weights are gone"
 
 
+@pytest.mark.server
+def test_servers_with_as_many_threads_give_the_same_bits(tiny_model: Path, tmp_path: Path) -> None:
+    answers = []
+    for _ in range(2):
+        params = Engine(threads=2)
+        with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True) as engine:
+            answers.append(engine.generate(REQUESTS, lockstep=True))
+    assert answers[0] == answers[1]
+
+
 def test_given_weights_come_before_those_of_the_folder(serve: Serve, tiny_model: Path, tmp_path: Path) -> None:
     seen: list[float] = []
 
@@ -149,6 +159,7 @@ def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
         port,
         settings,
         dtype="float32",
+        head_dtype=None,
         gpu=False,
         deterministic=True,
         version="old",

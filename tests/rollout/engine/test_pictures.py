@@ -131,7 +131,7 @@ def test_a_server_that_makes_another_prompt_of_the_pictures_is_refused(
     serve: Serve, pool_of: MakePool, prompt: tuple[int, ...]
 ) -> None:
     pool = pool_of(Endpoint(address=serve(wrote(7, prompt=prompt)).address))
-    with pytest.raises(ServerError, match=r"tokens of pictures that take \[3\] by .*--image-processor-backend pil"):
+    with pytest.raises(ServerError, match=r"tokens of pictures that take \[3\] by .*--image-processor-backend=pil"):
         pool.generate([request()], lockstep=True)
 
 

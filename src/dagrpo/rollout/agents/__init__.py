@@ -69,6 +69,7 @@ class AgentContext:
     passages: Path | None  # passages.parquet of the task, for tools that search
     max_new_tokens: int  # of one turn
     context_tokens: int  # that model and engine hold
+    fresh: bool = False  # whether the model is a fresh one, whose chat template has no room for descriptions of tools
     wants_report: bool = False  # whether the reward is, or has a part, that the attempt's program is to report
 
 

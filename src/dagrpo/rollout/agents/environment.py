@@ -124,8 +124,9 @@ def _row(problem: Problem) -> dict[str, Any]:
 class EnvironmentAgent:
     """Plays every attempt in an object of its own."""
 
-    def __init__(self, config: Config, offer: Offer) -> None:
+    def __init__(self, config: Config, offer: Offer, *, fresh: bool) -> None:
         self._config = config
+        self._fresh = fresh
         self._offer = offer
         self._random = SharedRandom(config.environment)
 
@@ -135,7 +136,7 @@ class EnvironmentAgent:
 
         environment = await asyncio.to_thread(self._offer.factory)
         episode = ObjectEpisode(environment, self._offer, session, self._random)
-        return await attempt_in(episode, self._config, sample_index, session)
+        return await attempt_in(episode, self._config, sample_index, session, fresh=self._fresh)
 
 
 def offer_of(config: Config) -> Offer:
@@ -162,7 +163,7 @@ def methods_of(path: str) -> tuple[type, list[ToolFunction]]:
 @asynccontextmanager
 async def open_environment(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """The agent. UserError: there is no such environment."""
-    yield EnvironmentAgent(config, offer_of(config))
+    yield EnvironmentAgent(config, offer_of(config), fresh=context.fresh)
 
 
 def _check(config: Config) -> None:

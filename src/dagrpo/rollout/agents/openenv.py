@@ -174,8 +174,9 @@ def _function(tool: Mapping[str, Any]) -> ToolFunction:
 class OpenEnvAgent:
     """Plays every attempt over a connection of its own."""
 
-    def __init__(self, config: Config, functions: Sequence[ToolFunction]) -> None:
+    def __init__(self, config: Config, functions: Sequence[ToolFunction], *, fresh: bool) -> None:
         self._config = config
+        self._fresh = fresh
         self._functions = functions
 
     async def __call__(self, problem: Problem, sample_index: int, session: Session) -> Trajectory:
@@ -184,7 +185,7 @@ class OpenEnvAgent:
 
         episode = RemoteEpisode(self._config, self._functions)
         try:
-            return await attempt_in(episode, self._config, sample_index, session)
+            return await attempt_in(episode, self._config, sample_index, session, fresh=self._fresh)
         finally:
             await episode.close()
 
@@ -209,7 +210,7 @@ async def open_openenv(config: Config, context: AgentContext) -> AsyncIterator[A
             raise UserError(
                 f"{config.address} offers no tools: name the field of its action in rollout.agent.action_field."
             )
-    yield OpenEnvAgent(config, functions)
+    yield OpenEnvAgent(config, functions, fresh=context.fresh)
 
 
 AGENT = AgentKind(config=Config, open=open_openenv)

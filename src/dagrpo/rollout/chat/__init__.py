@@ -104,6 +104,7 @@ class Chat(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in rollout.chat
     bind: Callable[[PreTrainedTokenizerBase, ConfigType], ChatFormat]  # UserError: not with this tokenizer
+    takes_pictures: bool = True  # whether it writes the placeholders of problems that show pictures
 
 
 CHATS: Plugins[Chat[Any]] = Plugins(

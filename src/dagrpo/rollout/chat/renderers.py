@@ -64,4 +64,5 @@ def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
     return family_format(tokenizer, config.family, config.options)
 
 
-CHAT = Chat(config=Config, bind=bind)
+# A renderer would load and count pictures itself, by an image processor that is not the server's.
+CHAT = Chat(config=Config, bind=bind, takes_pictures=False)

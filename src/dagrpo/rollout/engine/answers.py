@@ -159,7 +159,7 @@ def _require_expanded(prompt: Any, expected: tuple[int, ...], pictures: PromptPi
     raise ServerError(
         f"{address} makes {one_line(str(list(theirs)), 80)} tokens of pictures that take {one_line(str(list(ours)), 80)} by the "
         "model's preprocessor_config.json, or reads the text between them in another way: start the server with "
-        "--image-processor-backend pil, from a folder with the same preprocessor_config.json, and use the version of SGLang "
+        "--image-processor-backend=pil, from a folder with the same preprocessor_config.json, and use the version of SGLang "
         "that requirements/ names."
     )
 

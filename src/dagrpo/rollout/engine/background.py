@@ -31,6 +31,14 @@ class BackgroundLoop:
         finally:
             submitted.cancel()  # the caller was interrupted; no effect on finished work
 
+    def cancel(self) -> None:
+        """Cancel what is unfinished, from any thread: whoever waits for it gets a CancelledError."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop) - {self._waiting}:
+            task.cancel()
+
     async def join(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`, for a coroutine of another loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -40,6 +48,7 @@ class BackgroundLoop:
             runner.run(self._until_the_end())
 
     async def _until_the_end(self) -> None:
+        self._waiting = asyncio.current_task()
         await self._ended.wait()
 
 

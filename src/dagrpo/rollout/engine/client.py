@@ -29,6 +29,8 @@ from dagrpo.rollout.engine.version import WeightVersion
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
 DIAGNOSIS_SECONDS = 5.0  # until a process whose connection broke can be seen to be dead
+# What a server calls the parts of its memory that it can do without for a while.
+_WEIGHTS, _CACHE = "weights", "kv_cache"
 _Prompt = tuple[tuple[int, ...], tuple[bytes, ...]]  # as it is sent: tokens, and the files of its pictures
 
 
@@ -50,6 +52,7 @@ class ServerClient:
         self.address = endpoint.address.rstrip("/")
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
+        self._has_left = False  # its GPU
         authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
         self._http = httpx.AsyncClient(
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
@@ -64,6 +67,7 @@ class ServerClient:
 
     async def generate(self, requests: Sequence[SamplingRequest], version: WeightVersion) -> list[Completion]:
         """One completion per request, in order, by one HTTP request; ServerError also when other weights made them."""
+        assert not self._has_left, "a server without weights is asked"
         prompts = [sent_ids(request.input_ids, request.pictures) for request in requests]
         pictures = [files_of(request) for request in requests]
         await self._read_shared(zip(prompts, pictures, strict=True))
@@ -80,6 +84,7 @@ class ServerClient:
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
         """The logprobs that each asks for, in order, by one HTTP request; ServerError also when other weights gave them."""
+        assert not self._has_left, "a server without weights is asked"
         pictures = [files_of(request) for request in requests]
         prompts = [sent_ids(request.token_ids[: request.first], request.pictures) for request in requests]
         await self._read_shared(zip(prompts, pictures, strict=True))
@@ -93,14 +98,29 @@ class ServerClient:
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
-        """Have the server load a folder's safetensors, with an empty cache afterwards.
+        """Have the server load a folder's safetensors and empty its cache. If it had left its GPU, it takes its memory again.
 
         Emptied by a request of its own, which waits: a server that has just answered may for a moment take the request for one at
         work, and would then refuse to empty the cache with the update (SGLang 0.5.23).
         """
         body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": False}
+        if self._has_left:
+            await self._post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
         await self._post("/update_weights_from_disk", body)
+        if self._has_left:  # only now, when nothing of the loading takes memory any more
+            await self._post("/resume_memory_occupation", {"tags": [_CACHE]})
+            self._has_left = False
         await self.empty_cache()
+
+    async def release_memory(self) -> None:
+        """Have the server give back the GPU memory of its weights and its cache. Until `load` it can answer nothing.
+
+        For a server that was started with MEMORY_FLAGS. Its weights are lost. It must be idle, or it would end itself
+        (SGLang 0.5.23): the cache is emptied first, which waits until it is.
+        """
+        await self.empty_cache()
+        await self._post("/release_memory_occupation", {"tags": [_CACHE, _WEIGHTS]})
+        self._has_left = True
 
     async def digests(self) -> dict[str, str]:
         """The digest of each tensor that it holds, by its own names; see digests.py."""

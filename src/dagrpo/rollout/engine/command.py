@@ -9,6 +9,7 @@ from typing import Any
 
 from dagrpo.execution.threads import READ_BY_LIBRARIES
 from dagrpo.loopback import LOOPBACK
+from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 
 HOST = "127.0.0.1"
@@ -21,7 +22,12 @@ CPU_FLAGS = (
     "--disable-overlap-schedule",  # there is no second device to overlap with
     "--enable-deterministic-inference",  # a request's sampling_seed is ignored without it; costs nothing on a CPU
 )
-PICTURE_FLAGS = ("--image-processor-backend=pil",)  # as training prepares them (models/pictures.py)
+PICTURE_FLAGS = (
+    "--image-processor-backend=pil",  # as training prepares them (models/pictures.py)
+    # The samples of a prompt show one picture, and SGLang would prepare it for each of them. By its content, and before any weight
+    # has seen it, so that there is nothing to forget. Of a picture of a megapixel, 19 MB are kept.
+    "--mm-preprocess-cache-size-mb=1024",
+)
 CPU_PICTURE_FLAGS = (
     "--mm-attention-backend=sdpa",
     "--mem-fraction-static=0.5",  # SGLang's own choice is below 0 here; max-total-tokens says what is used
@@ -29,11 +35,17 @@ CPU_PICTURE_FLAGS = (
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "dagrpo_sglang_cpu.models",
-    # Two OpenMP threads that share a busy machine wait for each other, spinning. And one thread of any library that is
-    # there once SGLang is imported, such as OpenBLAS's, would keep its processes from being forked.
+    # One thread of any library that is there once SGLang is imported, such as OpenBLAS's, would keep its processes from being forked.
     **dict.fromkeys(READ_BY_LIBRARIES, "1"),
     "TORCHDYNAMO_DISABLE": "1",  # torch.compile of the sampler: 19 s in the first batch, nothing saved later
 }
+COMPUTING = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)  # set to runtime.engine.threads: these libraries start threads only with the first computation
+# A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
+MEMORY_FLAGS = ("--enable-memory-saver",)
+OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
 # A server is none of the processes that train together: with these it would wait for the others.
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 ENVIRONMENT = {
@@ -53,6 +65,7 @@ def server_command(
     settings: Path,
     *,
     dtype: str,
+    head_dtype: HeadDtype,
     gpu: bool,
     deterministic: bool,
     version: str,
@@ -87,24 +100,33 @@ def server_command(
         "--skip-tokenizer-init",  # tokens in, tokens out
         "--skip-server-warmup",
         "--sleep-on-idle",
+        *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
         *device_flags,
+        *(MEMORY_FLAGS if engine.release_memory else ()),
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
     ]
 
 
-def server_environment(inherited: Mapping[str, str], scratch: Path, *, gpu: bool) -> dict[str, str]:
+def server_environment(
+    inherited: Mapping[str, str], scratch: Path, *, gpu: bool, leaves: bool = False, threads: int = 1
+) -> dict[str, str]:
     """The environment. Temporary files and sockets go to the scratch folder; imports may cache their bytecode.
 
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
+    leaves: whether it can leave its GPU. Settings of torch's allocator are then dropped: with them its memory might not come from
+    where torch-memory-saver looks.
+    threads: with which it computes on a CPU. On a busy machine two of them wait for each other, spinning.
     """
-    kept = {name: value for name, value in inherited.items() if not _is_dropped(name)}
+    dropped = OF_THE_ALLOCATOR if leaves else ()
+    kept = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
     own = {
         "TMPDIR": str(scratch),
         "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous",
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
-    return kept | ENVIRONMENT | ({} if gpu else CPU_ENVIRONMENT) | own
+    on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
+    return kept | ENVIRONMENT | ({} if gpu else on_cpu) | own
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:

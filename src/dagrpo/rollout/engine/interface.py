@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 
@@ -39,8 +40,16 @@ class RolloutEngine(Protocol):
         """The logprobs that each request asks for, in order, at temperature 1 over the whole vocabulary."""
         ...
 
+    def interrupt(self) -> None:
+        """Make what another thread waits for end in an error there. Nothing is asked afterwards: the engine is about to be closed."""
+        ...
+
     def load(self, weights: Tensors, version: str) -> None:
         """Replace the weights; from now on every answer is checked to come from them."""
+        ...
+
+    def release_memory(self) -> None:
+        """Leave the GPU until `load`, which comes next. No effect unless runtime.engine.release_memory asks for it."""
         ...
 
     def digests(self) -> Sequence[Mapping[str, str]]:
@@ -59,6 +68,7 @@ class EngineOpener(Protocol):
         *,
         dtype: str,
         deterministic: bool,
+        head_dtype: HeadDtype = None,
         weights: Tensors | None = None,
         version: str = "initial",
         keep_pictures: bool = False,

@@ -12,6 +12,7 @@ from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
 from dagrpo.console import say
 from dagrpo.errors import UserError
+from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
@@ -31,6 +32,7 @@ def open_engine(
     *,
     dtype: str,
     deterministic: bool,
+    head_dtype: HeadDtype = None,
     weights: Tensors | None = None,
     version: str = "initial",
     keep_pictures: bool = False,
@@ -57,13 +59,14 @@ def open_engine(
                     params,
                     log,
                     dtype=dtype,
+                    head_dtype=head_dtype,
                     deterministic=deterministic,
                     version=name.sent,
                     keep_pictures=keep_pictures,
                 )
             )
             clients = _clients(stack, loop, [server.endpoint], params.request_timeout)
-            yield ServerPool(clients, loop, folder, name)
+            yield ServerPool(clients, loop, folder, name, leaves=params.release_memory)
 
 
 def _elsewhere(

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.console import say
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.errors import ServerGone, ServerUnreachable
+from dagrpo.rollout.engine.errors import ServerError, ServerGone, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion, new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
@@ -32,17 +34,28 @@ class ServerPool:
     """The engine that `open_engine` opens. ServerError when a server dies, refuses, or does not answer in time."""
 
     def __init__(
-        self, servers: Sequence[ServerClient], loop: BackgroundLoop, folder: WeightsFolder, version: WeightVersion
+        self,
+        servers: Sequence[ServerClient],
+        loop: BackgroundLoop,
+        folder: WeightsFolder,
+        version: WeightVersion,
+        *,
+        leaves: bool = False,
     ) -> None:
-        """The servers hold the weights `version`, or are about to be told with `load`."""
+        """The servers hold the weights `version`, or are about to be told with `load`.
+
+        `leaves`: whether they can leave their GPUs (`release_memory`).
+        """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
         self._loop = loop
         self._folder = folder
         self._version = version
+        self._leaves = leaves
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
         self._gathering: dict[int, _Gathering] = {}  # by server
+        self._interrupted = False
 
     def generate(
         self,
@@ -103,6 +116,7 @@ class ServerPool:
         if server in self._gathering and self._gathering[server][0] is requests:
             del self._gathering[server]
         self._cache_is_empty = False
+        self._require_going_on()
         if server not in self._servers:
             raise ServerGone(f"server {server} has died meanwhile")
         client = self._servers[server]
@@ -112,6 +126,12 @@ class ServerPool:
             self._give_up(server, error)
             raise ServerGone(str(error)) from None
 
+    def _require_going_on(self) -> None:
+        if self._interrupted:
+            raise ServerError(
+                "The run was told to stop while its rollouts were sampled: run the same command to go on."
+            )
+
     def _give_up(self, server: int, error: ServerUnreachable) -> None:
         """Go on without a server. The error itself when it was the last one."""
         if [*self._servers] == [server]:
@@ -119,11 +139,26 @@ class ServerPool:
         if self._servers.pop(server, None) is not None:
             say(f"{error} Its work is done again by the other {len(self._servers)}.")
 
+    def interrupt(self) -> None:
+        """Make what another thread waits for end in an error there, and ask the servers for nothing afterwards."""
+        self._interrupted = True
+        self._loop.cancel()
+
     def load(self, weights: Tensors, version: str) -> None:
         """Have every server load these weights, and expect them in all answers from now on."""
         folder = self._folder.write(weights)
         self._version = new_version(version)
+        if self._leaves:
+            torch.cuda.empty_cache()  # servers come back to the same GPU, where this process keeps what it has freed
         self._loop.run(self._load_everywhere(folder))
+
+    def release_memory(self) -> None:
+        """Have every server leave its GPU until `load`, which comes next. No effect on servers that cannot."""
+        if self._leaves:
+            self._loop.run(self._release_everywhere())
+
+    async def _release_everywhere(self) -> None:
+        await all_of(server.release_memory() for server in self._servers.values())
 
     def digests(self) -> list[Mapping[str, str]]:
         """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py)."""
@@ -145,6 +180,7 @@ class ServerPool:
 
     async def _asked(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
         """An answer to each request, in order; `parts` says which server is asked which of them."""
+        self._require_going_on()
         if empty_cache and not self._cache_is_empty:
             await all_of(server.empty_cache() for server in self._servers.values())
         self._cache_is_empty = False

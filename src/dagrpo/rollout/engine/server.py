@@ -21,8 +21,10 @@ import httpx
 import psutil
 
 from dagrpo.console import waiting
+from dagrpo.errors import UserError
 from dagrpo.held_folder import held_folder
 from dagrpo.models.pictures import takes_pictures
+from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import (
@@ -55,6 +57,7 @@ class SGLangServer:
         log: Path,
         *,
         dtype: str = "float32",
+        head_dtype: HeadDtype = None,
         deterministic: bool = True,
         version: str = "default",
         port: int | None = None,
@@ -68,6 +71,7 @@ class SGLangServer:
         self._engine = engine
         self._log = log
         self._dtype = dtype
+        self._head_dtype = head_dtype
         self._deterministic = deterministic
         self._version = version
         self._wanted_port = port
@@ -150,6 +154,10 @@ class SGLangServer:
         import torch  # slow to import
 
         gpu = torch.cuda.is_available()
+        if self._engine.release_memory and not gpu:
+            raise UserError(
+                "runtime.engine.release_memory is true, but this machine has no GPU whose memory could be given back: set it to false."
+            )
         scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)
@@ -159,12 +167,16 @@ class SGLangServer:
             port,
             settings,
             dtype=self._dtype,
+            head_dtype=self._head_dtype,
             gpu=gpu,
             deterministic=self._deterministic,
             version=self._version,
             pictures=pictures,
         )
-        environment = server_environment(os.environ, scratch, gpu=gpu)
+        engine = self._engine
+        environment = server_environment(
+            os.environ, scratch, gpu=gpu, leaves=engine.release_memory, threads=engine.threads
+        )
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
         return WatchedProcess(

@@ -1,0 +1,102 @@
+"""Held-out problems for a policy to answer while it is trained: which they are, and how they are answered and graded.
+
+They are sampled and graded as the stages sample and score do it, but only greedily.
+"""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.errors import UserError
+from dagrpo.evaluation.held_out import OF_SCORES, Row
+from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen, rendered
+from dagrpo.evaluation.verdicts import judged
+from dagrpo.files import read_parquet
+from dagrpo.params.base import Extractor
+from dagrpo.records import Example
+from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.interactions import INTERACTIONS
+from dagrpo.rollout.table import rollout_table
+from dagrpo.rollout.tools import TOOLS
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.tasks.gates.text import identity
+from dagrpo.tasks.schema import from_table
+
+Identity = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Some held-out problems of one task, and how they are attempted."""
+
+    problems: Sequence[Problem]
+    attempts: SplitAttempts
+
+    @property
+    def task(self) -> str:
+        return self.problems[0].example.task
+
+    def answered(
+        self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
+    ) -> list[Row]:
+        """What the policy that the engine holds makes of them: rows of HELD_OUT. ServerError when the engine fails."""
+        what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
+        trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
+        completions = rollout_table(trajectories)
+        known = {name: completions.column(name) for name in ("task", "problem_index")}
+        scores = pa.table({**known, **judged(completions, extractor, grader).columns(completions)}).select(OF_SCORES)
+        own = {"step": step, "split": self.attempts.split.stem, "oracle": self._has_oracle}
+        return [{**own, **row} for row in scores.to_pylist()]
+
+    @property
+    def _has_oracle(self) -> bool:
+        """As `Task.oracle`, of the problems themselves."""
+        users = {problem.example.interaction for problem in self.problems} - {""}
+        tools = {name for problem in self.problems for name in problem.example.tools}
+        return any(INTERACTIONS.get(name).oracle for name in users) or any(TOOLS.get(name).oracle for name in tools)
+
+
+def held_out(
+    attempts: SplitAttempts, count: int, learned: Collection[Identity], tokenizer: PreTrainedTokenizerBase
+) -> HeldOut:
+    """Up to `count` of the problems of `attempts.split`, rendered; none that is among the problems that are `learned`.
+
+    UserError: a prompt is too long, or no problem is left.
+    """
+    rows = chosen_rows(from_table(read_parquet(attempts.split), attempts.split), count, learned)
+    if not rows:
+        raise UserError(
+            f"{attempts.split} has no problem that is not in the train split, too, so that training.evaluate_every has nothing "
+            "to evaluate: set it to 0, or data.contamination to drop."
+        )
+    return HeldOut(problems=rendered(rows, attempts, tokenizer), attempts=attempts)
+
+
+def chosen_rows(
+    examples: Sequence[Example], count: int, learned: Collection[Identity] = ()
+) -> list[tuple[int, Example]]:
+    """Those with the smallest sha256 of the normalised question, each with its row, in the order of the split.
+
+    No seed decides it, and not the order of the split either, which data sets sort by subject or level.
+    """
+    found = [(_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned]
+    return [(index, examples[index]) for index in sorted(index for _, index in sorted(found)[:count])]
+
+
+def _rank(own: Identity) -> str:
+    return hashlib.sha256("\n".join(own).encode()).hexdigest()
+
+
+def split_of(validation: Path, test: Path) -> Path:
+    """The split to take problems from: the validation split, so that the test split stays unseen, unless it has no rows."""
+    return validation if read_parquet(validation).num_rows else test
+
+
+def identities(split: Path) -> set[Identity]:
+    """Of every problem of a split, however it is typed."""
+    return {identity(example) for example in from_table(read_parquet(split), split)}

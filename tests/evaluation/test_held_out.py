@@ -1,0 +1,90 @@
+"""Which held-out problems are taken, and what is said of the answers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trainer.runs import example
+
+from dagrpo.evaluation.held_out import HELD_OUT, figures, points, with_figures
+from dagrpo.evaluation.held_out_problems import chosen_rows, identities, split_of
+from dagrpo.files import write_parquet
+from dagrpo.tasks.gates.text import identity
+from dagrpo.tasks.schema import to_table
+
+
+def row(step: int, task: str, problem: int, *, right: bool, oracle: bool = False) -> dict[str, object]:
+    return {
+        "step": step,
+        "split": "test",
+        "oracle": oracle,
+        "task": task,
+        "problem_index": problem,
+        "extracted": "3",
+        "verdict": "right" if right else "wrong",
+        "correct": right,
+        "truncated": False,
+        "completion_tokens": 2,
+    }
+
+
+ROWS = [
+    *(row(0, "sums", problem, right=problem == 1) for problem in range(4)),
+    *(row(0, "hints", problem, right=False, oracle=True) for problem in range(2)),
+    *(row(5, "sums", problem, right=problem > 0) for problem in range(4)),
+]
+
+
+def test_the_accuracy_is_the_share_of_right_answers_of_each_step_and_task_and_an_oracle_is_named() -> None:
+    assert [(point.step, point.task, point.right, point.problems) for point in points(ROWS)] == [
+        (0, "sums", 1, 4),
+        (0, "hints", 0, 2),
+        (5, "sums", 3, 4),
+    ]
+    assert figures(ROWS) == {
+        0: {"held_out/sums/greedy": 0.25, "held_out/hints_oracle/greedy": 0.0},
+        5: {"held_out/sums/greedy": 0.75},
+    }
+
+
+def test_curves_get_a_row_for_the_policy_before_the_first_step_and_nulls_between() -> None:
+    metrics = pa.table({"step": pa.array([1, 2, 5], pa.int32()), "reward/mean": [0.1, 0.2, 0.5]})
+    table = with_figures(metrics, pa.Table.from_pylist(ROWS, schema=HELD_OUT))
+    assert table.to_pydict() == {
+        "step": [0, 1, 2, 5],
+        "reward/mean": [None, 0.1, 0.2, 0.5],
+        "held_out/sums/greedy": [0.25, None, None, 0.75],
+        "held_out/hints_oracle/greedy": [0.0, None, None, None],
+    }
+    nothing = with_figures(metrics, HELD_OUT.empty_table())
+    assert nothing.equals(metrics)
+
+
+@given(st.permutations(range(12)), st.integers(1, 15))
+def test_the_problems_that_are_chosen_do_not_depend_on_their_order(order: list[int], count: int) -> None:
+    chosen = chosen_rows([example(number) for number in order], count)
+    assert [row for row, _ in chosen] == sorted(row for row, _ in chosen)
+    assert all(found.index == order[row] for row, found in chosen)
+    in_order = chosen_rows([example(number) for number in range(12)], count)
+    assert {found.index for _, found in chosen} == {row for row, _ in in_order}
+    assert len(chosen) == min(count, 12)
+
+
+def test_a_problem_of_the_train_split_is_never_taken_however_it_is_typed(tmp_path: Path) -> None:
+    shouted = replace(example(3), question="1+3 = ?")
+    write_parquet(tmp_path / "train.parquet", to_table([shouted, example(5)]))
+    learned = identities(tmp_path / "train.parquet")
+    assert identity(example(3)) in learned
+    chosen = chosen_rows([example(number) for number in range(8)], 64, learned)
+    assert [row for row, _ in chosen] == [0, 1, 2, 4, 6, 7]
+
+
+def test_a_validation_split_is_taken_before_the_test_split(tmp_path: Path) -> None:
+    validation, test = tmp_path / "validation.parquet", tmp_path / "test.parquet"
+    write_parquet(test, to_table([example(1)]))
+    write_parquet(validation, to_table([]))
+    assert split_of(validation, test) == test
+    write_parquet(validation, to_table([example(2)]))
+    assert split_of(validation, test) == validation

@@ -1,0 +1,86 @@
+"""Our template for Qwen2.5-VL against those that models are published with, as the package trl carries them, and its tools shown."""
+
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import pictures
+from tests.pictures import picture
+from tests.rollout.calls.tools import TOOLS
+from tests.rollout.chat.tokenizers import decoded, encoded
+from tests.rollout.problems import example
+
+from dagrpo.chat_templates.rendering import RENDERER
+from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
+from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.params.rollout import Conversation
+from dagrpo.placeholders import picture_lengths
+from dagrpo.rollout.chat import CHATS, Message
+from dagrpo.rollout.prompts import Prompts
+
+PICTURE = {"type": "image"}
+SYSTEM = {"role": "system", "content": "Look."}
+QUESTION = {"role": "user", "content": [PICTURE, {"type": "text", "text": " Find x. "}, PICTURE]}
+CALL = {"type": "function", "function": {"name": "calc", "arguments": {"q": "2 * 3"}}}
+TWO_CALLS = {"role": "assistant", "content": "Both.", "tool_calls": [CALL, CALL]}
+ONE_CALL = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+SIX = {"role": "tool", "name": "calc", "content": "6"}
+ANSWER = {"role": "assistant", "content": "Six."}
+
+
+@pytest.fixture(scope="module")
+def published() -> Iterator[Path]:
+    pytest.importorskip("trl", reason="the package trl, which carries the templates, is not installed")
+    with resources.as_file(resources.files("trl") / "chat_templates") as folder:
+        yield folder
+
+
+def text(template: str, messages: list[Message], **variables: Any) -> str:
+    return RENDERER.render(template, {"messages": messages, "tools": None, **variables}, "a test")
+
+
+@pytest.mark.parametrize("before", [[], [SYSTEM]])
+@pytest.mark.parametrize("variables", [{}, {"add_generation_prompt": True}, {"add_vision_id": True}])
+def test_a_conversation_without_tools_is_as_the_model_s_own_template_writes_it(
+    published: Path, before: list[Message], variables: dict[str, Any]
+) -> None:
+    own = (published / "qwen2_5_vl.jinja").read_text(encoding="utf-8")
+    messages = [*before, QUESTION, ANSWER, {"role": "user", "content": "Sure?\n"}, QUESTION]
+    assert text(TEMPLATE, messages, **variables) == text(own, messages, **variables)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3_vl"])
+def test_tools_calls_and_results_are_as_in_text_models_of_the_family(published: Path, name: str) -> None:
+    other = (published / f"{name}.jinja").read_text(encoding="utf-8")
+    question = {"role": "user", "content": "Find x."}
+    messages: list[Message] = [SYSTEM, question, TWO_CALLS, SIX, SIX, ANSWER, question, ONE_CALL, SIX]
+    variables = {"tools": list(TOOLS), "add_generation_prompt": True}
+    assert text(TEMPLATE, messages, **variables) == text(other, messages, **variables)
+
+
+def test_tools_are_told_without_a_system_turn_too() -> None:
+    told = text(TEMPLATE, [QUESTION], tools=list(TOOLS))
+    assert told.startswith("<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n")
+    assert told.count('"name": "search"') == told.count("<|im_start|>system") == 1
+
+
+def test_a_policy_is_told_of_its_tool_beside_its_picture_and_its_result_follows() -> None:
+    tokenizer = character_tokenizer(4096, pictures=True)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = TEMPLATE
+    prompts = Prompts(tokenizer, Conversation(), pictures.PROCESSOR)
+    problem = prompts.problem(0, example("<image> Find x.", images=(picture(),), tools=("answer_check",)))
+    assert '"name": "answer_check"' in problem.text
+    assert picture_lengths(problem.token_ids, pictures.TOKENS) == (4,)
+    template = CHATS.get("template")
+    chat = template.bind(tokenizer, template.config(name="template"))
+    called = encoded(tokenizer, '<tool_call>\n{"name": "answer_check", "arguments": {"answer": "6"}}\n</tool_call>')
+    (call,) = chat.parse(problem.token_ids, called, problem.tools).calls
+    assert (call.status, call.arguments) == ("ok", {"answer": "6"})
+    extension = chat.extension(problem.token_ids, called, [{**SIX, "name": "answer_check"}], problem.tools)
+    assert extension is not None
+    assert decoded(tokenizer, extension) == (
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\n6\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )

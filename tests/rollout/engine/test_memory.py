@@ -1,0 +1,114 @@
+"""A server that leaves its GPU for an update: what it is told, and in which order."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.rollout.engine.conftest import Serve
+from tests.rollout.engine.scripted import Echo
+
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.errors import UserError
+from dagrpo.params.runtime import Engine
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+REQUEST = SamplingRequest(input_ids=(7, 8), seed=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1)
+WEIGHTS = StateTensors({"model.norm.weight": torch.ones(4)})
+
+
+class WithMemory(Echo):
+    """Refuses what would end a real server: to take back memory that it has, and to be asked without weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: set[str] = set()
+
+    def __call__(self, path: str, body: dict[str, object]) -> tuple[int, object]:
+        tags = {str(tag) for tag in body.get("tags", ())}  # type: ignore[attr-defined]
+        if path == "/release_memory_occupation":
+            if tags & self.away:
+                return 500, {"error": "gone already"}
+            self.away |= tags
+        elif path == "/resume_memory_occupation":
+            if not tags <= self.away:
+                return 500, {"error": "KeyError"}
+            self.away -= tags
+        elif path == "/update_weights_from_disk" and "weights" in self.away:
+            return 500, {"error": "no memory for weights"}
+        elif path == "/generate" and self.away:
+            return 500, {"error": "illegal memory access"}
+        return super().__call__(path, body)
+
+
+def pool_over(address: str, folder: Path, loop: BackgroundLoop, weights: WeightsFolder, *, leaves: bool) -> ServerPool:
+    client = ServerClient(Endpoint(address=address), 5)
+    return ServerPool([client], loop, weights, WeightVersion(name="default", sent="default"), leaves=leaves)
+
+
+def test_it_leaves_when_it_is_idle_and_comes_back_in_two_parts_round_the_new_weights(
+    serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "like").mkdir()
+    server = serve(WithMemory())
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
+        pool = pool_over(server.address, tmp_path, loop, folder, leaves=True)
+        for step in (1, 2):
+            pool.release_memory()
+            pool.load(WEIGHTS, f"step_{step}")
+            assert pool.generate([REQUEST], lockstep=True)[0].weight_version == f"step_{step}"
+        tags = [body.get("tags") for path, body in server.asked if "occupation" in path]
+    wait = "/flush_cache?timeout=10.0"
+    hand_over = ["/resume_memory_occupation", "/update_weights_from_disk", "/resume_memory_occupation", wait]
+    assert server.paths == [wait, "/release_memory_occupation", *hand_over, "/generate"] * 2
+    assert tags == [["kv_cache", "weights"], ["weights"], ["kv_cache"]] * 2
+
+
+def test_a_server_that_has_not_left_is_not_told_to_come_back(serve: Serve, tmp_path: Path) -> None:
+    """It would end itself."""
+    (tmp_path / "like").mkdir()
+    server = serve(WithMemory())
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
+        pool_over(server.address, tmp_path, loop, folder, leaves=True).load(WEIGHTS, "step_0")
+    assert [path for path in server.paths if "occupation" in path] == []
+
+
+def test_without_the_parameter_nothing_is_asked_for(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "like").mkdir()
+    server = serve(WithMemory())
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
+        pool = pool_over(server.address, tmp_path, loop, folder, leaves=False)
+        pool.release_memory()
+        assert server.paths == []
+
+
+def test_what_a_gpu_cannot_hold_when_the_server_comes_back_is_an_error_with_its_words(
+    serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "like").mkdir()
+
+    def full(path: str, body: dict[str, object]) -> tuple[int, object]:
+        return (400, {"error": {"message": "out of memory"}}) if "resume" in path else (200, {"success": True})
+
+    server = serve(full)
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
+        pool = pool_over(server.address, tmp_path, loop, folder, leaves=True)
+        pool.release_memory()
+        with pytest.raises(ServerError, match=r"refused /resume_memory_occupation \(400\): .*out of memory"):
+            pool.load(WEIGHTS, "step_1")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_a_gpu_has_nothing_to_give_back(tiny_model: Path, tmp_path: Path) -> None:
+    params = Engine(release_memory=True)
+    with (
+        pytest.raises(UserError, match=r"runtime\.engine\.release_memory is true, but this machine has no GPU"),
+        open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True),
+    ):
+        pass
