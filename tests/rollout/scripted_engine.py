@@ -47,7 +47,13 @@ class ScriptedEngine:
         assert lockstep
         return [tuple(-token / 10 for token in request.token_ids[request.first :]) for request in requests]
 
+    def interrupt(self) -> None:
+        """Nobody waits long for it."""
+
     def load(self, weights: Tensors, version: str) -> None:
+        raise NotImplementedError("nothing here has weights")
+
+    def release_memory(self) -> None:
         raise NotImplementedError("nothing here has weights")
 
     def digests(self) -> list[Mapping[str, str]]:

@@ -11,6 +11,7 @@ import pytest
 from tests.rollout.scripted_chat import ScriptedChat
 from tests.rollout.talking import Echo, TalkingEngine, attempts, tool_problem
 
+from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout import open_agent as module
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
@@ -54,8 +55,7 @@ def test_ctrl_c_within_a_call_leaves_no_task_and_no_open_tool(monkeypatch: pytes
     conversation: Any = Conversation(agent=Config(name="tool_agent"), tools={})
     around = Surroundings(folder=Path(), passages=None, max_new_tokens=80, context_tokens=1000)
     kept: list[OpenAgent] = []
-    tokenizer: Any = None
-    with pytest.raises(KeyboardInterrupt), open_agent(conversation, tokenizer, (), around) as agent:
+    with pytest.raises(KeyboardInterrupt), open_agent(conversation, character_tokenizer(64), (), around) as agent:
         kept.append(agent)
         engine = TalkingEngine(lambda said: "@echo{}@echo{}")
         attempts(engine, agent, [tool_problem(0, "a"), tool_problem(1, "b")], lockstep=lockstep)

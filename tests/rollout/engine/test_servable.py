@@ -1,0 +1,64 @@
+"""A model folder that SGLang could not serve is refused before a server starts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.hostile import NOT_IN_THE_FOLDER
+
+from dagrpo.errors import UserError
+from dagrpo.files import write_json
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.servable import require_servable
+from dagrpo.rollout.engine.server import SGLangServer
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("config.json", "config.json"),
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "weights"),
+    ],
+)
+def test_an_incomplete_model_folder_is_refused_before_anything_starts(
+    tiny_model: Path, tmp_path: Path, missing: str, named: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    (model / missing).unlink()
+    with (
+        pytest.raises(ServerError, match=f"{model} cannot be served, it has no {named}.*: run the stage"),
+        open_engine(model, Engine(), tmp_path / "server.log", dtype="float32", deterministic=True),
+    ):
+        pass
+    assert not (tmp_path / "server.log").exists()
+
+
+def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (model / "model.safetensors").rename(model / shards["a"])
+    write_json(model / "model.safetensors.index.json", {"weight_map": shards})
+    with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors is missing, but .*index\.json names it"):
+        require_servable(model)
+
+
+@pytest.mark.parametrize("name", NOT_IN_THE_FOLDER, ids=lambda name: repr(name)[:20])
+def test_an_index_that_names_other_peoples_files_is_refused_before_anything_starts(
+    tiny_model: Path, tmp_path: Path, name: object
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    index = json.dumps({"weight_map": {"w": "model.safetensors", "v": name}})
+    (model / "model.safetensors.index.json").write_text(index)
+    with (
+        pytest.raises(UserError, match="which is not a safetensors file of its folder"),
+        SGLangServer(model, Engine(), tmp_path / "server.log"),
+    ):
+        pass
+    assert not (tmp_path / "server.log").exists()
