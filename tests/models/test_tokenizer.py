@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from dagrpo.errors import UserError
 from dagrpo.files import sha256_of
 from dagrpo.models.fresh import make_fresh, spelled_calls
-from dagrpo.models.tokenizer import SPECIAL_TOKENS, character_tokenizer
+from dagrpo.models.tokenizer import SPECIAL_TOKENS, character_tokenizer, tells_of_no_tools
 from dagrpo.params.model import Fresh
 
 TOKENIZER = character_tokenizer(256)
@@ -109,6 +109,18 @@ def test_without_tools_the_files_are_what_they_always_were(tmp_path: Path) -> No
         "tokenizer.json": "ba1ead84a6a20df3",
         "chat_template.jinja": "a16f7f25cbbf463f",
     }
+
+
+@pytest.mark.parametrize("pictures", [False, True])
+@pytest.mark.parametrize("calls", [[], [("check", "answer")]])
+def test_a_fresh_model_is_known_by_its_chat_template(
+    tmp_path: Path, calls: list[tuple[str, str]], pictures: bool
+) -> None:
+    character_tokenizer(64, calls, pictures=pictures).save_pretrained(tmp_path)
+    saved = AutoTokenizer.from_pretrained(tmp_path)
+    assert tells_of_no_tools(saved)
+    saved.chat_template = "{{ tools }}"
+    assert not tells_of_no_tools(saved)
 
 
 def test_a_call_costs_two_tokens_and_its_argument() -> None:

@@ -13,7 +13,7 @@ from dagrpo.records import Example
 from dagrpo.tasks.data_sets.dapo import CLOSING, OPENING
 from dagrpo.tasks.schema import from_table
 
-FILES = ("card.json", "dropped.parquet", "passages.parquet", "test.parquet", "train.parquet")
+FILES = ("card.json", "dropped.parquet", "passages.parquet", "test.parquet", "train.parquet", "validation.parquet")
 
 
 def read_split(folder: Path, split: str) -> list[Example]:

@@ -15,7 +15,9 @@ from tests.tasks.gates.problems import character_model, example, examples, probl
 from tests.tasks.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
 from dagrpo.files import read_parquet, sha256_of, write_parquet
-from dagrpo.params.data import Arithmetic, Data
+from dagrpo.models.make import make_model
+from dagrpo.params.data import Arithmetic, Data, Shapes
+from dagrpo.params.model import Fresh, Model, Vision
 from dagrpo.tasks.gates import sieve as gates
 from dagrpo.tasks.prepare import prepare, sift
 
@@ -137,6 +139,7 @@ def test_each_gate_sees_what_the_one_before_it_left(model: Path) -> None:
     metrics = card.metrics()
     assert metrics["dropped_conflicting_answers"] == 2
     assert metrics["contaminated_train_problems"] == metrics["dropped_unreadable_answer"] == 1
+    assert metrics["contaminated_train_problems_left"] == 0
     assert (metrics["dropped_rows"], metrics["exact_copies"], metrics["train_rows"]) == (9, 4, 2)
     shown = dict(card.summary())
     assert shown["train: conflicting answers"] == "2"
@@ -213,6 +216,15 @@ def test_a_contaminated_row_is_found_and_dropped_when_asked(mode: str, model: Pa
     questions = [e.question for e in read_split(tmp_path / "dapo", "train")]
     assert (f"So, {LONG}." in questions) == (mode == "report")
     assert len(read_dropped(tmp_path / "dapo")) == (1 if mode == "drop" else 0)
+
+
+def test_contaminated_problems_beyond_the_limit_are_told_from_those_that_are_trained_on(model: Path) -> None:
+    train = [example(f"train {number}: {LONG}", index=number) for number in range(3)]
+    loaded = problems({"train": train, "test": examples([f"test: {LONG}"], "test")})
+    card, _ = sift("sums", loaded, Data(max_train=1), model=model, tests={})
+    assert (card.contamination.by_task, card.contamination.left_by_task) == ({"sums": 3}, {"sums": 1})
+    assert card.metrics()["contaminated_train_problems_left"] == 1
+    assert dict(card.summary())["train: shares words with sums"] == "3 (1 left)"
 
 
 def test_the_held_out_problems_of_another_task_are_its_test_split(model: Path, tmp_path: Path) -> None:
@@ -330,3 +342,19 @@ def test_a_split_of_which_nothing_is_left_is_refused(
     with pytest.raises(ValueError, match=re.escape(f"task gsm8k: {words}")):
         prepare("gsm8k", tmp_path / "gsm8k", limited(mirror, **params), model=model, evaluate=["gsm8k"])
     assert not (tmp_path / "gsm8k").exists()
+
+
+def test_pictures_that_make_every_prompt_too_long_can_be_made_smaller(tmp_path: Path) -> None:
+    shape = Fresh(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        vision=Vision(family="qwen3_vl"),
+    )
+    make_model(tmp_path / "model", Model(fresh=shape))
+    params = Data(shapes=Shapes(train=2, test=2), max_prompt_tokens=1)
+    with pytest.raises(
+        ValueError, match=r"2 prompt too long\): lower model\.max_pixels .* or change the parameters of `data`"
+    ):
+        prepare("shapes", tmp_path / "shapes", params, model=tmp_path / "model", evaluate=["shapes"])

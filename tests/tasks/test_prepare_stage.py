@@ -29,7 +29,11 @@ def _in_a_project_with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def _run(task: str, data: dict[str, object]) -> None:
     names = {name.partition(".")[0]: name for name in (*FILES, "provenance.json")}
     outputs = [f"{key}=data/{task}/{name}" for key, name in names.items()]
-    params = {"data": data, "experiment": {"evaluate": [task], "train": task}, "rollout": {"tools": {}}}
+    params = {
+        "data": data,
+        "experiment": {"evaluate": [task], "train": task},
+        "rollout": {"tools": {}, "chat": {"name": "template"}},
+    }
     run_stage("prepare", params, ["model=models/tiny/manifest.json"], outputs)
 
 

@@ -127,12 +127,14 @@ def test_pictures_come_from_bytes_or_from_a_path_beside_the_file(tmp_path: Path)
         ("../secret.png", "names '../secret.png', which is not below the file's own folder"),
         ("/etc/passwd", "names '/etc/passwd', which is not below the file's own folder"),
         ("absent.png", r"names 'absent\.png', which cannot be read beside the file \(No such file or directory\)"),
+        ("text.png", r"names 'text\.png', which is not a picture that can be read \(PNG, JPEG, WebP, GIF or BMP\)"),
         ({"bytes": b"no picture"}, r"is not a picture that can be read \(PNG, JPEG, WebP, GIF or BMP\)"),
     ],
 )
 def test_a_picture_that_is_none_names_the_file_the_row_and_the_column(
     tmp_path: Path, value: object, fault: str
 ) -> None:
+    (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(ValueError, match=rf"^sums\.jsonl, row 4, field `its\.column` {fault}: correct the file\.$"):
         _row(value, tmp_path).images("it")
 

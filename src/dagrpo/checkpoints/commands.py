@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.completion import experiments
+from dagrpo.completion import experiments, formats
 from dagrpo.errors import UserError
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
@@ -18,7 +18,9 @@ _SHORT_NAMES = {"hf": "huggingface"}
 def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="a checkpoint in any format")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="the folder to write; an old one is replaced")],
-    to: Annotated[str, typer.Option(help="the format to write: hf, dcp, or one of an installed package")],
+    to: Annotated[
+        str, typer.Option(help="the format to write: hf, dcp, or one of an installed package", autocompletion=formats)
+    ],
     base: Annotated[
         Path | None, typer.Option(help="the model that training began with: config, tokenizer, rows")
     ] = None,

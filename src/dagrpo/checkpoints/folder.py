@@ -86,8 +86,9 @@ def _unlisted_auxiliary_files(folder: Path) -> list[str]:
 
 
 def copy_auxiliary(source: Path, manifest: Manifest, folder: Path) -> None:
-    """Copy everything but the weights, byte for byte."""
-    copy_files({name: source / name for name in _listed_auxiliary_files(manifest)}, folder)
+    """Copy everything but the weights, byte for byte, to a checkpoint with other weights: an adapter is not of these."""
+    names = [name for name in _listed_auxiliary_files(manifest) if not name.startswith(f"{ADAPTER}/")]
+    copy_files({name: source / name for name in names}, folder)
 
 
 def copy_files(files: Mapping[str, Path], folder: Path) -> None:

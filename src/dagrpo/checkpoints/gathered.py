@@ -1,12 +1,15 @@
-"""The weights of a model under their names in a checkpoint, gathered one by one from the ranks that hold its parts."""
+"""The weights of a model under their names in a checkpoint, gathered one by one from the ranks that hold its parts.
+
+An adapter that is in the model is in them, too: each weight is merged when it is read, and the model's own stays as it is.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from dagrpo.checkpoints.adapted import low_rank_updates, whole
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import in_checkpoint_form, own_state
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
@@ -50,6 +53,7 @@ class GatheredWeights:
         self._dtype = dtype
         self._world = world
         self._state = own_state(model)
+        self._updates = low_rank_updates(model)
         self._owners, self._converted, self.specs = self._described()
         self._kept: dict[str, dict[str, Tensor]] = {}
 
@@ -91,8 +95,10 @@ class GatheredWeights:
         return self._whole(owner)
 
     def _whole(self, owner: str) -> Tensor:
-        tensor = self._in_type(self._state[owner].detach())
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        update = self._updates.get(owner)
+        if update is not None:
+            return self._in_type(update.merged(whole(self._state[owner])))
+        return whole(self._in_type(self._state[owner].detach()))
 
     def _described(self) -> tuple[dict[str, str], set[str], dict[str, TensorSpec]]:
         """Which of the model's tensors holds each of the checkpoint's, which of them are converted, and what comes out."""

@@ -14,19 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dagrpo.checkpoints.adapted import BASE_DIGEST, CONFIG, PREFIX, WEIGHTS, low_rank_update
 from dagrpo.checkpoints.folder import ADAPTER
-from dagrpo.checkpoints.manifest import TensorSummary, summary_of
+from dagrpo.checkpoints.manifest import TensorSummary, summary_of, tensor_digest_of
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile
 from dagrpo.checkpoints.source import Source
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.errors import UserError
 from dagrpo.files import read_object
+from dagrpo.listing import MANIFEST
 from dagrpo.visible import shown
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
-_PREFIX = "base_model.model."
 # What PEFT computes with these is more than s B A, or changes more than the weights of linear layers.
 _UNSUPPORTED = (
     "alora_invocation_tokens",
@@ -58,13 +57,13 @@ class Adapter:
 
     folder: Path
     scales: Mapping[str, float]
+    modules: Mapping[str, str]  # by the same names: that of the layer in the file
     file: SafetensorsFile
 
     def update(self, name: str) -> Tensor:
         """s B A in float32."""
-        module = _PREFIX + name.removesuffix(".weight")
-        up, down = (self.file.read(f"{module}.lora_{which}.weight").to(torch.float32) for which in "BA")
-        return self.scales[name] * (up @ down)
+        up, down = (self.file.read(f"{self.modules[name]}.lora_{which}.weight") for which in "BA")
+        return low_rank_update(up, down, self.scales[name])
 
 
 class MergedTensors:
@@ -97,7 +96,7 @@ class _MergedSource(Source):
 
 def merged(source: Source, folder: Path) -> Source:
     """The source with an adapter merged into its weights."""
-    tensors = MergedTensors(source.tensors, read_adapter(folder))
+    tensors = MergedTensors(source.tensors, _adapter_of(source, folder))
     return _MergedSource(
         folder=source.folder,
         format=source.format,
@@ -111,8 +110,38 @@ def merged(source: Source, folder: Path) -> Source:
 
 def with_adapter_beside(source: Source, folder: Path) -> Source:
     """The source with the adapter's own two files beside its unchanged weights, byte for byte."""
-    MergedTensors(source.tensors, read_adapter(folder))  # it belongs to this model
+    MergedTensors(source.tensors, _adapter_of(source, folder))  # it belongs to this model
     return replace(source, beside={f"{ADAPTER}/{name}": folder / name for name in (CONFIG, WEIGHTS)})
+
+
+def _adapter_of(source: Source, folder: Path) -> Adapter:
+    """The adapter, its weights under the names that they have in the source. UserError: it is of other weights."""
+    adapter = read_adapter(folder)
+    _require_base(source, adapter)
+    if adapter.scales.keys() <= source.tensors.specs.keys():
+        return adapter
+    from dagrpo.checkpoints.modules import (
+        names_in_checkpoint,
+    )  # transformers is imported where it names weights otherwise
+
+    names = names_in_checkpoint(source.home, [*adapter.scales])
+    return replace(
+        adapter,
+        scales={names[name]: scale for name, scale in adapter.scales.items()},
+        modules={names[name]: module for name, module in adapter.modules.items()},
+    )
+
+
+def _require_base(source: Source, adapter: Adapter) -> None:
+    """Refuse an adapter of ours for weights that are not those it was trained on, such as those it is merged into already."""
+    expected = adapter.file.metadata.get(BASE_DIGEST)
+    if expected is None or not (source.folder / MANIFEST).is_file():
+        return
+    if tensor_digest_of(source.folder) != expected:
+        raise UserError(
+            f"{adapter.folder} was trained on other weights than those in {source.folder} (their tensor digest begins with "
+            f"{shown(expected[:16])}): give the checkpoint that its training began with."
+        )
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -126,8 +155,9 @@ def read_adapter(folder: Path) -> Adapter:
     for name in sorted(expected ^ file.names):
         problem = "lacks" if name in expected else "holds the unknown tensor"
         raise UserError(f"{folder / WEIGHTS} {problem} {shown(name)}: save the adapter again with PEFT.")
-    scales = {f"{module.removeprefix(_PREFIX)}.weight": _scale(config, module, file) for module in sorted(modules)}
-    return Adapter(folder=folder, scales=scales, file=file)
+    scales = {f"{module.removeprefix(PREFIX)}.weight": _scale(config, module, file) for module in sorted(modules)}
+    names = {f"{module.removeprefix(PREFIX)}.weight": module for module in modules}
+    return Adapter(folder=folder, scales=scales, modules=names, file=file)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -165,7 +195,7 @@ def _require_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 def _scale(config: Mapping[str, Any], module: str, file: SafetensorsFile) -> float:
     """alpha / r of a module; both may be given by patterns of its name."""
-    name = module.removeprefix(_PREFIX)
+    name = module.removeprefix(PREFIX)
     where = file.path.with_name(CONFIG)
     rank = _by_pattern(where, config.get("rank_pattern"), name, config["r"])
     alpha = _by_pattern(where, config.get("alpha_pattern"), name, config["lora_alpha"])
@@ -198,8 +228,7 @@ def _require_fitting(base: Tensors, adapter: Adapter, name: str) -> None:
         raise UserError(
             f"{adapter.folder} changes {shown(name)}, which the model does not have: give the adapter's own base."
         )
-    module = _PREFIX + name.removesuffix(".weight")
-    up, down = (adapter.file.spec(f"{module}.lora_{which}.weight").shape for which in "BA")
+    up, down = (adapter.file.spec(f"{adapter.modules[name]}.lora_{which}.weight").shape for which in "BA")
     if len(up) != 2 or len(down) != 2 or up[1] != down[0] or (up[0], down[1]) != spec.shape:
         raise UserError(
             f"{adapter.folder} changes {shown(name)} as {_times(up)} by {_times(down)}, but the model has it as "

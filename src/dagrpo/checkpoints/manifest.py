@@ -96,6 +96,11 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
+def tensor_digest_of(folder: Path) -> str:
+    """What the manifest of a checkpoint says; its weights are not read."""
+    return read_manifest(folder / MANIFEST).tensors.digest
+
+
 def verify(folder: Path) -> Manifest:
     """Check every file of a checkpoint against its manifest. UserError names what is missing, changed or too much."""
     manifest = verify_listing(folder)

@@ -4,7 +4,7 @@ Names and shapes in a checkpoint are those of the Hugging Face layout; transform
 model (fused experts, tied embeddings), and its own rules translate both ways.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import torch
 import transformers
 from torch import Tensor
 
+from dagrpo.checkpoints.adapted import low_rank_updates, without_adapter
 from dagrpo.checkpoints.folder import require_config
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel, no_init_weights, revert_weight_conversion
 from dagrpo.errors import UserError
+from dagrpo.visible import one_line
 
 
 def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -> PreTrainedModel:
@@ -39,7 +41,12 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
 
 def _architecture_of(folder: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
     require_config(folder)
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"{folder}: transformers has no model for its config.json ({one_line(str(error), 200)}): choose another model."
+        ) from None
     try:
         return config, model_class_of(config)
     except UserError as error:
@@ -68,9 +75,9 @@ def empty_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def own_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's tensors under the names that the model gives them; tied weights appear once."""
-    tied = getattr(model, "all_tied_weights_keys", {})
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    """A model's tensors under the names that the model gives them; tied weights appear once, an adapter not at all."""
+    tied, state = getattr(model, "all_tied_weights_keys", {}), without_adapter(model.state_dict(), model)
+    return {name: tensor for name, tensor in state.items() if name not in tied}
 
 
 def in_checkpoint_form(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -79,8 +86,22 @@ def in_checkpoint_form(model: PreTrainedModel, state: dict[str, Tensor]) -> dict
     return reverted
 
 
+def names_in_checkpoint(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """What each weight of the model of a folder's config.json is called in a checkpoint.
+
+    One that a checkpoint holds in several parts keeps its name, which is none of a checkpoint.
+    """
+    model = empty_model(folder, torch.float32)
+    found = {}
+    for name in names:
+        reverted = in_checkpoint_form(model, {name: torch.empty(0, device="meta")})
+        found[name] = next(iter(reverted)) if len(reverted) == 1 else name
+    return found
+
+
 def state_of(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's tensors under their names in a checkpoint; tied weights appear once."""
+    """A model's tensors under their names in a checkpoint; tied weights appear once. Of a model without an adapter."""
+    assert not low_rank_updates(model), "GatheredWeights merges them"
     return in_checkpoint_form(model, own_state(model))
 
 

@@ -7,12 +7,14 @@ No rank ever holds the whole model, except where transformers keeps tensors in a
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from dagrpo.checkpoints.adapted import adapter_files, low_rank_updates
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.formats.dcp import DcpTensors, write_weights
 from dagrpo.checkpoints.gathered import GatheredWeights, is_in_checkpoint_form
-from dagrpo.checkpoints.manifest import verify, write_manifest
+from dagrpo.checkpoints.manifest import tensor_digest_of, verify, write_manifest
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.modules import build_model, dtype_of_model, empty_model, own_state
 from dagrpo.checkpoints.source import format_of, open_tensors
@@ -51,26 +53,33 @@ def read_weights(model: PreTrainedModel, tensors: Tensors) -> None:
         tensors.read_into(state)
         return
     for name, target in state.items():
-        value = tensors.read(name).to(target.device, target.dtype)
-        if isinstance(target, DTensor):  # every rank reads the whole tensor and keeps its part
-            value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
-        target.copy_(value)
+        fill(target, tensors.read(name))
+
+
+def fill(target: Tensor, value: Tensor) -> None:
+    """Set a tensor that ranks may hold parts of: every rank has the whole value, and keeps its part."""
+    value = value.to(target.device, target.dtype)
+    if isinstance(target, DTensor):
+        value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+    target.copy_(value)
 
 
 def save_sharded(model: PreTrainedModel, like: Path, destination: Path, world: World) -> None:
     """Write a model in the format of the checkpoint `like`, with its auxiliary files. Every rank calls this.
 
-    In the format dcp every rank writes its own parts; in the others rank 0 writes tensor after tensor.
+    In the format dcp every rank writes its own parts; in the others rank 0 writes tensor after tensor, and always those of
+    a model with an adapter: merged into the weights, and beside them by itself.
     """
-    dtype = dtype_of_model(model)
-    if world.size > 1 and is_in_checkpoint_form(model) and format_of(like) == "dcp":
+    dtype, is_adapted = dtype_of_model(model), bool(low_rank_updates(model))
+    if world.size > 1 and not is_adapted and is_in_checkpoint_form(model) and format_of(like) == "dcp":
         _save_parts(model, dtype, like, destination, world)
         return
 
+    adapter = adapter_files(model, tensor_digest_of(like))
     weights = GatheredWeights(model, dtype, world)
     if world.is_rank_zero:
         with weights.reading() as tensors:
-            save_weights(tensors, dtype, like, destination)
+            save_weights(tensors, dtype, like, destination, adapter)
     else:
         weights.give_parts()
 

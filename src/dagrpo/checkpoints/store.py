@@ -5,6 +5,7 @@ here too where one process writes).
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import torch
 from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_tokenizer, set_config_dtype
 from dagrpo.checkpoints.formats import format_named
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
-from dagrpo.checkpoints.planned import write_all
+from dagrpo.checkpoints.planned import PlannedFile, write_all
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
 from dagrpo.files import link_or_copy
@@ -44,12 +45,15 @@ def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manif
     return save_weights(StateTensors(state_of(model)), dtype_of_model(model), like, destination)
 
 
-def save_weights(tensors: Tensors, dtype: torch.dtype, like: Path, destination: Path) -> Manifest:
-    """The same with the weights of a model in `dtype`, read one by one."""
+def save_weights(
+    tensors: Tensors, dtype: torch.dtype, like: Path, destination: Path, beside: Sequence[PlannedFile] = ()
+) -> Manifest:
+    """The same with the weights of a model in `dtype`, read one by one. `beside`: files of its own, such as an adapter."""
     origin = verify(like)
-    with new_checkpoint(destination, total_bytes(tensors)) as folder:
+    with new_checkpoint(destination, total_bytes(tensors) + sum(file.bytes for file in beside)) as folder:
         copy_auxiliary(like, origin, folder)
         set_config_dtype(folder, dtype)
+        write_all(folder, beside)
         return finish(folder, origin.format, tensors)
 
 

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-NAMED_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # the types that params.yaml may name
+# The types that params.yaml may name.
+NAMED_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,4 +31,4 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
     from transformers import AutoTokenizer  # imports torch
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -26,9 +26,8 @@ from dagrpo.rollout.tools import ToolFunction, functions_of
 
 def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype, max_pixels: int | None = None) -> Manifest:
     """Write a fresh model. The same shape and seed give the same bytes."""
-    calls = [*spelled_calls(shape.tools), *shape.calls.items()]
-    tokenizer = character_tokenizer(shape.max_position_embeddings, calls, pictures=shape.takes_pictures)
-    config = config_with_pictures(shape, tokenizer) if shape.takes_pictures else _config(shape, tokenizer)
+    tokenizer = _tokenizer(shape)
+    config = _config(shape, tokenizer)
     model = _initialised(config, shape.seed).to(dtype)
     tensors = StateTensors(state_of(model))
     origin = {"source": "fresh", "fresh": shape.model_dump(), "max_pixels": max_pixels}
@@ -38,6 +37,11 @@ def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype, max_pixels: 
         if shape.takes_pictures:
             save_preprocessor(folder, shape.vision, max_pixels)
         return finish(folder, tensors, dtype, origin)
+
+
+def config_of(shape: Fresh) -> PreTrainedConfig:
+    """The config of a fresh model, of which nothing is made."""
+    return _config(shape, _tokenizer(shape))
 
 
 def spelled_calls(tools: Sequence[str]) -> list[tuple[str, str]]:
@@ -64,7 +68,16 @@ def _initialised(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
         return model
 
 
+def _tokenizer(shape: Fresh) -> PreTrainedTokenizerBase:
+    calls = [*spelled_calls(shape.tools), *shape.calls.items()]
+    return character_tokenizer(shape.max_position_embeddings, calls, pictures=shape.takes_pictures)
+
+
 def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    return config_with_pictures(shape, tokenizer) if shape.takes_pictures else _config_of_text(shape, tokenizer)
+
+
+def _config_of_text(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     return transformers.Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,

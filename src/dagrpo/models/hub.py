@@ -19,16 +19,18 @@ from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_
 from dagrpo.errors import UserError
 from dagrpo.files import read_object, require_space
 from dagrpo.hub import Wanted, require_answer, told_in_a_sentence
+from dagrpo.models.chat_template import replace_chat_template
 from dagrpo.models.folder import finish
-from dagrpo.models.pictures import limit_pixels
+from dagrpo.models.pictures import limit_pixels, takes_pictures
+from dagrpo.params.model import OWN_TEMPLATE
 
 WANTED = ("*.safetensors", *AUXILIARY)
 UNWANTED = ("*/*",)  # folders hold other formats of the same weights
 
-
-# What to do without the hub, by the section of params.yaml that names the repository.
+POLICY = "model"  # the section of params.yaml that names a policy's repository
+# What to do without the hub, by that section.
 INSTEAD = {
-    "model": "set model.source to gguf and model.gguf to a file of this machine",
+    POLICY: "set model.source to gguf and model.gguf to a file of this machine",
     "algorithm.teacher": "set algorithm.teacher.source to folder and algorithm.teacher.folder to a checkpoint of this machine",
 }
 
@@ -38,12 +40,14 @@ def make_hub(
     repository: str,
     revision: str,
     dtype: torch.dtype,
-    section: str = "model",
+    section: str = POLICY,
     max_pixels: int | None = None,
+    chat_template: str = OWN_TEMPLATE,
 ) -> Manifest:
     """Write a hub model with its weights in `dtype`. `section` of params.yaml names the repository.
 
-    max_pixels: of its pictures; None: what its own preprocessor_config.json says.
+    max_pixels: of its pictures; None: what its own preprocessor_config.json says. UserError: a policy that is to have a limit
+    takes text alone; a teacher may, and is refused where a problem shows pictures. chat_template: OWN_TEMPLATE, or one of ours.
     """
     download = destination.parent / f".{destination.name}.{revision[:12]}.download"
     _download(repository, revision, download, section)
@@ -54,9 +58,12 @@ def make_hub(
             if path.is_file() and not path.name.endswith((".safetensors", ".safetensors.index.json")):
                 shutil.copyfile(path, folder / path.name)
         origin: dict[str, Any] = {"source": "hub", "repository": repository, "revision": revision}
-        if max_pixels is not None:
+        if max_pixels is not None and (section == POLICY or takes_pictures(folder)):
             limit_pixels(folder, max_pixels)
             origin |= {"max_pixels": max_pixels}
+        if chat_template != OWN_TEMPLATE:
+            replace_chat_template(folder, chat_template)
+            origin |= {"chat_template": chat_template}
         manifest = finish(folder, tensors, dtype, origin)
     shutil.rmtree(download)
     return manifest

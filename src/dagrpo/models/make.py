@@ -25,4 +25,11 @@ def make_model(destination: Path, params: Model) -> Manifest:
 
             assert params.repository is not None
             assert params.revision is not None
-            return make_hub(destination, params.repository, params.revision, dtype, max_pixels=params.max_pixels)
+            return make_hub(
+                destination,
+                params.repository,
+                params.revision,
+                dtype,
+                max_pixels=params.max_pixels,
+                chat_template=params.chat_template,
+            )

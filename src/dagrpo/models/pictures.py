@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dagrpo import placeholders
 from dagrpo.errors import UserError
 from dagrpo.files import read_object, write_json
+from dagrpo.params.base import MOST_ELONGATED
 from dagrpo.records import PictureTokens
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")  # model_type of those whose pictures are known
-MOST_ELONGATED = 200  # times as long as wide, at most: the image processor refuses more
 DEFAULT_SIZE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}  # transformers', where the file says nothing
 _READ = ("PNG", "JPEG")
 
@@ -116,6 +116,10 @@ class PictureProcessor:
         side = self._patch_size * self._merge_size
         scaled_height, scaled_width = scaled(height, width, side, self._least, self._most)
         return (scaled_height // side) * (scaled_width // side)
+
+    def patches(self, file: bytes) -> int:
+        """The patches that a vision tower looks at, by the picture's header alone. UserError: as of `count`."""
+        return self.count(file) * self._merge_size**2
 
     def expanded(self, token_ids: Sequence[int], files: Sequence[bytes]) -> tuple[int, ...]:
         """A prompt with one placeholder per picture -> with as many as each picture takes.

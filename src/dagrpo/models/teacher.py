@@ -17,18 +17,20 @@ from dagrpo.visible import shown
 ORIGIN = "origin.json"
 
 
-def make_teacher(destination: Path, params: Teacher, *, source: Path | None, student: Path) -> list[tuple[str, str]]:
+def make_teacher(
+    destination: Path, params: Teacher, *, source: Path | None, student: Path, max_pixels: int | None = None
+) -> list[tuple[str, str]]:
     """Write the folder that `params` asks for, whole or not at all; lines about it for a person.
 
-    `source`: the checkpoint that params.folder names. `student`: that of the policy. UserError: the two have not the same
-    vocabulary, or there is no such checkpoint.
+    `source`: the checkpoint that params.folder names. `student`: that of the policy, and `max_pixels` the limit of its pictures,
+    which holds for a teacher of the hub, too. UserError: the two have not the same vocabulary, or there is no such checkpoint.
     """
     match params.source:
         case "folder":
             assert source is not None, "an input of the stage"
             manifest = _linked(source, destination, student)
         case "hub":
-            manifest = _of_the_hub(destination, params)
+            manifest = _of_the_hub(destination, params, max_pixels)
             require_same_vocabulary(destination, student)
         case "none" | "initial":
             _say_why_it_is_empty(destination, params.source)
@@ -42,13 +44,14 @@ def _linked(source: Path, destination: Path, student: Path) -> Manifest:
     return store.link(source, destination)
 
 
-def _of_the_hub(destination: Path, params: Teacher) -> Manifest:
+def _of_the_hub(destination: Path, params: Teacher, max_pixels: int | None) -> Manifest:
     from dagrpo.models.hub import make_hub
 
     assert params.repository is not None  # the schema asks for it
     assert params.revision is not None
     dtype = NAMED_DTYPES[params.dtype]
-    return make_hub(destination, params.repository, params.revision, dtype, section="algorithm.teacher")
+    section = "algorithm.teacher"
+    return make_hub(destination, params.repository, params.revision, dtype, section=section, max_pixels=max_pixels)
 
 
 def _say_why_it_is_empty(destination: Path, source: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import Qwen2Tokenizer
+from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL_TOKENS = (PAD, USER, ASSISTANT, END)
@@ -86,6 +86,12 @@ def character_tokenizer(
     pieces = dict.fromkeys([*(opening(function, argument) for function, argument in calls), CLOSING])
     tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces])
     return tokenizer
+
+
+def tells_of_no_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether its chat template is one of those here, which have no room for descriptions of tools."""
+    ours = (CHAT_TEMPLATE, CHAT_TEMPLATE_WITH_TOOLS)
+    return tokenizer.chat_template in (*ours, *map(_with_pictures, ours))
 
 
 def _with_pictures(template: str) -> str:

@@ -20,7 +20,7 @@ class Card:
     source: str
     origin: str  # "hub", "mirror" or "generator"
     revision: str | None  # commit on the hub
-    raw: Mapping[str, str]  # raw file -> sha256
+    raw: Mapping[str, str]  # as Problems.files
     expected: Mapping[str, int]  # split -> problems of the whole source, copies not counted
     read: Mapping[str, int]  # split -> rows read
     exact_copies: Mapping[str, int]  # split -> rows that the source repeats as they are, not read again
@@ -51,6 +51,7 @@ class Card:
             "dropped_rows": float(sum(self.dropped.values())),
             "exact_copies": float(sum(self.exact_copies.values())),
             "contaminated_train_problems": float(self.contamination.train_problems),
+            "contaminated_train_problems_left": float(self.contamination.train_problems_left),
         }
         return rows | totals | reasons | longest
 
@@ -63,9 +64,11 @@ class Card:
         shown += [(reason, f"{count:,}") for reason, count in self.dropped.items() if count]
         shown += [("held out from train", f"{self.held_out:,}")] if self.held_out else []
         shown += [(f"{split} rows", f"{count:,}") for split, count in self.counts.items()]
+        left = self.contamination.left_by_task
         shown += [("passages", f"{self.passages:,}")] if self.passages else []
         shown += [
-            (f"train: shares words with {task}", f"{count:,}") for task, count in self.contamination.by_task.items()
+            (f"train: shares words with {task}", f"{count:,} ({left[task]:,} left)")
+            for task, count in self.contamination.by_task.items()
         ]
         if self.prompt_tokens.tools_shown is False:
             shown.append(("tools", "left out by the chat template: the policy is not told of them"))

@@ -11,11 +11,12 @@ from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from dagrpo.errors import UserError
-from dagrpo.params.base import MOST_PIXELS
+from dagrpo.params.base import MOST_ELONGATED, MOST_PIXELS
 
 _ORIENTATION = 0x0112  # the EXIF tag; 1 is upright
 _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _KEPT = ("PNG", "JPEG")
+MOST_BESIDE = 1 << 16  # bytes of a file that is kept, beyond those that its pixels take unpacked
 MOST_READS_TO_OPEN = (
     1200  # of a part of a file before its pixels: four per segment of a JPEG, whose profile may have 255
 )
@@ -28,8 +29,10 @@ _EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "Y
 def rgb_file(content: bytes) -> bytes:
     """A picture's file: as it is when it already has the form, else the same picture as PNG (same input, same bytes).
 
+    A file much larger than its unpacked pixels holds something else besides, such as texts: that is left out.
+
     UserError, with half a sentence for the row's complaint, when the content is no PNG, JPEG, WebP, GIF or BMP of 8 bits
-    per channel and at most MOST_PIXELS. Of a moving picture, the first one.
+    per channel, at most MOST_PIXELS and MOST_ELONGATED. Of a moving picture, the first one.
     """
     try:
         file = _CountingFile(content)
@@ -37,9 +40,11 @@ def rgb_file(content: bytes) -> bytes:
             _require_readable(picture, content)
             file.left = MOST_READS
             picture.load()
-            return content if _has_the_form(picture) else _as_png(picture)
+            return content if _has_the_form(picture) and not _holds_more(content, picture) else _as_png(picture)
     except UserError:
         raise
+    except Image.DecompressionBombError:  # far beyond MOST_PIXELS: Pillow does not even open it
+        raise UserError(f"is a picture of more than {MOST_PIXELS:,} pixels") from None
     except Exception:  # noqa: BLE001 - untrusted content: Pillow's decoders raise errors of a dozen kinds on it
         raise UserError("is not a picture that can be read (PNG, JPEG, WebP, GIF or BMP)") from None
 
@@ -60,12 +65,16 @@ def _require_readable(picture: ImageFile.ImageFile, content: bytes) -> None:
     """Refuse, before any of it is unpacked, what would take gigabytes or hours, or lose half of its bits."""
     pixels = picture.width * picture.height
     if pixels > MOST_PIXELS:
-        raise UserError(f"is a picture of {pixels:,} pixels, and the most are {MOST_PIXELS:,}")
+        raise UserError(f"is a picture of {pixels:,} pixels, more than {MOST_PIXELS:,}")
+    if max(picture.size) > MOST_ELONGATED * max(1, min(picture.size)):
+        raise UserError(
+            f"is a picture of {picture.width:,} x {picture.height:,} pixels, more than {MOST_ELONGATED} times as long as wide"
+        )
     for tile in picture.tile:
         if picture.format == "PNG" and "16" in str(
             tile.args
         ):  # such as RGB;16B, of which Pillow would drop the lower bits
-            raise UserError(f"is a picture of mode {tile.args}, which is not 8 bits per channel")
+            raise UserError(f"is a picture of mode {tile.args}, not of 8 bits per channel")
     if isinstance(picture, JpegImageFile) and content.count(_SCAN) > MOST_SCANS:
         raise UserError("is not a picture that can be read (a JPEG of hundreds of scans)")
 
@@ -78,9 +87,13 @@ def _has_the_form(picture: Image.Image) -> bool:
     )
 
 
+def _holds_more(content: bytes, picture: Image.Image) -> bool:
+    return len(content) > len(picture.getbands()) * picture.width * picture.height + MOST_BESIDE
+
+
 def _as_png(picture: Image.Image) -> bytes:
     if picture.mode not in _EIGHT_BIT:
-        raise UserError(f"is a picture of mode {picture.mode}, which is not 8 bits per channel")
+        raise UserError(f"is a picture of mode {picture.mode}, not of 8 bits per channel")
     upright = ImageOps.exif_transpose(picture).convert("RGBA")
     ground = Image.new("RGB", upright.size, "white")
     ground.paste(upright, mask=upright.getchannel("A"))

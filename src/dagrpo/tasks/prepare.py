@@ -1,4 +1,4 @@
-"""Stage prepare: a task's problems, through the gates, -> data/<experiment>/<task>/{train,test}.parquet, what was
+"""Stage prepare: a task's problems, through the gates, -> data/<experiment>/<task>/{train,validation,test}.parquet, what was
 dropped, what tools may search, and a card.
 
 The gates stand in gates/, each in a file that says what it drops; here is their order.
@@ -20,11 +20,13 @@ from dagrpo.tasks.gates.contamination import Contamination, check_contamination
 from dagrpo.tasks.gates.duplicates import drop_repeated
 from dagrpo.tasks.gates.held_out import hold_out
 from dagrpo.tasks.gates.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
-from dagrpo.tasks.gates.prompt_length import DEFAULTS, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.tasks.gates.prompt_length import DEFAULTS, LONG, count_prompt_tokens, drop_long_prompts, prompt_tokens
 from dagrpo.tasks.gates.sieve import Sieve, dropped_table
+from dagrpo.tasks.gates.tools_told import TEMPLATE, require_tools_told
 from dagrpo.tasks.passages import PASSAGES, passages_table
 from dagrpo.tasks.registry import get_task
 from dagrpo.tasks.schema import to_table
+from dagrpo.tasks.source import SPLITS, VALIDATION
 from dagrpo.tasks.task import Problems, Task
 
 CARD = "card.json"
@@ -40,13 +42,14 @@ def prepare(
     evaluate: Sequence[str],
     train: str | None = None,
     tools: Mapping[str, Section] = DEFAULTS,
+    chat: str = TEMPLATE,
 ) -> Card:
     """Write `folder`, whole or not at all. UserError: the task is unknown, its raw data is at fault, or it is to be attempted and
-    the model takes no pictures.
+    the model takes no pictures, or is not told of its tools.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
     train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
-    know; None: this one. tools: the parameters of tools, by name.
+    know; None: this one. tools: the parameters of tools, by name. chat: the name of the chat format.
     """
     if task in (train, *evaluate):
         require_model_for(get_task(task), model)
@@ -55,9 +58,11 @@ def prepare(
     tests = {name: _test_split(name, params) for name in others}
     card, sieve = sift(task, problems, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
     _require_some_left(problems, card)
+    if task in (train, *evaluate) and card.prompt_tokens.tools_shown is False:
+        require_tools_told(sieve.examples(), model, chat)
     with atomic_folder(folder) as temporary:
-        for split, examples in sieve.kept.items():
-            write_parquet(temporary / f"{split}.parquet", to_table(examples))
+        for split in (*SPLITS, VALIDATION):
+            write_parquet(temporary / f"{split}.parquet", to_table(sieve.kept.get(split, ())))
         write_parquet(temporary / DROPPED, dropped_table(sieve.dropped))
         write_parquet(temporary / PASSAGES, passages_table(problems.passages))
         write_json(temporary / CARD, asdict(card))
@@ -80,8 +85,10 @@ def _require_some_left(problems: Problems, card: Card) -> None:
         if had and not card.counts[split]:
             reasons = {key.partition(": ")[2]: count for key, count in card.dropped.items() if key.startswith(split)}
             told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+            pictured = reasons.get(LONG) and card.prompt_tokens.images_counted and get_task(card.task).images
+            smaller = "lower model.max_pixels so that pictures take fewer tokens, or " if pictured else ""
             raise UserError(
-                f"task {card.task}: no {split} problem is left ({told}): change the parameters of `data` that drop them, "
+                f"task {card.task}: no {split} problem is left ({told}): {smaller}change the parameters of `data` that drop them, "
                 "or the data."
             )
 
@@ -103,19 +110,20 @@ def sift(
     sieve, conflicting = _without_faults(problems, params)
     held_out = _hold_out(sieve, problems, params)
     compared = {task: sieve.kept["test"], **tests}
-    contamination = check_contamination(sieve, compared, params.contamination_words, params.contamination)
+    overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
     tools_shown = count_prompt_tokens(sieve, model, tools)
     drop_long_prompts(sieve, params.max_prompt_tokens)
     pass_rates = _pass_rates(sieve, params, rated)
     drop_by_pass_rate(sieve, params.min_pass_rate, params.max_pass_rate)
+    beyond = _cut(sieve, params)
     findings = _Findings(
         held_out=held_out,
         conflicting=conflicting,
-        contamination=contamination,
+        contamination=overlaps.found(left=sieve.kept["train"]),
         tools_shown=tools_shown,
         images_counted=takes_pictures(model),
         pass_rates=pass_rates,
-        beyond=_cut(sieve, params),
+        beyond=beyond,
     )
     return _card(task, problems, params, sieve, findings), sieve
 

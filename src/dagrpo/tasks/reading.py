@@ -33,6 +33,7 @@ class Reader:
 
     def __init__(self, source: Source) -> None:
         self.read = 0  # rows, copies included
+        self.columns_of_paths: set[str] = set()  # as in Row, of all rows given
         self._source = source
         self._seen: set[Identity] = set()
 
@@ -41,7 +42,7 @@ class Reader:
         for count, numbered in self._batches(path, label):
             self.read += count
             for number, values in numbered:
-                row = to_row(self._source, label, path.parent, number, values)
+                row = to_row(self._source, label, path.parent, number, values, self.columns_of_paths)
                 if self._is_first(row):
                     yield row
 

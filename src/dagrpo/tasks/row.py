@@ -28,6 +28,8 @@ class Row:
     fields: Mapping[str, Any]  # our name of a field -> its value as the file has it
     columns: Mapping[str, str] = field(default_factory=dict)  # our name of a field -> the file's, where it differs
     folder: Path = Path()  # what a picture's path is relative to
+    # The file's names of the fields whose pictures were read from paths; the rows of a file share it.
+    columns_of_paths: set[str] = field(default_factory=set, compare=False)
 
     def error(self, field: str, fault: str) -> UserError:
         """A complaint about one field of this row, to be raised."""
@@ -76,27 +78,41 @@ class Row:
 
     def images(self, field: str) -> tuple[bytes, ...]:
         """Pictures as RGB files (images.py), from their bytes or from a path relative to the file."""
-        from dagrpo.tasks.images import rgb_file  # Pillow: only the tasks with pictures need it
-
         value = self.fields[field]
         listed = value if isinstance(value, list) else [value]
         if len(listed) > MOST_PICTURES:  # before any of them is unpacked
             raise self.error(field, f"holds {len(listed):,} pictures, which is more than {MOST_PICTURES}")
-        pictures = [self._picture(field, picture) for picture in listed]
+        return tuple(self._rgb_file(field, picture) for picture in listed)
+
+    def _rgb_file(self, field: str, value: Any) -> bytes:
+        from dagrpo.tasks.images import rgb_file  # Pillow: only the tasks with pictures need it
+
+        content, path = self._picture(field, value), _path_in(value)
         try:
-            return tuple(rgb_file(picture) for picture in pictures)
+            return rgb_file(content)
         except ValueError as error:
-            raise self.error(field, str(error)) from None
+            raise self.error(field, str(error) if path is None else f"{_named(path)}, which {error}") from None
 
     def _picture(self, field: str, value: Any) -> bytes:
         if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
             if len(value["bytes"]) > LARGEST_PICTURE:
                 raise self.error(field, f"has more bytes than a picture may have ({LARGEST_PICTURE:,})")
             return bytes(value["bytes"])
-        path = value.get("path") if isinstance(value, Mapping) else value
-        if not isinstance(path, str) or not path:
+        path = _path_in(value)
+        if path is None:
             raise self.error(field, "holds neither the bytes of a picture nor the path of one")
-        named = f"names '{one_line(path, _NAME_SHOWN)}'"
+        self.columns_of_paths.add(self.columns.get(field, field))
+        return self.picture_beside(field, path)
+
+    def pictures_named(self, field: str) -> list[str]:
+        """The paths of the pictures that the field names, and of none that it holds."""
+        value = self.fields[field]
+        listed = value if isinstance(value, list) else [value]
+        return [path for path in map(_path_in, listed) if path is not None]
+
+    def picture_beside(self, field: str, path: str) -> bytes:
+        """The content of a picture at a path below the folder of the row's file, as it is."""
+        named = _named(path)
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise self.error(field, f"{named}, which is not below the file's own folder")
         try:
@@ -107,6 +123,17 @@ class Row:
         if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
             raise self.error(field, f"{named}, which a symbolic link leads out of the file's own folder")
         return content
+
+
+def _path_in(picture: Any) -> str | None:
+    """Where a picture is; None: the row holds its bytes, or there is none."""
+    if isinstance(picture, Mapping):
+        picture = None if isinstance(picture.get("bytes"), bytes) else picture.get("path")
+    return picture if isinstance(picture, str) and picture else None
+
+
+def _named(path: str) -> str:
+    return f"names '{one_line(path, _NAME_SHOWN)}'"
 
 
 def fault_in(file: str, number: int, field: str, fault: str) -> UserError:

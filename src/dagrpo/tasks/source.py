@@ -13,7 +13,8 @@ from dagrpo.errors import UserError
 from dagrpo.params.data import Data
 from dagrpo.tasks.row import Row, fault_in, value_at
 
-SPLITS = ("train", "test")  # every prepared task has these; `validation` comes beside them where the source has one
+SPLITS = ("train", "test")  # every prepared task has these
+VALIDATION = "validation"  # comes beside them; it has no rows where the source has no such split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +60,16 @@ class Place:
     revision: str | None  # None: a mirror vouches for no commit
 
 
-def to_row(source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any]) -> Row:
+def to_row(
+    source: Source, label: str, folder: Path, number: int, values: Mapping[str, Any], columns_of_paths: set[str]
+) -> Row:
     """Pick a task's fields from one raw row. UserError names the file, the row and the field that is missing."""
     fields, columns = {}, {}
     for name, paths in source.columns.items():
         columns[name], fields[name] = _find(source, label, number, name, paths, values)
-    return Row(file=label, number=number, fields=fields, columns=columns, folder=folder)
+    return Row(
+        file=label, number=number, fields=fields, columns=columns, folder=folder, columns_of_paths=columns_of_paths
+    )
 
 
 def _find(

@@ -1,6 +1,6 @@
 """Tasks whose problems are the rows of a data set: a task says what one row means, and everything else is here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from dagrpo.placeholders import IMAGE
 from dagrpo.records import Example
 from dagrpo.tasks.hub import hub_place
 from dagrpo.tasks.mirror import mirror_place
+from dagrpo.tasks.pictures_beside import name_in_card, read_pictures_beside
 from dagrpo.tasks.reading import Reader
 from dagrpo.tasks.row import Row
 from dagrpo.tasks.source import SPLITS, RawFile, Source, require_rows
@@ -47,7 +48,7 @@ class _Split:
 
     examples: list[Example] = field(default_factory=list)
     read: int = 0
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # as in Problems
 
 
 def _load(task: Task, source: Source, to_problem: ToProblem, params: Data) -> Problems:
@@ -81,6 +82,7 @@ def _read_split(
                 break
     pa.default_memory_pool().release_unused()  # Arrow keeps what it read with, and what comes next needs it
     part.read = reader.read
+    part.files |= _pictures_beside(files, part.files, reader.columns_of_paths)
     if not source.sampled:
         require_rows(source, split, _label(files), len(part.examples), params)
     return part
@@ -108,12 +110,20 @@ def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> 
         yield from reader.rows(path, file.label)
 
 
+def _pictures_beside(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
+    """The digests over the pictures that those of the files name which were read."""
+    return {
+        name_in_card(file.name, column): read_pictures_beside(file.fetch(), column).sha256
+        for file in files
+        if file.name in digests
+        for column in sorted(columns)
+    }
+
+
 def _example(task: Task, source: Source, row: Row, problem: Problem, split: str, index: int) -> Example:
-    text = "".join(message["content"] for message in problem.prompt)
-    if task.images and text.count(IMAGE) != len(problem.images):
-        raise row.error(
-            "images", f"holds {len(problem.images)}, but the prompt has {text.count(IMAGE)} times `{IMAGE}`"
-        )
+    places, pictures = sum(message["content"].count(IMAGE) for message in problem.prompt), len(problem.images)
+    if task.images and places != pictures:
+        raise row.error("images", f"does not fit the prompt (pictures: {pictures}, `{IMAGE}` in the prompt: {places})")
     return Example(
         task=task.name,
         split=split,

@@ -19,7 +19,7 @@ class Problems:
     source: str
     origin: str  # "hub", "mirror" or "generator"
     revision: str | None  # commit on the hub
-    files: Mapping[str, str]  # raw file -> sha256
+    files: Mapping[str, str]  # raw file -> sha256; <file>#<column> -> sha256 over the pictures that it names
     expected: Mapping[str, int]  # split -> rows of the whole source, copies not counted; none where not known
     read: Mapping[str, int]  # split -> rows read, exact copies included
     held_out: bool = False  # no test split of its own: data.held_out problems of train become one

@@ -56,9 +56,20 @@ def test_a_prompt_with_more_or_fewer_placeholders_than_figures_is_refused(
 ) -> None:
     params = _mirror(tmp_path, problem)
     with pytest.raises(
-        ValueError, match=rf"train\.jsonl, row 1, field `image` holds 1, but the prompt has {times} times `<image>`"
+        ValueError,
+        match=rf"train\.jsonl, row 1, field `image` does not fit the prompt \(pictures: 1, `<image>` in the prompt: {times}\): ",
     ):
         get_task("geo3k").load(params)
+
+
+def test_the_figures_beside_each_file_have_a_digest_with_it(tmp_path: Path) -> None:
+    params = _mirror(tmp_path, "<image>Find y")
+    before = get_task("geo3k").load(params).files
+    files = {f"geo3k/{split}.jsonl" for split in ("train", "test")}
+    assert set(before) == files | {f"{file}#image" for file in files}
+    Image.new("RGB", (4, 4), "black").save(tmp_path / "geo3k/train/0.png")
+    after = get_task("geo3k").load(params).files
+    assert {name for name in before if before[name] != after[name]} == {f"{file}#image" for file in files}
 
 
 def test_a_mirror_without_a_validation_split_has_train_and_test(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ def test_for_a_model_of_text_a_picture_is_the_text_of_its_place(tmp_path: Path) 
 
 def test_a_problem_whose_pictures_are_not_as_many_as_its_places_is_named(vision: Path) -> None:
     with pytest.raises(
-        UserError, match="task sums, train row 0: its prompt has 1 times `<image>`, and it has 2 pictures"
+        UserError,
+        match=r"task sums, train row 0: its pictures do not fit its prompt \(pictures: 2, `<image>` in the prompt: 1\): correct",
     ):
         count_prompt_tokens(_pictured("<image>", picture(), picture()), vision)
 

@@ -40,10 +40,37 @@ class Contamination:
     """What was found, for the card."""
 
     words: int  # length of a run
-    train_problems: int  # that share words with any test split
+    train_problems: int  # that share words with any test split, before later gates and limits
     by_task: Mapping[str, int]  # evaluated task -> train problems that share words with its test split
+    train_problems_left: int  # of them, those that are written
+    left_by_task: Mapping[str, int]
     common_phrases_only: Mapping[str, int]  # and those that share only runs that do not count
     examples: Mapping[str, Sequence[Shared]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlaps:
+    """What train and test problems share."""
+
+    words: int  # length of a run
+    by_task: Mapping[str, Mapping[int, Shared]]  # evaluated task -> index of a train problem -> what it shares
+    common_phrases_only: Mapping[str, int]  # as in Contamination
+
+    def found(self, left: Sequence[Example]) -> Contamination:
+        """What the card says, of the train problems that are left."""
+        indices = {example.index for example in left}
+        every = {index for shared in self.by_task.values() for index in shared}
+        return Contamination(
+            words=self.words,
+            train_problems=len(every),
+            by_task={task: len(shared) for task, shared in self.by_task.items()},
+            train_problems_left=len(every & indices),
+            left_by_task={task: len(shared.keys() & indices) for task, shared in self.by_task.items()},
+            common_phrases_only=self.common_phrases_only,
+            examples={
+                task: [shared[index] for index in sorted(shared)[:EXAMPLES]] for task, shared in self.by_task.items()
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +83,7 @@ class _Reading:
 
 def check_contamination(
     sieve: Sieve, tests: Mapping[str, Sequence[Example]], length: int, mode: Literal["report", "drop"]
-) -> Contamination:
+) -> Overlaps:
     """Find contaminated train problems, and with `drop` take them out. `tests` are the test splits by task."""
     overlaps = _by_whole_question(sieve.kept["train"], tests)
     common: dict[str, set[int]] = defaultdict(set)
@@ -64,12 +91,10 @@ def check_contamination(
     details = {index: shared for task in reversed(list(tests)) for index, shared in overlaps[task].items()}
     if mode == "drop":
         sieve.drop("train", CONTAMINATED, lambda example: _detail(details.get(example.index)))
-    return Contamination(
+    return Overlaps(
         words=length,
-        train_problems=len(details),
-        by_task={task: len(overlaps[task]) for task in tests},
+        by_task={task: overlaps[task] for task in tests},
         common_phrases_only={task: len(common[task] - overlaps[task].keys()) for task in tests},
-        examples={task: [overlaps[task][index] for index in sorted(overlaps[task])[:EXAMPLES]] for task in tests},
     )
 
 

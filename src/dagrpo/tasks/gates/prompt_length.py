@@ -70,7 +70,8 @@ def _more(example: Example, pictures: PictureProcessor) -> int:
     places = sum(message["content"].count(IMAGE) for message in example.prompt)
     if example.images and places != len(example.images):
         raise UserError(
-            f"{where}: its prompt has {places} times `{IMAGE}`, and it has {len(example.images)} pictures: correct the data."
+            f"{where}: its pictures do not fit its prompt (pictures: {len(example.images)}, `{IMAGE}` in the prompt: {places}): "
+            "correct the data."
         )
     try:
         return sum(pictures.count(file) - 1 for file in example.images)

@@ -1,0 +1,122 @@
+"""A model in which PEFT has put a LoRA adapter: its weights without it, what it adds to them, and the adapter as files.
+
+The weights stay as they are for good: a merge is W + s B A in a tensor of its own, so that it is the same bits however often
+it is made. Not how an adapter comes into a model, which is the trainer's (trainer/adapter.py); nor adapters of others, in a
+folder (lora.py). Imports no PEFT: a model's layers are known by what they hold.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from dagrpo.checkpoints.folder import ADAPTER
+from dagrpo.checkpoints.planned import PlannedFile, planned_content
+from dagrpo.checkpoints.safetensors_file import planned_safetensors
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.files import json_text
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."  # of the names of modules in PEFT's files
+NAME = "default"  # of the only adapter, as PEFT calls it
+_BASE = ".base_layer."
+_LANGUAGE_MODEL = "CAUSAL_LM"
+BASE_DIGEST = "base_tensor_digest"  # in the metadata of WEIGHTS: see tensor_digest of manifest.py
+
+
+def low_rank_update(up: Tensor, down: Tensor, scale: float) -> Tensor:
+    """s B A in float32 (https://arxiv.org/abs/2106.09685). up: B, [outputs, rank]; down: A, [rank, inputs]."""
+    return scale * (up.to(torch.float32) @ down.to(torch.float32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowRank:
+    """What is added to one weight; the tensors are the trainer's own, maybe spread over ranks."""
+
+    up: Tensor  # [outputs, rank]
+    down: Tensor  # [rank, inputs]
+    scale: float  # alpha / rank
+
+    def merged(self, weight: Tensor) -> Tensor:
+        """The sum in float32, in a tensor of its own. Every rank calls this; weight: [outputs, inputs], whole."""
+        return weight.to(torch.float32) + low_rank_update(whole(self.up), whole(self.down), self.scale)
+
+
+def low_rank_updates(model: torch.nn.Module) -> dict[str, LowRank]:
+    """By the name of the weight that each is added to, as the model has it without an adapter; {} of one that has none."""
+    return {f"{name}.weight": _update_of(layer) for name, layer in _adapted_layers(model)}
+
+
+def without_adapter(state: Mapping[str, Tensor], model: torch.nn.Module) -> dict[str, Tensor]:
+    """A state dict of the model as it would be without its adapter."""
+    added = {f"{name}.{part}" for name, layer in _adapted_layers(model) for part in _own_tensors(layer)}
+    return {name.replace(_BASE, "."): tensor for name, tensor in state.items() if name not in added}
+
+
+def adapter_files(model: torch.nn.Module, base_digest: str) -> list[PlannedFile]:
+    """The adapter in PEFT's format, in the folder ADAPTER of a checkpoint; [] of a model that has none. Every rank calls this.
+
+    base_digest: of the tensors that it adds to, which the file names, so that it is merged into no others.
+    """
+    updates = low_rank_updates(model)
+    if not updates:
+        return []
+    tensors = {}
+    for weight, update in updates.items():
+        module = PREFIX + weight.removesuffix(".weight")
+        for which, tensor in (("A", update.down), ("B", update.up)):
+            tensors[f"{module}.lora_{which}.weight"] = whole(tensor).cpu().contiguous()
+    metadata = {"format": "pt", BASE_DIGEST: base_digest}
+    return [
+        planned_content(f"{ADAPTER}/{CONFIG}", json_text(_config(model)).encode()),
+        planned_safetensors(f"{ADAPTER}/{WEIGHTS}", StateTensors(tensors), metadata),
+    ]
+
+
+def _config(model: torch.nn.Module) -> dict[str, Any]:
+    """What PEFT reads of an adapter. It names no folder of the base, which is another one on another machine."""
+    layers = dict(_adapted_layers(model))
+    first = next(iter(layers.values()))
+    return {
+        "peft_type": "LORA",
+        "task_type": _LANGUAGE_MODEL,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": first.r[NAME],
+        "lora_alpha": first.lora_alpha[NAME],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": _shortest_names(model, set(layers)),
+    }
+
+
+def _shortest_names(model: torch.nn.Module, adapted: set[str]) -> list[str]:
+    """The last parts of the layers' names where these say which they are, as readers expect; else the whole names."""
+    last_parts = {name.rpartition(".")[2] for name in adapted}
+    meant = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last_parts}
+    return sorted(last_parts if meant == adapted else adapted)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that ranks may hold parts of: then every rank calls this."""
+    detached = tensor.detach()
+    return detached.full_tensor() if isinstance(detached, DTensor) else detached
+
+
+def _adapted_layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """PEFT's layers by the names of those that they stand in the place of."""
+    for name, module in model.named_modules():
+        if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
+            yield name, module
+
+
+def _update_of(layer: Any) -> LowRank:
+    return LowRank(up=layer.lora_B[NAME].weight, down=layer.lora_A[NAME].weight, scale=layer.scaling[NAME])
+
+
+def _own_tensors(layer: torch.nn.Module) -> Iterator[str]:
+    return (name for name in layer.state_dict() if not name.startswith("base_layer."))

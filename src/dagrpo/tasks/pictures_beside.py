@@ -1,0 +1,66 @@
+"""The pictures that a raw file of rows names instead of holding: one digest over all of them.
+
+A card has it under `<file>#<column>`, beside the digest of the file itself, which says nothing of the pictures.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagrpo.errors import UserError
+from dagrpo.tasks.reading import Reader
+from dagrpo.tasks.row import Row
+from dagrpo.tasks.source import Source
+
+_MARK = "#"
+_UNREADABLE = bytes(32)  # in place of the digest of a picture's content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PicturesBeside:
+    """What reading all pictures of a column gave."""
+
+    sha256: str
+    bytes: int  # of the pictures
+
+
+def name_in_card(file: str, column: str) -> str:
+    """What the pictures of a column are called among a card's raw files."""
+    return f"{file}{_MARK}{column}"
+
+
+def file_and_column(name: str) -> tuple[str, str] | None:
+    """The file and the column of such a name; None: it is the name of a file."""
+    file, mark, column = name.rpartition(_MARK)
+    return (file, column) if mark and file and column else None
+
+
+def read_pictures_beside(path: Path, column: str) -> PicturesBeside:
+    """The digest over the names and the bytes of all pictures, in the order of the rows, one picture in memory at a time.
+
+    Of the whole file, also where a task reads a part of it. A picture that cannot be read counts as one without content, so that
+    the digest is another. UserError: the file of rows is damaged.
+    """
+    rows = Source(
+        repository="its data set",
+        revision="",
+        hub_splits={},
+        mirror_files={},
+        columns={"pictures": (column,)},
+        optional=("pictures",),
+    )
+    digest, size = hashlib.sha256(), 0
+    for row in Reader(rows).rows(path, str(path)):
+        for name in row.pictures_named("pictures"):
+            content = _content(row, name)
+            digest.update(hashlib.sha256(name.encode(errors="surrogatepass")).digest())
+            digest.update(_UNREADABLE if content is None else hashlib.sha256(content).digest())
+            size += len(content or b"")
+    return PicturesBeside(sha256=digest.hexdigest(), bytes=size)
+
+
+def _content(row: Row, name: str) -> bytes | None:
+    try:
+        return row.picture_beside("pictures", name)
+    except UserError:
+        return None
