@@ -70,8 +70,14 @@ class ScriptedEngine:
     def score(self, requests: Any, *, lockstep: bool) -> list[tuple[float, ...]]:
         return []
 
+    def interrupt(self) -> None:
+        """Nobody waits."""
+
     def load(self, weights: Any, version: str) -> None:
         """There are none."""
+
+    def release_memory(self) -> None:
+        """It takes none."""
 
     def digests(self) -> list[dict[str, str]]:
         return []
