@@ -30,6 +30,7 @@ from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.model import Fresh, Model
 from dagrpo.params.training import Training
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.sharding import load_policy
@@ -119,7 +120,7 @@ class _Steps:
             optimizer=policy_optimizer(policy, training),
             algorithm=Algorithm(),
             training=training,
-            micro_batch_size=MICRO_BATCH,
+            budget=Budget(sequences=MICRO_BATCH),
             temperature=1.0,
             max_new_tokens=COMPLETION,
             pad_token_id=0,

@@ -1,0 +1,245 @@
+"""The check on a GPU, as far as it needs none: formulas, table, baseline, what is refused, and a rehearsal of all of it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from benchmarks.gpu import __main__ as check
+from benchmarks.gpu import experiment, machine, shapes, table
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from dagrpo.errors import UserError
+from dagrpo.files import read_json, write_json, write_parquet
+from dagrpo.params.presets import composed
+from dagrpo.times import write_times
+from dagrpo.trainer.throughput import Arithmetic
+
+ROOT = Path(__file__).parents[2]
+QWEN3 = Arithmetic(parameters=596_049_920, attention=28 * 16 * 128)
+SCORE = {"value": 0.1, "low": 0.05, "high": 0.2}
+MACHINE = {"device": "NVIDIA H100 80GB HBM3", "mebibytes": 81_559, "driver": "570.1", "processors": 16}
+CASE = {
+    "title": "RL update, 1 x 16,384",
+    "tokens_per_second": 23_800.0,
+    "mfu": 0.2217,
+    "gibibytes_allocated": 11.04,
+    "gibibytes_reserved": 12.26,
+    "peer_tokens_per_second": 11_900,
+    "peer_gibibytes": 12.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("length", "tokens_per_second", "percent"),
+    [(16_384, 11_900, 11.1), (65_536, 10_150, 26.8), (16_384, 25_490, 23.7), (8_192, 26_010, 16.8)],
+)
+def test_the_formula_gives_the_figures_that_prime_rl_has_committed(
+    length: int, tokens_per_second: float, percent: float
+) -> None:
+    """Of Qwen3-0.6B on one H100: 9.21 GFLOPs for a token among 16,384."""
+    assert 100 * shapes.mfu(QWEN3, length, tokens_per_second) == pytest.approx(percent, abs=0.06)
+
+
+def test_a_token_among_16384_costs_what_is_computed_by_hand() -> None:
+    """6 x 596,049,920 + 6 x 28 x 2,048 x 16,384"""
+    assert QWEN3.update([16_384]) / 16_384 == 3_576_299_520 + 5_637_144_576
+
+
+def test_the_fresh_model_has_the_shape_of_qwen3() -> None:
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(Qwen3Config(**shapes.QWEN3_0_6B))
+    arithmetic = Arithmetic.of(model)
+    assert (arithmetic.parameters, arithmetic.attention) == (QWEN3.parameters, QWEN3.attention)
+
+
+@pytest.mark.parametrize("name", [*shapes.CASES])
+def test_every_shape_is_computed_on_a_toy(name: str) -> None:
+    try:
+        found = shapes.measured(shapes.CASES[name], toy=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    case = shapes.CASES[name]
+    assert found.tokens == case.sequences * case.length // 256
+    assert found.seconds > 0
+    assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
+
+
+def _driver(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    """An nvidia-smi on PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("exit 9", "no GPU: nvidia-smi lists none; install NVIDIA's driver"),
+        ("echo 'Tesla T4, 15360, 535.1, 7.5'", "too old a GPU: Tesla T4 has compute capability 7.5"),
+        ("echo 'Tesla T4, 15360, 535.1, 7.5'", "too little memory on the GPU: Tesla T4 has 15,360 MiB"),
+    ],
+)
+def test_what_is_missing_is_named_in_one_sentence(
+    says: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _driver(tmp_path, monkeypatch, says)
+    sentence = machine.refusal(list(machine.lacking()))
+    assert words in sentence
+    assert "\n" not in sentence
+    with pytest.raises(SystemExit, match="The check on a GPU cannot run here: "):
+        check.main([])
+
+
+def test_a_machine_with_a_gpu_lacks_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _driver(tmp_path, monkeypatch, "echo 'NVIDIA H100 80GB HBM3, 81559, 570.1, 9.0'")
+    assert machine.told_by_the_driver() == [("NVIDIA H100 80GB HBM3", 81_559, "570.1", (9, 0))]
+    assert not any("GPU" in missing for missing in machine.lacking())
+
+
+def test_it_is_asked_before_anything_is_installed(tmp_path: Path) -> None:
+    """By a Python with no packages, and before `make` removes the environment that is there."""
+    bare = {"PATH": str(tmp_path), "HOME": str(tmp_path)}  # with nothing on it
+    command = [sys.executable, "-I", "-S", "benchmarks/gpu/machine.py"]
+    done = subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no GPU: nvidia-smi lists none" in done.stderr
+    assert "Traceback" not in done.stderr
+    planned = subprocess.run(["make", "-n", "gpu-check"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert planned.index("benchmarks/gpu/machine.py") < planned.index("-m benchmarks.gpu")
+
+
+def test_the_experiment_trains_on_all_of_gsm8k_and_is_scored_on_all_of_its_test_problems() -> None:
+    params = composed([experiment.EXPERIMENT])
+    assert params.experiment.seeds == [0, 1, 2]
+    assert params.data.max_train is params.data.max_test is params.evaluation.sampling.max_problems is None
+    assert params.sft.steps * params.sft.batch_size >= 7_473
+    assert params.training.steps > 0
+    assert experiment.params_of(experiment.EXPERIMENT, "/copies", toy=False).data.mirror == "/copies"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results/named"
+    for seed, shift in ((0, 0.0), (1, 0.2)):
+        trained = {name: value + shift for name, value in SCORE.items()}
+        for policy, score in (("base", SCORE), ("trained", trained)):
+            file = folder / f"runs/seed_{seed}/eval/gsm8k/{policy}/scores.json"
+            file.parent.mkdir(parents=True)
+            write_json(file, {"greedy": score, "mean_at_k": score})
+        metrics = folder / f"runs/seed_{seed}/metrics.parquet"
+        write_parquet(metrics, pa.table({"step": [1, 2, 3]}))
+        steps = [{"timing/update_seconds": seconds, "timing/update_mfu": 0.25} for seconds in (9.0, 1.0, 3.0)]
+        write_times(tmp_path / f"logs/named/seed_{seed}", metrics, steps)
+    (folder / "runs/seed_2/eval/gsm8k/base").mkdir(parents=True)  # of a seed that was not finished
+    (folder / "report").mkdir()
+    numbers = {"base": 0.1, "trained": 0.2, "difference": 0.1, "interval": "+0.010 to +0.190"}
+    write_json(folder / "report/metrics.json", {"gsm8k": numbers, "mean reward": 0.4})
+    return tmp_path
+
+
+def test_scores_with_intervals_and_medians_of_steps_are_read_from_the_results(results: Path) -> None:
+    found = experiment.result(results, "named")
+    assert [(each["seed"], each["metric"]) for each in found["scores"]] == [
+        (seed, metric) for seed in "01" for metric in ("greedy", "mean_at_k")
+    ]
+    assert found["scores"][2]["trained"] == pytest.approx((0.3, 0.25, 0.4))
+    assert found["steps"] == {"update_seconds": 2.0, "update_mfu": 0.25}, "without the first step of each seed"
+    assert experiment.result(results, "another") == {
+        "experiment": "another",
+        "scores": [],
+        "over_seeds": {},
+        "steps": {},
+    }
+
+
+def _baseline(results: Path) -> dict[str, Any]:
+    part = {"seconds": 90.0, "budget_seconds": 300.0, "status": "done"}
+    return {
+        "date": "2026-11-23",
+        "machine": MACHINE,
+        "versions": {"torch": "2.14.1"},
+        "commit": "abcdef",
+        "budget_seconds": 1800.0,
+        "parts": {"tests": part | {"status": "5 passed | 1 skipped"}, "shapes": part},
+        "shapes": {"rl": CASE, "sft": {"title": "SFT", "error": "CUDA out of memory"}},
+        "experiment": experiment.result(results, "named"),
+    }
+
+
+def test_the_table_is_the_one_written_by_hand(results: Path) -> None:
+    text = table.markdown(json.loads(json.dumps(_baseline(results))))
+    for line in (
+        "NVIDIA H100 80GB HBM3, driver 570.1; torch 2.14.1; commit abcdef, 2026-11-23.",
+        "| tests | 1.5 | 5.0 | 5 passed / 1 skipped |",
+        "| all | 3.0 | 30.0 | |",
+        "| RL update, 1 x 16,384 | 23,800 | 22.2% | 11.0 (12.3) | 11,900, 12.5 | 2.00 |",
+        "| SFT | CUDA out of memory | | | | |",
+        "| gsm8k | 1 | greedy | 10.0% (5.0% to 20.0%) | 30.0% (25.0% to 40.0%) |",
+        "| gsm8k | all | greedy | 10.0% | 20.0%, +0.100 (+0.010 to +0.190) |",
+        "| update_seconds | 2.000 |",
+        "| update_mfu | 25.0% |",
+    ):
+        assert line in text.splitlines()
+
+
+def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    for text in ("first", "second"):
+        table.put_into(document, text)
+    assert document.read_text() == f"before\n{table.BEGIN}\n\nsecond\n\n{table.END}\nafter\n"
+    document.write_text("no place")
+    with pytest.raises(UserError, match="has no place for the table"):
+        table.put_into(document, "third")
+
+
+def test_the_page_of_benchmarks_has_a_place_for_it() -> None:
+    text = (ROOT / "docs/benchmarks.md").read_text()
+    assert text.count(table.BEGIN) == text.count(table.END) == 1
+
+
+def test_the_time_is_divided_and_the_experiment_has_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    given = check.parsed(["--out", str(tmp_path), "--begun", "700", "--minutes", "30"])
+    started = check.Check(given)
+    assert started.parts["setting up"]["seconds"] == 300
+    assert [started._budget(name) for name in check.PARTS] == [
+        300,
+        300,
+        1_480,
+    ]  # 30 minutes, less 5, less what is spare
+    late = check.Check(check.parsed(["--out", str(tmp_path), "--begun", "-760", "--minutes", "30"]))
+    assert [late._budget(name) for name in check.PARTS] == [20, 20, 20]
+    assert {part["status"] for part in late.run()["parts"].values()} == {"done", "not begun: no time was left"}
+
+
+def test_a_part_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None:
+    assert check.bounded([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log", 1.0) is None
+    assert check.bounded([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", 60.0) == 3
+
+
+@pytest.mark.dag
+@pytest.mark.server
+def test_all_parts_are_rehearsed_without_a_gpu(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    output = tmp_path / "experiment/output.txt"
+    assert done.returncode == 0, done.stdout[-3000:] + (output.read_text()[-3000:] if output.is_file() else "")
+    baseline = read_json(tmp_path / "baseline.json")
+    assert baseline["rehearsal"]
+    assert baseline["parts"].keys() == {"setting up", *check.PARTS}
+    assert "skipped" in baseline["parts"]["tests"]["status"] or "passed" in baseline["parts"]["tests"]["status"]
+    assert all("error" not in case for case in baseline["shapes"].values())
+    assert {score["metric"] for score in baseline["experiment"]["scores"]} == {"greedy", "mean_at_k"}
+    assert baseline["experiment"]["steps"]["update_seconds"] > 0
+    assert (tmp_path / "table.md").read_text().strip() in done.stdout

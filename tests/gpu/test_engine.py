@@ -1,0 +1,145 @@
+"""The real server on a GPU: it agrees with the trainer, repeats itself to the bit, and leaves its GPU when it is told to."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.gpu.conftest import CACHE_TOKENS, ONE
+from tests.rollout.engine.batches import batch
+from tests.trainer import runs
+
+from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.distributed import single_process
+from dagrpo.files import read_json, write_parquet
+from dagrpo.params.gates import Gates
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.records import Completion
+from dagrpo.rollout.engine.digests import counterparts
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.gates.agreement import LARGEST_MEAN_DIFFERENCE, outside_share
+from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
+from dagrpo.trainer.gates.probe import OUTSIDE, Probe
+from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.policy import token_logprobs
+from dagrpo.trainer.sharding import load_policy
+
+pytestmark = [pytest.mark.gpu, ONE]
+LARGEST_OUTSIDE = 0.15  # of tokens beyond 0.1 nats; 8% was seen of a healthy model (see agreement.py)
+SECONDS_TO_LEAVE = 20.0
+
+
+def said(completions: list[Completion]) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+    """Tokens and logprobs, without the names of weights."""
+    return [(each.token_ids, tuple(each.logprobs)) for each in completions]
+
+
+def test_engine_and_trainer_agree_in_bfloat16_within_the_band_of_the_gate(engine: ServerPool, initial: Path) -> None:
+    requests = batch(prompts=16, samples=4, max_new_tokens=64)
+    completions = engine.generate(requests, lockstep=True)
+    policy = load_policy(initial, single_process(), dtype=torch.bfloat16)
+    pairs = list(zip(requests, completions, strict=True))
+    sequences = TokenSequences.of(
+        [[*request.input_ids, *completion.token_ids] for request, completion in pairs],
+        [[False] * len(request.input_ids) + [True] * len(completion.token_ids) for request, completion in pairs],
+    )
+    with torch.no_grad():
+        padded = sequences.padded(range(len(pairs)), 0, single_process().device)
+        ours = token_logprobs(policy, padded, 1.0).logprobs.cpu()
+    theirs = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
+    differences = (ours - theirs).abs()
+    assert float(differences.mean()) < LARGEST_MEAN_DIFFERENCE["bfloat16"] / 5
+    assert outside_share(differences.tolist(), "bfloat16") < LARGEST_OUTSIDE
+
+
+def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", to_table([runs.example(number) for number in range(4)]))
+    rollout, world = Rollout(dtype="bfloat16"), single_process()
+    problems = training_problems(
+        tmp_path / "train.parquet", Prompts(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
+    )
+    probe = Probe(
+        Gates(),
+        rollout,
+        problems,
+        dtype="bfloat16",
+        policy=load_policy(initial, world, dtype=torch.bfloat16),
+        pad_token_id=0,
+        state=tmp_path / "state",
+        seed=7,
+        world=world,
+    )
+    assert probe.check(engine, 0)[OUTSIDE] <= 0.5
+
+
+def test_weights_that_are_handed_over_have_the_digests_that_the_server_tells(
+    engine: ServerPool, weights: Tensors
+) -> None:
+    """Computed by SGLang on a GPU, which no test without one can show."""
+    changed = StateTensors({name: weights.read(name) * 1.5 for name in weights.specs})
+    engine.load(changed, "changed")
+    try:
+        (held,) = engine.digests()
+        assert counterparts([*held], [*weights.specs]).keys() == held.keys()
+        everything = Gates(digest_mebibytes=total_bytes(weights) // (1 << 20) + 1)
+        assert HandOver(everything, 7).check(engine, changed, 1, updated=True) == {COMPARED: len(held)}
+    finally:
+        engine.load(weights, "whole")
+
+
+def test_the_same_seeds_give_the_same_bits_in_a_batch_of_any_size(engine: ServerPool) -> None:
+    """What --enable-deterministic-inference promises: its products do not depend on how many rows they have."""
+    requests = batch(prompts=16, samples=4, max_new_tokens=48)
+    once, again = (said(engine.generate(requests, lockstep=True)) for _ in range(2))
+    assert once == again
+    few = said(engine.generate(requests[:8], lockstep=True))  # all samples of two prompts
+    assert [tokens for tokens, _ in few] == [tokens for tokens, _ in once[:8]]
+    assert few == once[:8]
+    others = said(engine.generate([replace(each, seed=each.seed + 1000) for each in requests], lockstep=True))
+    assert others != once
+
+
+def test_a_server_that_leaves_gives_its_memory_back_and_answers_as_before(
+    engine: ServerPool, weights: Tensors, initial: Path
+) -> None:
+    requests = batch(prompts=8, samples=2, max_new_tokens=32)
+    before = said(engine.generate(requests, lockstep=True))
+    held = int(0.9 * (cache_bytes(initial) + total_bytes(weights)))
+    occupied = free_bytes()
+    engine.release_memory()
+    left = waited_for(lambda: free_bytes() - occupied >= held)
+    assert left, f"{free_bytes() - occupied:,} bytes came back of {held:,} at least"
+    taken = torch.empty(held, dtype=torch.uint8, device="cuda")  # an update has it meanwhile
+    del taken
+    engine.load(weights, "back")
+    assert free_bytes() - occupied < held // 2, "it has come back"
+    assert said(engine.generate(requests, lockstep=True)) == before
+
+
+def cache_bytes(folder: Path) -> int:
+    """Of the keys and values of the whole cache, in bfloat16."""
+    config = read_json(folder / "config.json")
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return int(2 * 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * size * CACHE_TOKENS)
+
+
+def free_bytes() -> int:
+    """Of the GPU, whoever holds the rest."""
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+def waited_for(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within a while: memory that was freed may be reported a moment later."""
+    deadline = time.monotonic() + SECONDS_TO_LEAVE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
