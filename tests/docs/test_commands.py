@@ -1,0 +1,48 @@
+"""Every command that a page shows is one that the real command line takes; those in blocks are run, or it is said why not."""
+
+import pytest
+from tests.docs.commands import Command, commands, require_valid
+from tests.docs.pages import ROOT
+from tests.docs.shown import NOT_RUN, RUN
+
+SHOWN = list(commands())
+
+
+@pytest.mark.parametrize("command", SHOWN, ids=lambda command: f"{command.page}: {command.text}")
+def test_the_command_line_takes_every_command_that_a_page_shows(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    require_valid(command)
+
+
+def test_each_in_a_block_is_run_or_it_is_said_why_not() -> None:
+    in_blocks = {command.text for command in SHOWN if command.is_whole}
+    assert not set(RUN) & set(NOT_RUN)
+    assert in_blocks - set(RUN) - set(NOT_RUN) == set(), "add them to tests/docs/shown.py"
+    assert set(RUN) | set(NOT_RUN) == in_blocks, "remove from tests/docs/shown.py what no page shows"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("dagrpo shwo tiny", "there is no `dagrpo shwo`"),
+        ("dagrpo show tiny --stpe 3", "No such option: --stpe"),
+        ("dagrpo compare", "Missing parameter: experiments"),
+        ("dagrpo use arithmetic_tinny", "there is no preset `arithmetic_tinny`"),
+        ("dagrpo grade gsm9k completions.jsonl", "`gsm9k` is not a task"),
+        ("snakemake --cores all tagret", "no rule is called"),
+        ("snakemake --cores all target --config training__stepz=3", "stepz"),
+        ("snakemake --coars all target", "2"),  # argparse ends with exit code 2
+        ("dvc repro --no-such-option", ""),
+        ("dvc exp run -S training.stepz=3", "stepz"),
+        ("make tset", "make has the targets"),
+        ("python benchmarks/nothing.py", "No such file"),
+        ("python benchmarks/correction.py --no-such-option", "has no --no-such-option"),
+    ],
+)
+def test_a_command_that_is_misspelled_is_refused(text: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises((Exception, SystemExit)) as refused:  # each command line has errors of its own
+        require_valid(Command(page="", text=text, is_whole=True))
+    assert error in str(refused.value)
