@@ -17,7 +17,10 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("use", "arithmetic_tinny"), "there is no preset `arithmetic_tinny` in presets"),
+        (("use", "arithmetic_tiny"), "has no Snakefile: change to the folder of the project"),
+        (("generate",), "has no Snakefile: change to the folder of the project"),
+        (("ui",), "has no Snakefile: change to the folder of the project"),
+        (("tracking", "rebuild"), "has no Snakefile: change to the folder of the project"),
         (("inspect", "nowhere"), "nowhere is not a checkpoint"),
         (("lineage", "nothing.json"), "nothing.json is neither a file nor a digest"),
         (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
@@ -33,6 +36,7 @@ def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, tm
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_its_help_offers_completion_and_says_where_to_begin(tmp_path: Path) -> None:
@@ -47,10 +51,46 @@ def test_its_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"dagrpo {version('dagrpo')}, Python 3.")
 
 
-def test_the_names_of_experiments_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("arithmetic_tiny", "arithmetic_tiny-gspo", "other"):
-        (tmp_path / "results" / name).mkdir(parents=True)
+def _completed(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
+    """What bash is offered for the last word, by the protocol of the script that `--show-completion` prints."""
     monkeypatch.setenv("_DAGRPO_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "dagrpo compare arith")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    assert _run(tmp_path).stdout.split() == ["arithmetic_tiny", "arithmetic_tiny-gspo"]
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    return _run(folder, "").stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("dagrpo compare arith", ["arithmetic_tiny", "arithmetic_tiny-gspo"]),
+        ("dagrpo status oth", ["other"]),
+        ("dagrpo verify oth", ["other"]),
+        ("dagrpo replay oth", ["other"]),
+        ("dagrpo show other --task ", ["aime_2024"]),
+        ("dagrpo show --task ", ["aime_2024", "arithmetic"]),
+        ("dagrpo show arithmetic_tiny --seed ", ["0", "12"]),
+        ("dagrpo use params", ["params.yaml"]),
+        ("dagrpo use params.yaml gs", ["gspo"]),
+        ("dagrpo plan gs", ["gspo"]),
+        ("dagrpo plan --gpu h100", ["h100", "h100-nvl", "h100-pcie"]),
+        ("dagrpo grade geo3k_t", ["geo3k_tool"]),
+        ("dagrpo convert a b --to hu", ["huggingface"]),
+        ("dagrpo new lo", ["loss"]),
+    ],
+)
+def test_a_shell_completes(words: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (
+        "arithmetic_tiny/runs/seed_0/eval/arithmetic/base",
+        "arithmetic_tiny/runs/seed_12",
+        "arithmetic_tiny-gspo",
+    ):
+        (tmp_path / "results" / folder).mkdir(parents=True)
+    (tmp_path / "results/other/runs/seed_0/eval/aime_2024/base").mkdir(parents=True)
+    (tmp_path / "presets/algorithms").mkdir(parents=True)
+    for name in ("presets/algorithms/gspo.yaml", "params.yaml"):
+        (tmp_path / name).touch()
+    assert _completed(tmp_path, monkeypatch, words) == offered
+
+
+def test_the_script_of_a_shell_falls_back_on_files(tmp_path: Path) -> None:
+    assert "complete -o default -F _dagrpo_completion dagrpo" in _run(tmp_path, "--show-completion", "bash").stdout

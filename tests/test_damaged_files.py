@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests import damaging
 from tests.rollout import conversations
+from tests.trainer.computed import COMPUTED
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner
@@ -37,7 +38,7 @@ from dagrpo.search.index import Index
 from dagrpo.stages import all_stages
 from dagrpo.status import progress
 from dagrpo.tracking import store, ui
-from dagrpo.trainer.digest_table import Computed, StepDigests
+from dagrpo.trainer.digest_table import StepDigests
 from dagrpo.trainer.record import Record
 from dagrpo.visible import visible
 from dagrpo.workflow import agreement, dvc_file, dvc_links, dvc_lock, finish, jobs, locks, recording
@@ -125,8 +126,7 @@ def _make_notes(folder: Path) -> None:
 
 
 def _make_state(state: Path) -> None:
-    computed = Computed(processes=1, threads=2, micro_batch_size=256, device="cpu")
-    digests = StepDigests(computed=computed, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
+    digests = StepDigests(computed=COMPUTED, gradients=({"a": "0" * 64},), weights={"a": "1" * 64})
     Record(state).add(1, conversations.table([conversations.alone(0)]), {"reward/mean": 1.0}, {}, digests)
     write_json(state / "run.json", {"seed": 0, "rollouts": f"{RUN}/rollouts/manifest.json", "training": {"steps": 2}})
     write_sealed(state / "state.json", {"step": 1, "notes": None, "files": {}})

@@ -23,8 +23,10 @@ from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.plugged import Choice
+from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.micro_batches import Cutter
 from dagrpo.trainer.objective import Objective
-from dagrpo.trainer.packing import NOTHING, TokenSequences, micro_batches
+from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import TokenLogprobs
 from dagrpo.trainer.update import _filler
 
@@ -185,6 +187,15 @@ def _computed(
 
 
 WHOLE = [slice(0, len(TOKENS))]
+NOTHING = slice(0, 0)
+
+
+def _cut(size: int, ranks: int) -> list[slice]:
+    """The micro-batches of all ranks."""
+    each = [slice(row, row + 1) for row in range(len(TOKENS))]
+    cutter = Cutter(_laid_out(), Budget(sequences=size))
+    parts = [part for rank in range(ranks) for part in cutter.micro_batches(each, rank, ranks)]
+    return [slice(part[0], part[-1] + 1) if part else NOTHING for part in parts]
 
 
 @every_loss
@@ -195,9 +206,7 @@ def test_micro_batches_and_ranks_add_up_to_the_mini_batch(
 ) -> None:
     objective = _objective(name, aggregation)
     batch = _selected(_mini_batch(seed), name)
-    each = [slice(row, row + 1) for row in range(len(TOKENS))]
-    spans = [span for rank in range(ranks) for span in micro_batches(each, size, rank, ranks)]
-    _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, spans))
+    _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, _cut(size, ranks)))
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS.own_names())
@@ -205,9 +214,7 @@ def test_micro_batches_and_ranks_add_up_to_the_mini_batch(
 @settings(max_examples=10, deadline=None)
 def test_micro_batches_and_ranks_change_no_correction(correction: str, seed: int, size: int, ranks: int) -> None:
     objective, batch = _objective("ppo_clip", "token-mean", correction), _mini_batch(seed)
-    each = [slice(row, row + 1) for row in range(len(TOKENS))]
-    spans = [span for rank in range(ranks) for span in micro_batches(each, size, rank, ranks)]
-    _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, spans))
+    _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, _cut(size, ranks)))
 
 
 @every_loss
@@ -250,13 +257,13 @@ def test_padding_changes_nothing_and_what_is_not_trained_on_has_no_influence(
     """Each position of each padded row has a logprob of its own: those that predict no trained token are not even numbers."""
     objective, sequences = _objective(name, aggregation), _laid_out()
     batch = _selected(_mini_batch(seed), name)
-    everything = sequences.padded(slice(0, len(TOKENS)), 0, torch.device("cpu"))
+    everything = sequences.padded(range(len(TOKENS)), 0, torch.device("cpu"))
     table = torch.full(everything.input_ids.shape, float("nan"), dtype=torch.float64)
     table[everything.rows, everything.columns] = batch.logprobs
     table.requires_grad_()
     loss = torch.zeros((), dtype=torch.float64)
     for span in (slice(0, cut), slice(cut, len(TOKENS))):
-        padded = sequences.padded(span, 0, torch.device("cpu"))
+        padded = sequences.padded(range(len(TOKENS))[span], 0, torch.device("cpu"))
         rows = table[span, : padded.input_ids.shape[1]]
         part = replace(_part(batch, LENGTHS, span), logprobs=rows[padded.rows, padded.columns])
         added, _ = objective.loss(part, LENGTHS, _positive(LENGTHS, RIGHT), span.start, counts=True)

@@ -15,10 +15,12 @@ from dagrpo.compare.differences import Difference, differences
 from dagrpo.compare.page import render
 from dagrpo.compare.wording import others, scope, verdict
 from dagrpo.errors import UserError
+from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.scoring import score
 from dagrpo.execution.identity import ROOT
 from dagrpo.files import read_json, read_parquet, sha256_of, write_json, write_parquet
 from dagrpo.params.evaluation import Scoring
+from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.stages import all_stages
 from dagrpo.workflow.jobs import code_files
 
@@ -109,7 +111,9 @@ def test_more_than_two_are_each_compared_with_the_first(results: Path) -> None:
 
 def test_what_cannot_be_compared_is_told_in_a_sentence(results: Path) -> None:
     (results / "empty").mkdir()
-    with pytest.raises(UserError, match="There is no experiment `tow`: results/ has scores of one, two"):
+    with pytest.raises(
+        UserError, match=r"There is no experiment `tow` with scores in results: the nearest one is `two`\.$"
+    ):
         compare(["one", "tow"])
     with pytest.raises(UserError, match="results/empty has no scores yet"):
         compare(["one", "empty"])
@@ -189,3 +193,19 @@ def test_scores_of_a_run_can_be_rescored_and_compared(results: Path) -> None:
     path = next((results / "one").glob("**/trained/completions.parquet"))
     table, _ = score(path, Scoring(bootstrap_draws=200))
     assert table.equals(read_parquet(path.with_name("scores.parquet")))
+
+
+def test_answers_without_pictures_have_the_interval_that_their_score_has(results: Path) -> None:
+    """Wilson's, as both greedy accuracies of one seed have: here the two answer alike."""
+    for path in results.glob("*/runs/seed_1"):
+        shutil.rmtree(path)
+    for path in results.glob("**/scores.parquet"):
+        table = read_parquet(path)
+        answers = zip(table["sample_index"].to_pylist(), table["correct"].to_pylist(), strict=True)
+        blind = pa.array([correct if sample == GREEDY else None for sample, correct in answers], pa.bool_())
+        place = table.column_names.index("correct_without_pictures")
+        write_parquet(path, table.set_column(place, table.schema.field(place), blind))
+    (pair,) = compare(["one", "two"]).pairs
+    metrics = {metric.name: metric for metric in pair.metrics}
+    assert metrics[WITHOUT_PICTURES].first == metrics["greedy"].first
+    assert metrics[WITHOUT_PICTURES].second == metrics["greedy"].second

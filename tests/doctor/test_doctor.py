@@ -85,7 +85,13 @@ def test_a_gpu_is_named_with_its_memory(tmp_path: Path, monkeypatch: pytest.Monk
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert list(machine._gpus()) == [Finding(name="GPU 0", found="NVIDIA H200, 143000 of 143771 MiB free")]
+    gpu = Finding(name="GPU 0", found="NVIDIA H200, 143000 of 143771 MiB free")
+    monkeypatch.setattr(machine, "version_of", lambda name: "0.4.10")
+    assert list(machine._gpus()) == [gpu]
+    monkeypatch.setattr(machine, "version_of", lambda name: None)
+    first, packages = machine._gpus()
+    assert first == gpu
+    assert (packages.state, packages.remedy) == ("none", "make gpu"), "a GPU that nothing here would use"
 
 
 def test_too_little_shared_memory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "other.py").write_text("VALUE = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    for remembered in (identity._folder_of, identity._file_of, identity._imports):
+    for remembered in (identity._folder_of, identity._file_of, identity._imports, identity._named_beside):
         remembered.cache_clear()
     return package
 
@@ -53,6 +53,27 @@ def test_a_folder_without_an_init_file_has_code_too(lab: Path) -> None:
     importlib.invalidate_caches()
     files = code_of("dagrpo.stages.score", ["some_lab.losses"])
     assert {Path(file).name for file in files if Path(file).is_absolute()} == {"losses.py", "helpers.py", "deep.py"}
+
+
+def test_a_template_that_a_file_names_is_code_and_so_is_what_it_includes(lab: Path) -> None:
+    (lab / "deep.py").write_text('PAGE, OTHER = "page.html.j2", "gone.js"\n')
+    (lab / "page.html.j2").write_text("{% include 'style.css.j2' %}")
+    (lab / "style.css.j2").write_text("body {}")
+    (lab / "unused.html.j2").touch()
+    files = code_of("dagrpo.stages.score", ["some_lab.losses"])
+    assert {Path(file).name for file in files if file.endswith((".j2", ".js"))} == {"page.html.j2", "style.css.j2"}
+    first = code_digest(files)
+    (lab / "style.css.j2").write_text("body { color: red }")
+    assert code_digest(files) != first
+
+
+def test_the_page_of_the_report_is_code_of_the_stage_report_and_of_no_other() -> None:
+    of_report = {file for file in code_of("dagrpo.stages.report") if not file.endswith(".py")}
+    folder = ROOT / "src/dagrpo/report"
+    shipped = {path for path in folder.iterdir() if path.suffix in (".j2", ".js")}
+    assert {ROOT / file for file in of_report} == shipped
+    others = [stage.work.__module__ for name, stage in all_stages().items() if name != "report"]
+    assert not [file for module in others for file in code_of(module) if not file.endswith(".py")]
 
 
 def test_code_that_is_not_python_is_named(lab: Path) -> None:

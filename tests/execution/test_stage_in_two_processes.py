@@ -16,7 +16,7 @@ FILES = {
     "--output": ("manifest=sft/manifest.json", "provenance=sft/provenance.json"),
     "--log": ("logs/sft.log",),
 }
-PARAMS = {"sft": {"steps": 2, "batch_size": 4}, "rollout": {}}
+PARAMS = {"sft": {"steps": 2, "batch_size": 4}, "rollout": {"deterministic": True}}
 RUNTIME = {"sft": {"processes": 2}}
 
 
@@ -56,6 +56,10 @@ def test_two_runs_of_two_processes_leave_the_same_bytes(two_runs: tuple[Path, Pa
 
 def test_each_process_has_a_log_and_only_rank_0_records_the_stage(two_runs: tuple[Path, Path]) -> None:
     for folder in two_runs:
-        assert {path.name for path in (folder / "logs").iterdir()} == {"sft.log", "sft.rank_1.log"}
+        assert {path.name for path in (folder / "logs").iterdir()} == {
+            "sft.log",
+            "sft.rank_1.log",
+            "sft.execution.json",
+        }
         assert len(list((folder / ".state/ran/e").iterdir())) == 1
         assert not list((folder / ".state").glob("failures/*"))

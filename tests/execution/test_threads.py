@@ -19,6 +19,14 @@ def test_each_process_has_its_share_of_what_its_stage_declares(stage: str, proce
     assert threads_of(all_stages()[stage], runtime) == threads
 
 
+@pytest.mark.parametrize(("processes", "threads", "cores"), [(1, 1, 1), (1, 4, 4), (2, 3, 6)])
+def test_training_computes_with_as_many_threads_as_its_parameter_says(processes: int, threads: int, cores: int) -> None:
+    runtime = Runtime.model_validate({"training": {"processes": processes, "threads": threads}})
+    stage = all_stages()["train"]
+    assert threads_of(stage, runtime) == threads
+    assert stage.needs(runtime).threads == cores
+
+
 def test_what_the_environment_says_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in READ_BY_LIBRARIES:
         monkeypatch.setenv(name, "64")

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 from tests.workflow import clones
 
+from dagrpo.tracking.delivery import last_trouble, settle
+
 SECONDS_TO_END = 180.0  # a stage has a minute to end, and the machine may have other work
 MEMORY = Path("/dev/shm")
 OURS = re.compile(rf"(?:{MEMORY}/|{re.escape(tempfile.gettempdir())}/dagrpo-)[\w.-]+")
@@ -41,19 +43,26 @@ class Witness:
         return [f"{path} is left" for path in sorted(self._outside) if path.exists()]
 
     def lost(self) -> list[str]:
-        """Executions that MLflow does not hold, or holds as running."""
+        """Executions that MLflow does not hold, or holds as running.
+
+        A pass that had too little time, on a machine with much other work, says so: the next one brings what was left.
+        """
+        if self._waiting() and last_trouble(self._folder):
+            settle(self._folder)
         database = self._folder / "mlflow.db"
         if not self._executions or not database.is_file():
             return [f"MLflow has no database, and {len(self._executions)} executions"] if self._executions else []
         with closing(sqlite3.connect(database)) as connection:
             held = {name for (name,) in connection.execute("select value from tags where key = 'execution'")}
             running = connection.execute("select name from runs where status = 'RUNNING'").fetchall()
-        waiting = [path.parent.name for path in (self._folder / ".state/tracking").glob("[!.]*/events.*")]
         return [
             *(f"MLflow has lost {name}" for name in sorted(self._executions - held)),
             *(f"MLflow shows {name} as RUNNING" for (name,) in running),
-            *(f"{name} is not delivered to MLflow" for name in waiting),
+            *(f"{name} is not delivered to MLflow" for name in self._waiting()),
         ]
+
+    def _waiting(self) -> list[str]:
+        return [path.parent.name for path in (self._folder / ".state/tracking").glob("[!.]*/events.*")]
 
 
 def orphans(folder: Path, seconds: float = SECONDS_TO_END) -> list[str]:

@@ -29,6 +29,11 @@ PROGRAMS = {
     "rollout": {"agent": {"name": "tool_agent", "max_turns": 2}, "max_new_tokens": 72},
     "evaluation": {"sampling": {"max_new_tokens": 72}},
 }
+PICTURES = {
+    "experiment": {"train": "shapes", "evaluate": ["shapes"], "tasks": ["shapes"]},
+    "data": {"shapes": {"train": 24, "test": 4}},
+    "model": {"max_pixels": 7056, "fresh": {"vision": {"family": "qwen2_5_vl", "depth": 2}}},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,7 @@ class Experiment:
 EXPERIMENTS = (
     Experiment(name="two processes", changes=TWO_PROCESSES),
     Experiment(name="programs in a sandbox", changes=PROGRAMS),
+    Experiment(name="pictures", changes=PICTURES),
 )
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.trainer import runs
+from tests.trainer.conftest import inputs
 from typer.testing import CliRunner
 
 from dagrpo import __main__ as application
@@ -27,6 +28,7 @@ from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import SavedState, named
 
 Inputs = tuple[Path, Path]
+__all__ = ["inputs"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +36,6 @@ def _deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +69,15 @@ def test_rollouts_then_updates_then_rollouts_are_those_of_a_whole_run(
         assert table.read_bytes() == whole.rollouts.with_name(table.name).read_bytes()
         start = _updates(run, start, {step: table})
     assert read_digests(run.metrics.with_name(FILE))[2] == read_digests(whole.rollouts.with_name(FILE))[2]
+
+
+def test_a_state_that_holds_batches_is_refused_as_its_next_prompts_are_drawn(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
+    run = replace(run, training=run.training.model_copy(update={"staleness": 1}))
+    runs.execute(run, stop=lambda step: step == 3)
+    half = runs.training_run(inputs, tmp_path / "half" / "state", tmp_path / "half", steps=4)
+    with pytest.raises(UserError, match=r"has batches that training\.staleness has sampled ahead"):
+        _rollouts(half, named(run.state / "step_00002"), 3)
 
 
 def test_rollouts_from_a_state_go_on_with_the_prompts_behind_all_that_the_run_drew(

@@ -11,6 +11,7 @@ import torch
 from tests.algorithms.batches import ratios
 from tests.report.synthetic import make_experiment
 from tests.trainer import picture_runs, runs
+from tests.trainer.runs import held_out_splits
 
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
@@ -72,14 +73,30 @@ def _with_a_tool_and_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
 def _of_training(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     """A run with everything that measures something."""
     run = runs.training_run(inputs, folder / "state", folder, steps=1)
-    drawing = {"dynamic_sampling": {"max_rounds": 2}, "retire_at": 0.9}
-    training = Training.model_validate(run.training.model_dump() | drawing)
+    also = {"dynamic_sampling": {"max_rounds": 2}, "retire_at": 0.9, "evaluate_every": 1, "dtype": "float16"}
+    training = Training.model_validate(run.training.model_dump() | also)
     # The scripted policy is never right; a completion of six tokens, the longest, costs 1, and all others nothing.
     reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 1}}})
     algorithm = Algorithm.model_validate(EVERYTHING)
-    teacher = inputs[0].with_name("model")
-    _, reported = runs.execute(replace(run, training=training, reward=reward, algorithm=algorithm, teacher=teacher))
-    return set(reported[-1][1])
+    teacher, held_out = inputs[0].with_name("model"), set[str]()
+    _, reported = runs.execute(
+        replace(
+            run,
+            training=training,
+            reward=reward,
+            algorithm=algorithm,
+            teacher=teacher,
+            held_out_splits=(held_out_splits(folder, "sums", [20, 21]),),
+        ),
+        report_held_out=lambda step, metrics: held_out.update(metrics),
+    )
+    return set(reported[-1][1]) | held_out
+
+
+def _of_sampling_ahead(inputs: tuple[Path, Path], folder: Path) -> set[str]:
+    run = runs.training_run(inputs, folder / "state", folder, steps=1)
+    _, reported = runs.execute(replace(run, training=run.training.model_copy(update={"staleness": 1})))
+    return {*reported[0][1]}
 
 
 def _of_tuning(inputs: tuple[Path, Path], folder: Path) -> set[str]:
@@ -127,7 +144,7 @@ def _of_training_with_pictures(folder: Path) -> set[str]:
 def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_some_name(
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    trained = _of_training(inputs, tmp_path)
+    trained = _of_training(inputs, tmp_path) | _of_sampling_ahead(inputs, tmp_path / "ahead")
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained & set(PARTS)
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")

@@ -4,14 +4,29 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from tests.report.synthetic import make_experiment
 
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.model import Fresh
+
 NAME = "arithmetic_tiny"
+SHAPE = Fresh(
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    intermediate_size=32,
+    max_position_embeddings=128,
+)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The project's folder: two seeds, twelve steps, base and trained scored on 40 problems."""
+    """The project's folder: two seeds, twelve steps, base and trained scored on 40 problems, policies of one layer."""
     make_experiment(tmp_path / "made", seeds=(0, 1))
-    shutil.copytree(tmp_path / "made/results/tiny", tmp_path / "results" / NAME / "runs")
+    runs = tmp_path / "results" / NAME / "runs"
+    shutil.copytree(tmp_path / "made/results/tiny", runs)
+    make_fresh(runs / "seed_0/sft", SHAPE, torch.float32)
+    make_fresh(runs / "seed_0/exported", SHAPE, torch.bfloat16)
     return tmp_path

@@ -45,7 +45,7 @@ def test_rollouts_are_those_of_the_steps_and_seeds_that_are_asked_for(project: P
 
 
 def test_what_is_not_there_is_told_in_a_sentence(project: Path) -> None:
-    with pytest.raises(UserError, match=f"There is no experiment `tiny` in .*results: there are {NAME}"):
+    with pytest.raises(UserError, match=f"There is no experiment `tiny` in .*results: the nearest one is `{NAME}`"):
         dagrpo.load_scores("tiny", root=project)
     with pytest.raises(UserError, match="has no seed 7: it has 0, 1"):
         dagrpo.load_rollouts(NAME, seeds=[7], root=project)
@@ -61,7 +61,7 @@ def test_importing_dagrpo_imports_nothing_heavy_and_finds_no_other_name() -> Non
 
 
 def test_what_notebooks_load_is_no_code_of_any_stage() -> None:
-    assert not [file for file in code_of("dagrpo.stages.export") if "notebooks" in file]
+    assert not [file for file in code_of("dagrpo.stages.export") if "notebook" in file]
 
 
 def test_the_notebook_runs(project: Path) -> None:

@@ -45,9 +45,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 @pytest.fixture(scope="module")
 def finished(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
-    """Four steps of two updates each, with a reference and a term; the states of steps 3 and 4 are kept."""
+    """Four steps of two updates each, with a reference, a term and the head in chunks; the states of steps 3 and 4 are kept."""
     out = tmp_path_factory.mktemp("finished")
-    run = runs.training_run(inputs, out / "state", out, steps=4, save_every=1, keep_states=2, micro_batch_size=3)
+    run = runs.training_run(
+        inputs, out / "state", out, steps=4, save_every=1, keep_states=2, micro_batch_size=3, head_chunk_tokens=4
+    )
     run = replace(run, algorithm=WITH_TERMS, training=run.training.model_copy(update={"mini_batches": 2}))
     runs.execute(run)
     return run
@@ -62,6 +64,15 @@ def _replayed(run: RecordedRun, *steps: int) -> list[StepCheck]:
         return replay(run, steps, single_process())
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_steps_that_were_sampled_ahead_are_found_again_bit_for_bit(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4, save_every=1, keep_states=2)
+    run = replace(run, training=run.training.model_copy(update={"staleness": 1}))
+    runs.execute(run)
+    checks = _replayed(_read(run, run.state), 2, 4)
+    assert [(check.step, check.difference) for check in checks] == [(1, None), (2, None), (4, None)]
+    assert [check.after for check in checks] == [0, 0, 3]
 
 
 def test_every_step_of_a_run_is_found_again_bit_for_bit_from_the_initial_checkpoint(
@@ -246,6 +257,7 @@ def test_steps_that_more_processes_computed_are_not_mixed_with_those_of_fewer(
     with pytest.raises(UserError, match=sentence):
         run.computed([4])
     assert run.computed([2, 3]).micro_batch_size == 3
+    assert run.computed([2, 3]).head_chunk_tokens == 4
 
 
 def test_a_step_behind_a_saved_state_is_computed_as_it_was_whatever_computed_those_before(

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.pictures import picture
 from tests.rollout import conversations as made
+from tests.rollout.problems import example
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner, Result
 
 from dagrpo.__main__ import app
+from dagrpo.checkpoints.token_text import Decode
 from dagrpo.errors import UserError
 from dagrpo.evaluation.scoring import score
 from dagrpo.files import write_parquet
@@ -20,6 +23,7 @@ from dagrpo.params.evaluation import Scoring
 from dagrpo.show import attempts, terminal
 from dagrpo.show.command import NO_TOKENIZER
 from dagrpo.show.place import run_folder, single_file
+from dagrpo.tasks.schema import to_table
 
 ROWS = (made.with_tool(0), made.mended(1), made.alone(2), made.corrected(3), made.excluded(4))
 REWARDS = (1.0, 0.9, -0.5, 0.1, 0.0)
@@ -82,6 +86,20 @@ def test_a_piece_of_the_prompt_chooses_the_problem_in_any_case_of_letters(show: 
     assert "problem 0" not in text
 
 
+def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None:
+    assert "pictures" not in show("tiny").stdout
+    rows = [example(str(row), index=row, images=(picture(),) * (row == 1)) for row in range(5)]
+    for split in ("results/tiny/difficulty/train.parquet", "data/tiny/arithmetic_tool/test.parquet"):
+        write_parquet(Path(split), to_table(rows))
+    trained = " ".join(show("tiny", "--best", "9", "--worst", "0").stdout.split())
+    assert trained.count("pictures 1, in column images of results/tiny/difficulty/train.parquet, row 1 (from 0)") == 1
+    assert trained.count("pictures") == 1
+    evaluated = " ".join(show("tiny", "--task", "arithmetic_tool", "--best", "9", "--worst", "0").stdout.split())
+    assert (
+        evaluated.count("pictures 1, in column images of data/tiny/arithmetic_tool/test.parquet, row 1 (from 0)") == 1
+    )
+
+
 def test_a_text_that_no_prompt_has_is_told(show: Show) -> None:
     told = sentence(show("tiny", "--prompt", "capital of Italy"))
     assert "has the text 'capital of Italy': take a shorter piece" in told
@@ -115,7 +133,8 @@ def test_a_file_is_shown_by_its_path(show: Show) -> None:
 
 
 def test_what_is_not_there_is_told_with_what_is(show: Show) -> None:
-    assert "results/ has tiny" in sentence(show("other"))
+    assert "There is no experiment `other` in results: there is only tiny." in sentence(show("other"))
+    assert "There is no experiment `tyni` in results: the nearest one is `tiny`." in sentence(show("tyni"))
     assert "has no step 7: it has the steps 1 to 2" in sentence(show("tiny", "--step", "7"))
     assert "has no seed 3: it has 0" in sentence(show("tiny", "--seed", "3"))
     assert "it has arithmetic_tool/trained" in sentence(show("tiny", "--task", "arithmetic_tool", "--which", "base"))
@@ -136,6 +155,17 @@ def test_one_of_several_seeds_is_asked_for(tmp_path: Path) -> None:
     assert run_folder("many", 4, tmp_path).name == "seed_4"
 
 
+def test_who_names_an_experiment_that_has_tries_alone_is_told_to_name_one(tmp_path: Path) -> None:
+    (tmp_path / "tiny~1a2b3c4d/runs/seed_0").mkdir(parents=True)
+    (tmp_path / "tinier/runs/seed_0").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"^There is no run `tiny`, only a try of it: give its name, tiny~1a2b3c4d\.$"):
+        run_folder("tiny", None, tmp_path)
+    (tmp_path / "tiny~99999999/runs/seed_0").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"only tries of it: give the name of one, tiny~1a2b3c4d, tiny~99999999\.$"):
+        run_folder("tiny", None, tmp_path)
+    assert run_folder("tiny~1a2b3c4d", None, tmp_path) == tmp_path / "tiny~1a2b3c4d/runs/seed_0"
+
+
 def test_tokens_are_shown_as_they_are_trained_on(show: Show) -> None:
     arguments = ("tiny", "--tokens", "--best", "1", "--worst", "0")
     assert NO_TOKENIZER in " ".join(show(*arguments).stdout.split())
@@ -154,9 +184,7 @@ def test_tokens_are_shown_as_they_are_trained_on(show: Show) -> None:
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("decode", [None, lambda tokens: made.HOSTILE])
-def test_no_byte_that_a_policy_writes_controls_the_terminal(
-    tmp_path: Path, full: bool, decode: terminal.Decode | None
-) -> None:
+def test_no_byte_that_a_policy_writes_controls_the_terminal(tmp_path: Path, full: bool, decode: Decode | None) -> None:
     path = tmp_path / "step_00001.parquet"
     write_parquet(path, made.training_table([made.hostile(0)], [1.0]))
     chosen = attempts.choose(single_file(path), 1, 0)

@@ -33,6 +33,15 @@ def objects() -> list[dict[str, Any]]:
     return found
 
 
+def test_of_one_experiment_and_of_a_misspelt_one(made_up: Project) -> None:
+    done = CliRunner().invoke(app, ["status", made_up.name])
+    assert len(done.stdout.splitlines()) == 1
+    misspelt = CliRunner().invoke(app, ["status", made_up.name[:-1]])
+    assert str(misspelt.exception) == (
+        f"There is no experiment `{made_up.name[:-1]}` in this folder: the nearest one is `{made_up.name}`."
+    )
+
+
 def hold(path: Path, process: Process) -> None:
     write_json(path, asdict(Holder(process=process, command="snakemake --cores all target")))
 
@@ -138,9 +147,11 @@ def test_a_damaged_record_is_told_and_hides_nothing_else(made_up: Project) -> No
     assert (found["state"], len(found["damaged"])) == ("stale", 1)
 
 
-def test_an_empty_folder_says_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_has_been_run_it_says_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "dagrpo use arithmetic_tiny" in text()
+    assert "change to the folder of the project" in text()
+    Path("Snakefile").touch()
+    assert "`dagrpo use arithmetic_tiny` selects one" in text()
 
 
 def test_a_folder_without_params_has_its_results_all_the_same(made_up: Project) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 from tests.freshness.made_up import Project
+from tests.pictures import picture
 from typer.testing import CliRunner, Result
 
 from dagrpo.__main__ import app
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, sha256_of, write_json
+from dagrpo.tasks.pictures_beside import read_pictures_beside
 from dagrpo.verification.experiment import State, Verified, verify
 
 
@@ -25,14 +27,24 @@ def faults(project: Project) -> list[tuple[str, State]]:
 
 def with_raw_data(project: Project, origin: str, revision: str | None, **data: str) -> Verified:
     """The prepared data says that it was made from one raw file, `train.jsonl` with the text "raw"; what is found of it."""
+    raw = {"train.jsonl": "0" * 64 if "wrong" in data else hashlib.sha256(b"raw").hexdigest()}
+    record_raw(project, raw, origin, revision, data.get("mirror"))
+    return verify(project.name)[0]
+
+
+def with_raw(project: Project, raw: dict[str, str], mirror: Path) -> list[State]:
+    """The prepared data says that it was made from this in a mirror; what is found of each."""
+    record_raw(project, raw, "mirror", None, str(mirror))
+    return [verified.state for verified in verify(project.name)[: len(raw)]]
+
+
+def record_raw(project: Project, raw: dict[str, str], origin: str, revision: str | None, mirror: str | None) -> None:
     provenance = project.provenance("prepare")
     card = provenance.parent / "card.json"
-    raw = {"train.jsonl": "0" * 64 if "wrong" in data else hashlib.sha256(b"raw").hexdigest()}
     write_json(card, {"raw": raw, "source": "lab/words", "origin": origin, "revision": revision})
     record = read_json(provenance)
-    record["params"]["data"]["mirror"] = data.get("mirror")
+    record["params"]["data"]["mirror"] = mirror
     write_json(provenance, record | {"outputs": record["outputs"] | {str(card): sha256_of(card)}})
-    return verify(project.name)[0]
 
 
 def test_an_experiment_that_nobody_touched_is_whole(made_up: Project) -> None:
@@ -84,6 +96,28 @@ def test_raw_data_in_a_mirror_is_read(made_up: Project, tmp_path: Path) -> None:
     assert with_raw_data(made_up, "mirror", None, mirror=str(mirror), wrong="").state == State.CHANGED
 
 
+def test_a_picture_that_was_replaced_beside_its_rows_is_a_change(made_up: Project, tmp_path: Path) -> None:
+    (tmp_path / "1.png").write_bytes(picture(colour="red"))
+    (tmp_path / "train.jsonl").write_text('{"images": ["1.png"]}')
+    name = "train.jsonl#images"
+    digests = {
+        "train.jsonl": sha256_of(tmp_path / "train.jsonl"),
+        name: read_pictures_beside(tmp_path / "train.jsonl", "images").sha256,
+    }
+    assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.WHOLE]
+    (tmp_path / "1.png").write_bytes(picture(colour="blue"))
+    assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.CHANGED]
+    changed = verify(made_up.name)[1]
+    assert (changed.path, changed.said) == (f"{tmp_path}/{name}", f"pictures of raw data, lab/words: {name}")
+    assert changed.bytes == len(picture(colour="blue"))
+    (tmp_path / "1.png").unlink()
+    assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.CHANGED]
+    (tmp_path / "train.jsonl").write_text("no rows")
+    assert with_raw(made_up, digests, tmp_path) == [State.CHANGED, State.CHANGED]
+    (tmp_path / "train.jsonl").unlink()
+    assert with_raw(made_up, digests, tmp_path) == [State.UNKNOWN, State.UNKNOWN]
+
+
 def test_raw_data_in_the_hubs_cache_is_read(made_up: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     revision = "a" * 40
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -96,8 +130,18 @@ def test_raw_data_in_the_hubs_cache_is_read(made_up: Project, tmp_path: Path, mo
 
 def test_a_name_without_a_record_is_told(made_up: Project) -> None:
     Path("results/other").mkdir()
-    with pytest.raises(UserError, match="There is no record of `other`"):
+    with pytest.raises(
+        UserError,
+        match=r"There is no record of an experiment `other` in data, models, results: there is only arithmetic_tiny",
+    ):
         verify("other")
+
+
+def test_a_misspelt_name_is_an_experiments_and_gets_the_nearest(made_up: Project) -> None:
+    misspelt = f"{made_up.name[:-1]}"
+    done = run(misspelt)
+    assert done.exit_code == 1
+    assert str(done.exception).endswith(f"the nearest one is `{made_up.name}`.")
 
 
 def test_programs_get_an_object_for_each_file(made_up: Project) -> None:

@@ -84,3 +84,21 @@ def test_what_no_stage_makes_is_told(made_up: Project) -> None:
         explain(Path("params.yaml"))
     with pytest.raises(UserError, match=r"score, seed 9, aime, base, which makes it, has not run to its end here"):
         explain(Path(f"results/{made_up.name}/runs/seed_9/eval/aime/base/scores.json"))
+
+
+def test_a_misspelt_experiment_gets_the_nearest(made_up: Project) -> None:
+    misspelt = made_up.name[:-1]
+    for given in (misspelt, f"results/{misspelt}/report/report.html"):
+        with pytest.raises(
+            UserError, match=f"no experiment `{misspelt}` on record .*: the nearest one is `{made_up.name}`"
+        ):
+            explain(Path(given))
+    with pytest.raises(
+        UserError, match=f"is an experiment: name one of its files, such as results/{made_up.name}/report"
+    ):
+        explain(Path(made_up.name))
+
+
+def test_a_folder_that_a_stage_has_yet_to_make_is_told_with_its_stage(made_up: Project) -> None:
+    with pytest.raises(UserError, match=r"train, seed 9, which makes it, has not run to its end here"):
+        explain(Path(f"results/{made_up.name}/runs/seed_9/policy"))

@@ -22,7 +22,14 @@ TINY = {
     "model": {"fresh": {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}},
     "sft": {"steps": 90, "batch_size": 32, "learning_rate": 0.003},
     "algorithm": {"kl": {"coefficient": 0.01}},
-    "training": {"steps": STEPS, "prompts_per_step": 8, "samples_per_prompt": 4, "mini_batches": 2},
+    "training": {
+        "steps": STEPS,
+        "prompts_per_step": 8,
+        "samples_per_prompt": 4,
+        "mini_batches": 2,
+        "evaluate_every": 3,
+        "evaluation_problems": 5,
+    },
     "runtime": {"engine": {"max_total_tokens": 8192, "max_running_requests": 64}, "training": {"save_every": 2}},
     "evaluation": {"sampling": {"samples": 2}, "scoring": {"bootstrap_draws": 100}},
 }

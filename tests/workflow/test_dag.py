@@ -179,7 +179,11 @@ def test_a_run_that_is_stopped_and_killed_three_ways_and_started_again_gives_the
     _no_process_is_left(folder)
     clones.run(folder, "snakemake", "--cores", "1", target)
     killed, whole = clones.outputs(folder), clones.outputs(finished[0])
-    trained = [name for name in killed if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics"))]
+    trained = [
+        name
+        for name in killed
+        if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics", f"{RUN}/held_out"))
+    ]
     assert len(trained) > STEPS
     assert {name: killed[name] for name in trained} == {name: whole[name] for name in trained}
 
@@ -250,6 +254,24 @@ def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finishe
     assert max(row["policy/logprob_difference_max"] for row in metrics) < 1e-4
     rollouts = read_json(finished[0] / RUN / "rollouts/manifest.json")["files"]
     assert sorted(rollouts) == ["digests.parquet", *(f"step_{step:05d}.parquet" for step in range(1, STEPS + 1))]
+
+
+def test_the_last_held_out_answers_are_those_of_the_evaluation_and_the_first_those_of_the_base_policy(
+    finished: tuple[Path, Path],
+) -> None:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(finished[0] / RUN / "held_out.parquet").to_pylist()
+    assert [row["step"] for row in rows] == [step for step in (0, 3, 6, STEPS) for _ in range(5)]
+    assert {(row["task"], row["split"]) for row in rows} == {("arithmetic", "test")}
+    for step, policy in ((0, "base"), (STEPS, "trained")):
+        scores = pq.read_table(finished[0] / RUN / f"eval/arithmetic/{policy}/scores.parquet").to_pylist()
+        greedy = {row["problem_index"]: row for row in scores if row["sample_index"] == -1}
+        for row in (row for row in rows if row["step"] == step):
+            same = ("extracted", "verdict", "correct", "truncated", "completion_tokens")
+            assert {name: row[name] for name in same} == {name: greedy[row["problem_index"]][name] for name in same}
+    page = (finished[0] / f"results/{NAME}/report/report.html").read_text()
+    assert "Held-out problems while it trained" in page
 
 
 def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:

@@ -1,5 +1,6 @@
 """dvc.yaml is what the rules, the stage declarations and params.yaml say; its lists of code follow what is selected."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from dagrpo.errors import UserError
 from dagrpo.execution.identity import ROOT
 from dagrpo.freshness.expected import expected
 from dagrpo.freshness.made import stage_and_seed
+from dagrpo.metrics import definition_of
 from dagrpo.params.schema import Params, parse, read_params
+from dagrpo.report.results import SCORE_COLUMNS
 from dagrpo.stages import all_stages
 from dagrpo.workflow import dvc_file
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
@@ -63,6 +66,29 @@ def test_every_job_of_snakemake_is_one_stage_of_dvc_with_the_same_files(jobs: li
         assert [path for path in sorted(inputs) if not _covered(path, deps)] == [], job.rule
         assert {dep for dep in deps if not _holds_one(dep, inputs)} == set(), job.rule
         assert {out for out in outs if not _holds_one(out, outputs)} == set(), job.rule
+
+
+def test_each_plot_names_columns_that_the_report_writes() -> None:
+    """DVC says nothing of a field that is not there: the plot is empty."""
+    templates = {path.stem: json.loads(path.read_text()) for path in (ROOT / ".dvc/plots").glob("*.json")}
+    written = {dvc_file.SCORES: {*SCORE_COLUMNS, "rev"}, dvc_file.CURVES: {"seed", "step", "rev"}}
+    for plot in dvc_file.PLOTS:
+        ((title, said),) = plot.items()
+        ((file, column),) = said["y"].items()
+        assert said["title"] == title
+        assert {"x_label", "y_label"} <= said.keys()
+        assert {said["x"], *_fields(templates[said["template"]])} <= written[file]
+        assert column in written[file] or definition_of(column) is not None
+
+
+def _fields(template: object) -> set[str]:
+    """The fields of a Vega-Lite template, but for those that DVC fills in."""
+    if isinstance(template, list):
+        return set().union(*map(_fields, template))
+    if not isinstance(template, dict):
+        return set()
+    own = {template["field"]} if isinstance(template.get("field"), str) else set()
+    return set().union({name for name in own if not name.startswith("<")}, *map(_fields, template.values()))
 
 
 def _covered(path: str, by: set[str]) -> bool:

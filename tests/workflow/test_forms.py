@@ -160,6 +160,17 @@ def test_a_program_cannot_be_shown_pictures(agent: dict[str, Any]) -> None:
         _check("geo3k", "geo3k", rollout={"agent": agent})
 
 
+def test_a_chat_format_that_writes_text_alone_is_refused_for_pictures() -> None:
+    chat = {"name": "renderers", "family": "qwen3-vl"}
+    model = {"fresh": {"vision": {"family": "qwen3_vl"}}}
+    with pytest.raises(
+        UserError,
+        match=r"rollout\.chat is renderers, .* geo3k has prompts with pictures: set rollout\.chat to \{name: template\}",
+    ):
+        _check("geo3k", "geo3k", rollout={"chat": chat}, model=model)
+    _check("arithmetic", "arithmetic", rollout={"chat": chat}, model=model)
+
+
 def test_a_reported_reward_of_no_weight_needs_no_agent_that_reports() -> None:
     _check("arithmetic", "arithmetic", reward={"components": {"accuracy": {}, "reported": {"weight": 0.0}}})
 

@@ -1,0 +1,109 @@
+"""How an execution went: what is kept beside the log, and whose it is taken for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.execution.running import run_stage
+from tests.report.synthetic import make_experiment
+
+from dagrpo.execution.account import Account, Stopwatch, read_accounts, write_account
+from dagrpo.files import read_json, write_json
+from dagrpo.report.made import duration, executions, made_with
+from dagrpo.report.times import write_times_page
+
+ACCOUNT = Account(
+    stage="train",
+    seed=0,
+    started="2026-01-02T03:04:05+00:00",
+    seconds=125.0,
+    attempt=2,
+    memory=300 << 20,
+    memory_of_children=2000 << 20,
+    is_taken_over=False,
+    facts={"git.commit": "c0ffee", "git.dirty": "true", "version.torch": "2.0", "hardware.cores": "2"},
+)
+
+
+def provenance(folder: Path, content: str = "made") -> Path:
+    path = folder / "results/tiny/runs/seed_0/policy/provenance.json"
+    write_json(path, {"stage": content})
+    return path
+
+
+def test_an_account_is_read_for_the_provenance_that_it_names_and_for_no_other(tmp_path: Path) -> None:
+    path = provenance(tmp_path)
+    log = tmp_path / "logs/seed_0/train.log"
+    log.parent.mkdir(parents=True)
+    write_account(log, path, ACCOUNT)
+    assert read_accounts(tmp_path / "logs", [path]) == {path: ACCOUNT}
+    provenance(tmp_path, "made again")
+    assert read_accounts(tmp_path / "logs", [path]) == {}
+
+
+def test_a_damaged_account_is_none(tmp_path: Path) -> None:
+    path = provenance(tmp_path)
+    write_account(tmp_path / "train.log", path, ACCOUNT)
+    file = tmp_path / "train.execution.json"
+    content = read_json(file)
+    for damaged in (content | {"seconds": "long"}, {**content, "facts": None}, {"provenance": content["provenance"]}):
+        write_json(file, damaged)
+        assert read_accounts(tmp_path, [path]) == {}
+    file.write_text("{")
+    assert read_accounts(tmp_path, [path]) == {}
+
+
+def test_a_stopwatch_knows_time_memory_and_machine(tmp_path: Path) -> None:
+    account = Stopwatch(tmp_path).account("score", None, 1, is_taken_over=False)
+    assert account.memory > 10 << 20
+    assert 0 <= account.seconds < 60
+    assert {"version.python", "version.torch", "hardware.cores"} <= account.facts.keys()
+    assert "git.commit" not in account.facts, "that folder is no repository"
+    assert not any("user" in name for name in account.facts)
+
+
+def test_every_stage_leaves_one_beside_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    monkeypatch.chdir(tmp_path)
+    files = make_experiment(tmp_path, problems=4, steps=2)
+    completions = files.scores[0].parent / "completions.parquet"
+    outputs = ["scores=s/scores.parquet", "summary=s/scores.json", "provenance=s/provenance.json"]
+    scoring = {"extractor": "flexible", "confidence": 0.9, "bootstrap_draws": 100, "bootstrap_seed": 0}
+    run_stage("score", {"evaluation": {"scoring": scoring}}, [f"completions={completions}"], outputs)
+    (account,) = read_accounts(Path(), [Path("s/provenance.json")]).values()
+    assert (account.stage, account.attempt, account.is_taken_over) == ("score", 1, False)
+    assert "seconds" not in read_json(Path("s/provenance.json"))
+
+
+def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:
+    path = provenance(tmp_path)
+    hostile = replace(ACCOUNT, facts={**ACCOUNT.facts, "hardware.processor": "<script>\u202e"})
+    page = write_times_page("tiny", [], tmp_path, {path: hostile})
+    assert page is not None
+    text = page.read_text()
+    for told in ("2026-01-02", "c0ffee with changes that are not committed", "torch 2.0", "2 min 5 s, attempt 2"):
+        assert told in text
+    assert "300 MiB" in text
+    assert "2,000 MiB" in text
+    assert "seed_0/policy" in text
+    assert "<script" not in text
+    assert "\u202e" not in text
+
+
+def test_what_differs_between_stages_is_told_of_each() -> None:
+    other = replace(ACCOUNT, stage="score", started="2026-01-03T00:00:00+00:00", facts={"hardware.cores": "8"})
+    accounts = {Path("a/b/c"): ACCOUNT, Path("a/d/c"): other}
+    told = dict(made_with(accounts))
+    assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
+    assert [each.stage for each in executions(accounts)] == ["train", "score"]
+    assert made_with({}) == []
+
+
+def test_durations_are_in_words() -> None:
+    assert [duration(value) for value in (0.04, 9.9, 9.96, 61, 5025)] == [
+        "0.0 s",
+        "9.9 s",
+        "10 s",
+        "1 min 1 s",
+        "1 h 23 min 45 s",
+    ]

@@ -1,0 +1,91 @@
+"""`dagrpo.load_policy`: the model of a run or of a folder, and a sentence where there is none."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.notebooks.conftest import NAME
+
+import dagrpo
+from dagrpo.checkpoints.convert import convert
+from dagrpo.errors import UserError
+from dagrpo.params.checkpoint import Checkpoint
+
+
+@pytest.mark.parametrize(("which", "dtype"), [("trained", torch.bfloat16), ("base", torch.float32)])
+def test_a_run_has_a_trained_and_a_base_policy_in_the_type_of_their_files(
+    project: Path, which: str, dtype: torch.dtype
+) -> None:
+    model, tokenizer = dagrpo.load_policy(f"{NAME}/seed_0", which=which, root=project)  # type: ignore[arg-type]
+    assert model.dtype == dtype
+    assert not model.training
+    assert tokenizer.decode(tokenizer.encode("1+1=")) == "1+1="
+
+
+def test_a_run_is_named_by_its_folder_too_and_a_checkpoint_by_its_own(project: Path) -> None:
+    run = project / f"results/{NAME}/runs/seed_0"
+    by_run, _ = dagrpo.load_policy(run)
+    by_folder, _ = dagrpo.load_policy(run / "exported", dtype=torch.float32)
+    assert by_folder.dtype == torch.float32
+    for name, weight in by_run.state_dict().items():
+        assert torch.equal(weight.float(), by_folder.state_dict()[name])
+
+
+def test_an_experiment_of_one_seed_is_enough(project: Path) -> None:
+    shutil.rmtree(project / f"results/{NAME}/runs/seed_1")
+    assert dagrpo.load_policy(NAME, root=project)[0].config.hidden_size == 16
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("nothing", f"`nothing` is neither a folder nor an experiment in .*: there are the experiments {NAME}"),
+        (NAME, f"{NAME} has the runs seed_0, seed_1: name one, such as `{NAME}/seed_0`"),
+        (f"{NAME}/seed_7", f"{NAME} has no run `seed_7`: it has seed_0, seed_1"),
+        (f"{NAME}/seed_1", f"exported is not there: run {NAME} to the end of its stage export"),
+    ],
+)
+def test_what_is_not_there_is_told_in_a_sentence(project: Path, source: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        dagrpo.load_policy(source, root=project)
+
+
+def test_an_unknown_policy_of_a_run_is_refused(project: Path) -> None:
+    with pytest.raises(UserError, match="no policy `best`: ask for trained or base"):
+        dagrpo.load_policy(NAME, which="best", root=project)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_no_checkpoint_or_one_of_another_layout_is_refused(project: Path) -> None:
+    exported = project / f"results/{NAME}/runs/seed_0/exported"
+    with pytest.raises(UserError, match="is not a checkpoint in any format"):
+        dagrpo.load_policy(project / "made")
+    convert(exported, project / "sharded", Checkpoint(format="dcp"))
+    with pytest.raises(UserError, match=r"is a dcp checkpoint, .* `dagrpo convert .*sharded NEW_FOLDER --to hf`"):
+        dagrpo.load_policy(project / "sharded")
+
+
+def test_damaged_weights_are_not_loaded(project: Path) -> None:
+    weights = project / f"results/{NAME}/runs/seed_0/exported/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match=r"model.safetensors is changed"):
+        dagrpo.load_policy(f"{NAME}/seed_0", root=project)
+
+
+def test_code_beside_a_model_is_not_run(project: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "downloaded"
+    shutil.copytree(project / f"results/{NAME}/runs/seed_0/exported", folder)
+    (folder / "manifest.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "new_kind",
+        "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UserError, match=r"transformers has no model for its config.json"):
+        dagrpo.load_policy(folder)
+    assert not (tmp_path / "ran").exists()
