@@ -18,7 +18,7 @@ QUESTION = b"Replace it? [y/N]"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """What a fresh clone has of what `use` reads and writes."""
-    for name in ("params.yaml", "dvc.yaml"):
+    for name in ("Snakefile", "params.yaml", "dvc.yaml"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     (tmp_path / "presets").symlink_to(ROOT / "presets")
     return tmp_path
