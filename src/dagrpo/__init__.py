@@ -1,15 +1,16 @@
 """GRPO post-training of language models as one reproducible DAG.
 
-For notebooks: `dagrpo.load_scores`, `dagrpo.load_rollouts` and `dagrpo.load_metrics` read what an experiment has made. They are
-imported when they are first used: `import dagrpo` costs nothing.
+For notebooks: `dagrpo.load_scores`, `dagrpo.load_rollouts` and `dagrpo.load_metrics` read what an experiment has made, and
+`dagrpo.load_policy` its policy. They are imported when they are first used: `import dagrpo` costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dagrpo.notebook_policy import load_policy
     from dagrpo.notebooks import load_metrics, load_rollouts, load_scores
 
-__all__ = ["load_metrics", "load_rollouts", "load_scores"]
+__all__ = ["load_metrics", "load_policy", "load_rollouts", "load_scores"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("dagrpo.notebooks"), name)
+    return getattr(import_module("dagrpo.notebook_policy" if name == "load_policy" else "dagrpo.notebooks"), name)

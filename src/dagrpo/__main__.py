@@ -9,12 +9,16 @@ import typer
 
 from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.compare import command as compare_command
+from dagrpo.completion import presets as names
+from dagrpo.completion import tasks
 from dagrpo.doctor import command as doctor_command
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.files import write_text
 from dagrpo.half_steps import command as half_steps_command
 from dagrpo.new import command as new_command
+from dagrpo.plan import command as plan_command
+from dagrpo.project_folder import require_project_folder
 from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
@@ -52,7 +56,8 @@ def _options(
 )
 def use(
     presets: Annotated[
-        list[str], typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file")
+        list[str],
+        typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file", autocompletion=names),
     ],
     force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
 ) -> None:
@@ -60,6 +65,7 @@ def use(
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.workflow.use import use as write
 
+    require_project_folder()
     require_own_code()
     write(presets, force=force)
 
@@ -72,6 +78,7 @@ def generate() -> None:
     from dagrpo.params.schema import Params, read_params
     from dagrpo.workflow import dvc_file
 
+    require_project_folder()
     require_own_code()
     params = read_params(PARAMS) if PARAMS.exists() else Params()
     write_text(PARAMS, documents.params_yaml(params))
@@ -90,7 +97,7 @@ def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) ->
 
 @app.command(epilog="Example: `dagrpo grade gsm8k completions.jsonl`")
 def grade(
-    task: Annotated[str, typer.Argument(help="whose verifier reads the answers, such as gsm8k")],
+    task: Annotated[str, typer.Argument(help="whose verifier reads the answers, such as gsm8k", autocompletion=tasks)],
     completions: Annotated[Path, typer.Argument(help="JSONL with the fields completion and ground_truth")],
 ) -> None:
     """Print each answer as every extractor reads it, and where they disagree."""
@@ -117,6 +124,7 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
     """Serve the MLflow UI on loopback and print the address to open."""
     from dagrpo.tracking.ui import serve
 
+    require_project_folder()
     serve(port)
 
 
@@ -125,6 +133,7 @@ def rebuild() -> None:
     """Make the history of runs anew from provenance and metrics, such as after `dvc pull` in another clone."""
     from dagrpo.tracking.rebuild import rebuild as record
 
+    require_project_folder()
     print(f"{record(Path.cwd())} executions recorded; `dagrpo ui` shows them")
 
 
@@ -147,6 +156,7 @@ compare_command.register(app)
 why_command.register(app)
 new_command.register(app)
 doctor_command.register(app)
+plan_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
 

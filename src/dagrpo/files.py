@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -288,10 +288,18 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         pq.write_table(table, temporary, compression="zstd", version="2.6", store_schema=True)
 
 
-def read_parquet(path: Path, remedy: str = "run the stage that makes it again") -> pa.Table:
-    """Read a parquet file; UserError names it, and the remedy, when it is missing, empty or damaged."""
+def read_parquet(
+    path: Path, remedy: str = "run the stage that makes it again", columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Read a parquet file; UserError names it, and the remedy, when it is missing, empty or damaged.
+
+    `columns`: those to read, of which the ones that are missing are left out; None: all.
+    """
     with naming_parquet(path, remedy):
-        return pq.read_table(path)
+        if columns is None:
+            return pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            return file.read([name for name in file.schema_arrow.names if name in columns])
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dagrpo.errors import UserError
 from dagrpo.evaluation.tables import SCORES
 from dagrpo.files import read_parquet
+from dagrpo.nearest import nearest
 from dagrpo.rollout.table import read_table
 from dagrpo.trainer.run import step_file
 
@@ -76,9 +77,8 @@ def _runs(experiment: str, root: str | Path) -> list[Path]:
     results = Path(root, "results")
     runs = sorted((results / experiment / "runs").glob("seed_*"), key=_seed)
     if not runs:
-        known = sorted(path.parent.name for path in results.glob("*/runs"))
-        there = f"there are {', '.join(known)}" if known else "there is none yet"
-        raise UserError(f"There is no experiment `{experiment}` in {results}: {there}.")
+        known = [path.parent.name for path in results.glob("*/runs")]
+        raise UserError(f"There is no experiment `{experiment}` in {results}: {nearest(experiment, known)}.")
     return runs
 
 

@@ -20,7 +20,7 @@ LARGEST = 1 << 20  # bytes of a record
 LONGEST = 6000  # characters of what is shown of it: ten mistakes have 5,000
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
 CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
-BEFORE_ITS_WORK = "stopped before its work began; the same command starts it again."
+OUTSIDE_ITS_WORK = "stopped before its work began, or when it was done; the same command goes on from there."
 NEARLY_FULL = 1 << 20  # bytes free
 NO_ROOM = "it ended without a word: only {:,} bytes are free on {}, so that it could not say why; make room there."
 WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short."
@@ -51,7 +51,7 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no record, or a damaged one
         pass
     if stopping:
-        return Failure(job=job, kind=STOPPED, sentence=BEFORE_ITS_WORK, log=None)
+        return Failure(job=job, kind=STOPPED, sentence=OUTSIDE_ITS_WORK, log=None)
     return Failure(job=job, kind=CRASH, sentence=_without_a_word(), log=job.log)
 
 

@@ -21,7 +21,7 @@ WHITENING_EPSILON = 1e-8  # added to a variance
 class PolicyTokens:
     """What the trainer knows of each token before the update. [tokens] float64 all, no gradients."""
 
-    logprobs: torch.Tensor  # of the policy that sampled
+    logprobs: torch.Tensor  # of the policy before the step
     collision: torch.Tensor  # the sum over the vocabulary of the squared probabilities
 
 

@@ -23,8 +23,8 @@ class TokenBatch:
     """
 
     logprobs: torch.Tensor  # [tokens], of the policy that is trained; the only one with a gradient
-    old_logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them
-    rollout_logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the engine computed them
+    old_logprobs: torch.Tensor  # [tokens], of the policy before the step, as the trainer computes them
+    rollout_logprobs: torch.Tensor  # [tokens], of the weights that sampled, as the engine computed them
     reference_logprobs: torch.Tensor | None  # [tokens], of the initial policy; None where no divergence is asked for
     entropy: torch.Tensor  # [tokens], in nats, of the policy that is trained; with a gradient where a term asks for it
     advantages: torch.Tensor  # [tokens]; most estimators have one for all tokens of a sequence
@@ -68,7 +68,7 @@ class MiniBatch:
     On the CPU, no gradients. For what is a function of all of them: a quantile, a covariance, a draw.
     """
 
-    logprobs: torch.Tensor  # [tokens], of the policy that sampled, as the trainer computes them
+    logprobs: torch.Tensor  # [tokens], of the policy before the step, as the trainer computes them
     entropy: torch.Tensor  # [tokens], in nats, of that policy
     advantages: torch.Tensor  # [tokens]
     seed: int  # of this mini-batch and no other, for draws

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dagrpo.errors import UserError
+from dagrpo.nearest import nearest
 from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
 from dagrpo.rollout.trajectory import GREEDY
 
@@ -59,9 +60,8 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
 def _no_scores(name: str, folder: Path) -> str:
     if folder.is_dir():
         return f"{folder} has no scores yet: run the experiment to its stage score, then compare it."
-    known = sorted({path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")})
-    there = f"results/ has scores of {', '.join(known)}" if known else "results/ has no scores yet"
-    return f"There is no experiment `{name}`: {there}."
+    known = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
+    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, known)}."
 
 
 def _problems(evaluation: Evaluation) -> list[Problem]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dagrpo.compare.evaluated import Evaluated, Problem
-from dagrpo.evaluation.outcomes import values_per_problem
+from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
 
 SAME_CONTRACT = ("extractor", "confidence")  # of scores.json: where they differ, scores mean different things
@@ -109,8 +109,8 @@ def _metrics(
 
 
 def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:
-    """As in the report: Wilson's interval for the greedy accuracy of one seed, else the bootstrap."""
-    if name == "greedy" and len(seeds) == 1:
+    """As in the report: Wilson's interval for the greedy accuracies of one seed, else the bootstrap."""
+    if name in PROPORTIONS and len(seeds) == 1:
         return wilson(int(values.sum()), values.size, resampling.confidence)
     return bootstrap(values, resampling)
 

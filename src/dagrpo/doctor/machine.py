@@ -12,6 +12,7 @@ import psutil
 
 from dagrpo.doctor.finding import Finding
 from dagrpo.execution.devices import SECONDS_TO_COUNT, visible_devices
+from dagrpo.execution.environment import version_of
 from dagrpo.shared_memory import MEMORY
 
 GIBIBYTE = 1 << 30
@@ -19,6 +20,7 @@ LEAST_MEMORY = 3 * GIBIBYTE  # what the smallest experiment takes
 LEAST_DISK = 1 * GIBIBYTE
 LEAST_SHARED_MEMORY = 256 << 20
 PORT_OF_UI = 5000
+KERNELS = "sglang-kernel"
 SANDBOX_SECONDS = 20.0
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.free", "--format=csv,noheader,nounits")
 
@@ -80,6 +82,14 @@ def _gpus() -> Iterator[Finding]:
     told = _told_by_the_driver()
     for device in devices:
         yield Finding(name=f"GPU {device}", found=told.get(device, "as CUDA_VISIBLE_DEVICES names it"))
+    if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
+        yield Finding(
+            name="packages for a GPU",
+            found="not installed: everything runs on the CPU",
+            is_there=False,
+            is_needed=False,
+            remedy="make gpu",
+        )
 
 
 def _told_by_the_driver() -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dagrpo.doctor.finding import Finding
 from dagrpo.errors import UserError
 from dagrpo.execution.environment import version_of
+from dagrpo.project_folder import REMEDY, without_snakefile
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
@@ -84,13 +85,8 @@ def _git() -> Finding:
 
 def _project() -> Iterator[Finding]:
     """The folder's own files; only the first thing that is missing is told."""
-    if not Path("Snakefile").is_file():
-        yield Finding(
-            name="project",
-            found=f"{Path.cwd()} has no Snakefile",
-            is_there=False,
-            remedy="change to the folder of the project, or `git clone` it",
-        )
+    if found := without_snakefile():
+        yield Finding(name="project", found=found, is_there=False, remedy=REMEDY)
         return
     yield _params()
     has_dvc = Path(".dvc/config").is_file()

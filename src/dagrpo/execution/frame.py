@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from dagrpo.errors import Terminated
+from dagrpo.execution.account import Stopwatch, write_account
 from dagrpo.execution.ancestors import stop_with_the_workflow
 from dagrpo.execution.damaged import tell_damage
 from dagrpo.execution.declaration import Job, Stage
@@ -93,6 +94,7 @@ def rank() -> int:
 
 def _execute(stage: Stage, options: argparse.Namespace) -> None:
     inputs, outputs = inputs_of(options), outputs_of(options)
+    stopwatch = Stopwatch(Path.cwd())
     runtime = runtime_of(options.runtime)
     threads = threads_of(stage, runtime)
     record = record_of(stage, options)
@@ -126,6 +128,9 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
         run.log_outputs(digests)
+    is_taken_over = options.taken_from is not None
+    account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
+    write_account(options.log, outputs["provenance"], account)
     note_what_ran([str(path) for path in outputs.values()], outputs["provenance"], record)
 
 

@@ -2,11 +2,12 @@
 
 An edit to one of those files runs the stage again; an edit to anything else does not. Imports are read from the source
 (ast), inside functions too, and nothing is imported for it. Plug-ins are found by name while a stage runs, so no import
-leads to them: they count only where the parameters name them.
+leads to them: they count only where the parameters name them. A template or script beside a file that spells its name is code, too.
 """
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -20,12 +21,16 @@ WITHOUT_EFFECT = (
     "dagrpo.console",
     "dagrpo.execution",
     "dagrpo.launch",
+    "dagrpo.notebook_policy",
     "dagrpo.notebooks",
     "dagrpo.params.runtime",
     "dagrpo.plugins",
     "dagrpo.tracking",
     "dagrpo.workflow",
 )
+_NAMED_BESIDE = re.compile(
+    r"""["']([\w-][\w.-]*\.(?:j2|js))["']"""
+)  # a text with the name of such a file, and nothing else
 _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 
 
@@ -52,8 +57,25 @@ def _files(starts: tuple[str, ...]) -> set[Path]:
         if file is None or file in files or _is_without_effect(module):
             continue
         files.add(file)
+        files |= _beside(file)
         waiting += [name for name in _imports(file, module) if name.partition(".")[0] in packages]
     return files
+
+
+def _beside(file: Path) -> set[Path]:
+    """The templates and scripts beside a file that it names, and those that these name."""
+    found, waiting = set[Path](), [file]
+    while waiting:
+        new = set(_named_beside(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
+
+
+@cache
+def _named_beside(file: Path) -> tuple[Path, ...]:
+    names = _NAMED_BESIDE.findall(file.read_text(encoding="utf-8", errors="replace"))
+    return tuple(place for place in map(file.with_name, sorted(set(names))) if place.is_file())
 
 
 def _is_without_effect(module: str) -> bool:

@@ -52,16 +52,15 @@ def train(
 def _work(
     run: "TrainingRun", tables: dict[int, Path] | None, asked: Sequence[int] | None, state: Path | None, threads: int
 ) -> None:
-    import torch
-
+    from dagrpo.determinism import compute_deterministically, explained
     from dagrpo.distributed import process_group
     from dagrpo.half_steps.rollouts import RolloutHalf
     from dagrpo.half_steps.updates import update_from
     from dagrpo.trainer.state import named
 
-    torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
+    compute_deterministically(run.rollout.deterministic)
     start = None if state is None else named(state)
-    with process_group(threads) as world:
+    with explained(), process_group(threads) as world:
         if tables is None:
             folder = run.rollouts.parent
             made = RolloutHalf(run, world, start).make(asked or [_next(start)], folder)

@@ -27,13 +27,15 @@ def training_run(params: Params, seed: int | None, folder: Path) -> TrainingRun:
         rollout=params.rollout,
         reward=params.reward,
         algorithm=params.algorithm,
-        training=params.training,
+        # Half a step evaluates nothing, and samples nothing ahead.
+        training=params.training.model_copy(update={"evaluate_every": 0, "staleness": 0}),
         runtime=params.runtime,
         state=folder / "state",
         server_log=folder / "server.log",
         policy=folder / "policy",
         metrics=folder / "metrics.parquet",
         rollouts=folder / "rollouts" / "manifest.json",
+        held_out=folder / "held_out.parquet",
     )
     for path in (run.initial / "manifest.json", run.train_split):
         if not path.is_file():

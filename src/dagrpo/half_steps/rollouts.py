@@ -14,7 +14,8 @@ from dagrpo.files import write_parquet
 from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.trainer import state
-from dagrpo.trainer.loop import DRAWN, RankZero, Trainer
+from dagrpo.trainer.loop import AHEAD, DRAWN, Trainer
+from dagrpo.trainer.rank_zero import RankZero
 from dagrpo.trainer.record import Clock, rollout_rows
 from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.update import PolicyUpdate
@@ -36,7 +37,7 @@ class RolloutHalf(Trainer):
         self._start = 0 if start is None else start.step
         self._notes_at_start: Mapping[str, Any] = {} if start is None else start.notes
         if start is not None:
-            state.load(start, self._policy.model, self._optimizer)
+            state.load(start, self._policy.model, self._optimizer, self._base)
 
     def make(self, steps: Sequence[int], folder: Path) -> Iterator[tuple[int, pa.Table]]:
         """Write the rollouts of each step, numbered from 1, to the folder; tell of each when it is there.
@@ -70,8 +71,13 @@ class RolloutHalf(Trainer):
 
 
 def _require_drawn(run: TrainingRun, start: state.SavedState) -> None:
-    """Where prompts are retired, or a step may draw more than its batch, how many steps were taken does not say it."""
+    """UserError: which prompts the next step draws follows neither from the state nor from the number of its steps."""
     training = run.training
+    if start.notes.get(AHEAD):
+        raise UserError(
+            f"{start.folder} has batches that training.staleness has sampled ahead, so that the prompts of the next step are drawn "
+            "already: see them in the rollouts of the run (.state/<run>/rollouts), or start from the initial checkpoint."
+        )
     if DRAWN not in start.notes and (training.dynamic_sampling.is_on or training.retire_at is not None):
         raise UserError(
             f"{start.folder} does not say which prompts its steps have drawn, as no state of --from-rollouts does, and with "

@@ -12,6 +12,7 @@ from dagrpo.replay.batch import read_step
 from dagrpo.replay.pictures import pictures_of
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.trainer import state
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
 from dagrpo.trainer.gates.finite import SKIPPED
 from dagrpo.trainer.record import update_metrics, with_plugins
@@ -26,7 +27,7 @@ def update_from(
     The advantages are those in the tables. `start`: the state to go on from; None: the initial checkpoint. UserError: a
     table is of another step, or of another policy's rollouts.
     """
-    policy = UpdatedPolicy(run, world)
+    policy = UpdatedPolicy(run, world, activation_checkpointing=run.runtime.training.activation_checkpointing)
     pictures = pictures_of(run.initial, run.train_split)
     if start is not None:
         policy.load(start)
@@ -36,7 +37,7 @@ def update_from(
         given = read_step(table, run.training, pictures)
         if given.step != step:
             raise UserError(f"{table} has the rollouts of step {given.step}: name it {step_file(given.step)}.")
-        stats = policy.update(step, given.batch, run.runtime.training.micro_batch_size)
+        stats = policy.update(step, given.batch, Budget.of(run.runtime.training))
         digests[step] = stats.digests
         own = update_metrics(stats, given.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
         rows.append(with_plugins(own, stats))

@@ -8,6 +8,7 @@ says how to read each and what to do about it, take their definitions from here.
 from dagrpo.metrics.definition import Metric
 from dagrpo.metrics.evaluation import EVALUATION
 from dagrpo.metrics.gate import GATE
+from dagrpo.metrics.held_out import HELD_OUT
 from dagrpo.metrics.policy import POLICY
 from dagrpo.metrics.reward import REWARD
 from dagrpo.metrics.rollout import ROLLOUT
@@ -17,7 +18,7 @@ from dagrpo.metrics.tool import TOOL
 
 __all__ = ["METRICS", "Metric", "definition_of", "meaning_of"]
 
-METRICS = (*REWARD, *POLICY, *ROLLOUT, *TOOL, *GATE, *TIMING, *SFT, *EVALUATION)
+METRICS = (*REWARD, *POLICY, *ROLLOUT, *TOOL, *GATE, *TIMING, *SFT, *HELD_OUT, *EVALUATION)
 
 
 def definition_of(name: str) -> Metric | None:

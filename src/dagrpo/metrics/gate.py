@@ -9,10 +9,16 @@ GATE = (
         meaning="Mini-batches whose update was skipped, since the loss or the gradient was not finite.",
     ),
     Metric(
+        name="gate/overflowed_updates",
+        unit="updates",
+        meaning="Those of them that the scale of the loss in float16 explains: it has halved since. Missing where the loss is not "
+        "scaled.",
+    ),
+    Metric(
         name="gate/rollout_outside_fraction",
         unit="share of tokens",
-        meaning="Sampled tokens whose logprobs of engine and trainer differ by more than rounding (0.01 nats in float32, 0.1 in "
-        "bfloat16).",
+        meaning="Sampled tokens whose logprobs of engine and trainer differ by more than rounding (0.01 nats in float32, 0.05 in "
+        "float16, 0.1 in bfloat16).",
     ),
     Metric(
         name="gate/digest_tensors",

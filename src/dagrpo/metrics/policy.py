@@ -1,6 +1,6 @@
 """The group `policy/`: what a step's update saw and did, and how far the engine is from the trainer.
 
-w is the trainer's probability of a sampled token over the engine's, both of the policy that sampled, before any correction.
+w is the trainer's probability of a sampled token before the step over the engine's when it sampled, before any correction.
 Losses, corrections and terms put their own metrics into this group; those of somebody's own plug-in are not here.
 """
 
@@ -27,6 +27,11 @@ _UPDATE = (
         unit="norm",
         meaning="That of the vision tower's part of it. At 0 the pictures say nothing that is learned; missing where no tower is "
         "trained.",
+    ),
+    Metric(
+        name="policy/loss_scale",
+        unit="factor",
+        meaning="What the loss is multiplied by in float16, after the step; missing in other types.",
     ),
     Metric(name="policy/learning_rate", unit="learning rate", meaning="That of the step's last update."),
     Metric(name="policy/advantage_mean", unit="advantage", meaning="Average over the attempts that are learned from."),
@@ -104,7 +109,7 @@ _ENGINE = (
         name="policy/logprob_difference_mean",
         unit="nats",
         meaning="The gap between the logprobs with which the engine sampled and those which the trainer computes for the "
-        "same tokens, averaged over tokens. It should stay at rounding error.",
+        "same tokens, averaged over tokens. Without training.staleness it should stay at rounding error.",
     ),
     Metric(name="policy/logprob_difference_max", unit="nats", meaning="The largest such gap of the step's tokens."),
     Metric(

@@ -47,6 +47,18 @@ _DRAWING = (
         meaning="Prompts that have reached training.retire_at so far and are drawn no more.",
     ),
 )
+_AHEAD = (
+    Metric(
+        name="rollout/staleness",
+        unit="steps",
+        meaning="Steps that the policy has taken since the weights that sampled the batch.",
+    ),
+    Metric(
+        name="rollout/ahead_seconds",
+        unit="seconds",
+        meaning="Drawing, sampling and grading the batch, while the policy learned from others. No part of the result.",
+    ),
+)
 _PICTURES = (
     Metric(name="rollout/pictures_mean", unit="pictures", meaning="Average number of pictures that a prompt shows."),
     Metric(
@@ -94,4 +106,4 @@ _TURNS = (
         meaning="Prompt tokens that the engine had in its cache. It depends on the run, and is no part of the result.",
     ),
 )
-ROLLOUT = (*_ALWAYS, *_DRAWING, *_PICTURES, *_TURNS)
+ROLLOUT = (*_ALWAYS, *_DRAWING, *_AHEAD, *_PICTURES, *_TURNS)

@@ -9,12 +9,19 @@ _PARTS = (
         meaning="Checks before the step is sampled: the probe that engine and trainer score.",
     ),
     Metric(
-        name="timing/rollout_seconds",
+        name="timing/held_out_seconds",
         unit="seconds",
-        meaning="Sampling by the engine, with the calls of tools in it.",
+        meaning="Held-out problems, answered and graded: before the step is sampled, and in the last step after it as well.",
     ),
     Metric(
-        name="timing/rewards_seconds", unit="seconds", meaning="Grading: answers read and compared, components summed."
+        name="timing/rollout_seconds",
+        unit="seconds",
+        meaning="Sampling by the engine, with the calls of tools in it; with training.staleness, waiting for what it samples ahead.",
+    ),
+    Metric(
+        name="timing/rewards_seconds",
+        unit="seconds",
+        meaning="Grading: answers read and compared, components summed; 0 where that is done ahead.",
     ),
     Metric(name="timing/teacher_seconds", unit="seconds", meaning="The teacher's logprobs of what was sampled."),
     Metric(
@@ -40,7 +47,8 @@ TIMING = (
     Metric(
         name="timing/tokens_per_second",
         unit="tokens per second",
-        meaning="Tokens that the policy wrote in the step, those of discarded groups too, by the time of the step before it is recorded.",
+        meaning="Tokens that the policy wrote in the step, those of discarded groups too, by the time of the step before it is "
+        "recorded, less that of held-out problems.",
     ),
     Metric(
         name="timing/rollout_mfu",
@@ -50,6 +58,9 @@ TIMING = (
     Metric(
         name="timing/update_mfu",
         unit="share of the peak",
-        meaning="Model FLOPs of the update, 6 N + 6 L d s per token, by what its devices could do in bfloat16 in that time.",
+        meaning=(
+            "Model FLOPs of the update, 6 N + 6 L d s per token (4 N for frozen weights), by what its devices could do in "
+            "bfloat16 in that time."
+        ),
     ),
 )

@@ -31,7 +31,7 @@ class RecordedStep:
 
     step: int  # from 1
     batch: RolloutBatch  # with its advantages
-    trainer_logprobs: Tensor  # [trained tokens] float32, of the policy that sampled
+    trainer_logprobs: Tensor  # [trained tokens] float32, of the policy before the step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

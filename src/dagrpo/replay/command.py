@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dagrpo.completion import experiments, seeds
 from dagrpo.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ MOST_IN_A_RANGE = 1_000_000
 
 
 def replay(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed", autocompletion=experiments)
+    ],
     steps: Annotated[str | None, typer.Option(help=f"{STEPS}; the last one if not given")] = None,
-    seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
+    seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
 ) -> None:
     """Compute steps of a run again from its rollouts; exit code 1 where gradients or weights are not the recorded ones."""
     from dagrpo.replay.recorded import read_run
@@ -97,13 +100,14 @@ def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> i
 def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> None:
     from rich.console import Console
 
+    from dagrpo.determinism import explained
     from dagrpo.distributed import process_group
     from dagrpo.replay import terminal
     from dagrpo.replay.recomputation import replay
     from dagrpo.trainer.digests import computed_by
 
-    with process_group(computed.threads) as world:
-        here = computed_by(world, computed.micro_batch_size)
+    with explained(), process_group(computed.threads) as world:
+        here = computed_by(world, computed.budget)
         checks = replay(run, steps, world)
     if not world.is_rank_zero:
         return

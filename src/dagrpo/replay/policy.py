@@ -1,9 +1,11 @@
 """A policy that is updated from rollouts that are there already: the trainer's own update, without an engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from dagrpo.checkpoints.manifest import tensor_digest_of
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
@@ -11,11 +13,11 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
-from dagrpo.trainer.loop import COEFFICIENTS
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.sharding import load_policy, load_reference
-from dagrpo.trainer.update import PolicyUpdate, UpdateStats
+from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
 
 
 class UpdateInputs(Protocol):
@@ -36,30 +38,41 @@ class UpdateInputs(Protocol):
 class UpdatedPolicy:
     """The initial policy, its optimizer and the coefficients of its terms, taken from step to step. Every rank has one."""
 
-    def __init__(self, run: UpdateInputs, world: World) -> None:
+    def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)
-        policy = load_policy(run.initial, world, run.training.vision)
+        training = run.training
+        policy = load_policy(
+            run.initial,
+            world,
+            training.vision,
+            training.lora,
+            run.seed,
+            dtype=NAMED_DTYPES[training.dtype],
+            head_dtype=run.rollout.head_dtype,
+            activation_checkpointing=activation_checkpointing,
+        )
         self.model = policy.model
         self._run = run
         self._world = world
         self._policy = policy
         self._optimizer = policy_optimizer(policy, run.training)
+        self._base = tensor_digest_of(run.initial)
         self._reference = None
         if run.algorithm.kl.coefficient > 0:
             self._reference = load_reference(run.initial, world, policy)
         self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self._coefficients: Mapping[str, Sequence[float]] | None = None
+        self._saved: Mapping[str, Any] = NOT_SAVED
 
     def load(self, saved: state.SavedState) -> None:
         """Go on from a saved state."""
-        state.load(saved, self.model, self._optimizer)
-        self._coefficients = saved.notes[COEFFICIENTS]
+        state.load(saved, self.model, self._optimizer, self._base)
+        self._saved = saved.notes
 
     def save(self, root: Path, finished: int) -> None:
         """Write the state after so many steps; which prompts they drew it does not say."""
-        state.save(root, finished, self.model, self._optimizer, self._world, {COEFFICIENTS: self._coefficients})
+        state.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
 
-    def update(self, step: int, batch: RolloutBatch, micro_batch_size: int) -> UpdateStats:
+    def update(self, step: int, batch: RolloutBatch, budget: Budget) -> UpdateStats:
         """Take the step, numbered from 1, from its rollouts, which have advantages.
 
         UserError: they lack the teacher's logprobs, from which the run learns, or have tokens that the policy has not.
@@ -77,16 +90,16 @@ class UpdatedPolicy:
             optimizer=self._optimizer,
             algorithm=run.algorithm,
             training=run.training,
-            micro_batch_size=micro_batch_size,
+            budget=budget,
             temperature=run.rollout.temperature,
             max_new_tokens=run.rollout.max_new_tokens,
             pad_token_id=self._pad_token_id,
             world=self._world,
             seed=run.seed,
-            coefficients=self._coefficients,
+            saved=self._saved,
         )
         stats = update.run(step - 1, batch)
-        self._coefficients = update.objective.coefficients
+        self._saved = update.saved
         return stats
 
     def _require_known_tokens(self, step: int, batch: RolloutBatch) -> None:

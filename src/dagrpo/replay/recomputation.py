@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from dagrpo.determinism import compute_deterministically
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.replay.batch import RecordedStep, read_step
@@ -57,7 +56,7 @@ def replay(run: RecordedRun, steps: Sequence[int], world: World) -> list[StepChe
 
     UserError: a state or the initial checkpoint is not what the run recorded.
     """
-    torch.use_deterministic_algorithms(run.rollout.deterministic, warn_only=torch.cuda.is_available())
+    compute_deterministically(run.rollout.deterministic)
     recomputation = Recomputation(run, world)
     return [check for step in sorted(set(steps)) for check in recomputation.up_to(step)]
 
@@ -110,7 +109,7 @@ class Recomputation:
 
     def _check(self, step: int) -> StepCheck:
         recorded, given = self._run.digests[step], self._read(step)
-        stats = self._policy.update(step, given.batch, recorded.computed.micro_batch_size)
+        stats = self._policy.update(step, given.batch, recorded.computed.budget)
         self._finished = step
         return StepCheck(
             step=step,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.completion import experiments
+from dagrpo.completion import evaluated_tasks, experiments, seeds
 from dagrpo.errors import UserError
 from dagrpo.show.place import Place, Which
 
@@ -23,8 +23,10 @@ def show(
     step: Annotated[int | None, typer.Option(help="of training; the last one if not given")] = None,
     best: Annotated[int, typer.Option(min=0, help="how many of the highest rewards")] = 3,
     worst: Annotated[int, typer.Option(min=0, help="how many of the lowest rewards")] = 3,
-    seed: Annotated[int | None, typer.Option(help="of an experiment with several")] = None,
-    task: Annotated[str | None, typer.Option(help="an evaluation instead of training: its task")] = None,
+    seed: Annotated[int | None, typer.Option(help="of an experiment with several", autocompletion=seeds)] = None,
+    task: Annotated[
+        str | None, typer.Option(help="an evaluation instead of training: its task", autocompletion=evaluated_tasks)
+    ] = None,
     which: Annotated[Which, typer.Option(help="whose evaluation: base or trained")] = "trained",
     prompt: Annotated[str | None, typer.Option(help="only problems whose prompt has this text")] = None,
     full: Annotated[bool, typer.Option("--full", help="unfold prompts, thinking, calls and results")] = False,
@@ -32,6 +34,7 @@ def show(
 ) -> None:
     """Show the best and the worst attempts of a training step or of an evaluation, turn by turn."""
     from dagrpo.show import attempts, terminal
+    from dagrpo.show.pictures import pictures
     from dagrpo.show.tokens import decoder
 
     place = _place(run, step, seed, task, which)
@@ -42,7 +45,8 @@ def show(
     if tokens and decode is None:
         console.print(NO_TOKENIZER)
     for shown in chosen.shown:
-        console.print(terminal.attempt(shown, full=full, decode=decode))
+        beside = pictures(place, shown.transcript.task, shown.transcript.problem_index)
+        console.print(terminal.attempt(shown, full=full, decode=decode, pictures=beside))
 
 
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:

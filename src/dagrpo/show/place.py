@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from dagrpo.errors import UserError
+from dagrpo.nearest import nearest
+from dagrpo.tracking.variations import TRY
 
 Which = Literal["base", "trained"]
 RESULTS = Path("results")
@@ -32,9 +34,12 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
     seeds = sorted(path.name.removeprefix("seed_") for path in runs.glob("seed_*"))
     if not seeds:
         known = sorted(path.parent.name for path in root.glob("*/runs"))
+        if tries := [each for each in known if each.startswith(f"{given.name}{TRY}")]:
+            one_of = "a try of it: give its name" if len(tries) == 1 else "tries of it: give the name of one"
+            raise UserError(f"There is no run `{name}`, only {one_of}, {_listed(tries)}.")
         raise UserError(
-            f"There is no run `{name}`: give the name of an experiment, the folder of a seed, or a parquet file; "
-            + (f"{root}/ has {_listed(known)}." if known else f"{root}/ has none yet.")
+            f"There is no experiment `{name}` in {root}: {nearest(given.name, known)}. A seed's folder or a parquet file may be "
+            "named as well."
         )
     if seed is None and len(seeds) > 1 and "0" not in seeds:
         raise UserError(f"{runs} has the seeds {_listed(seeds)}: say which with --seed.")

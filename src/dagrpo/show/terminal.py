@@ -1,12 +1,13 @@
 """Attempts on a terminal or in a pipe. Whatever a policy wrote is escaped here: no byte of it controls the terminal."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from dagrpo.checkpoints.token_text import Decode
 from dagrpo.rollout.segments import Segment
 from dagrpo.rollout.transcript import Call, Said, Transcript
 from dagrpo.show.attempts import Chosen, Shown
@@ -22,7 +23,6 @@ STYLES = {
 }
 FOLDED_TEXT = 1500  # characters of a turn
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
-Decode = Callable[[Sequence[int]], str]
 
 
 def console() -> Console:
@@ -40,12 +40,17 @@ def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)
 
 
-def attempt(shown: Shown, *, full: bool, decode: Decode | None) -> RenderableType:
-    """One attempt: its facts, then turn by turn what was said, or with `decode` the tokens themselves."""
+def attempt(shown: Shown, *, full: bool, decode: Decode | None, pictures: str | None = None) -> RenderableType:
+    """One attempt: its facts, then turn by turn what was said, or with `decode` the tokens themselves.
+
+    `pictures`: how many the problem has, and where they are.
+    """
     body = _tokens(shown.samples, decode) if decode else _conversation(shown.transcript, full=full)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
+    if pictures is not None:
+        grid.add_row(Text("pictures", style=LABEL), Text(pictures, style=GIVEN))
     for label, text in body:
         grid.add_row(Text(label, style=LABEL), text)
     return Group(Rule(style=GIVEN), _title(shown), *_outcome(shown.transcript), grid)

@@ -43,6 +43,7 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
         seeds=(difficulty.seed, 0),
         engine=job.runtime.engine,
         dtype=rollout.dtype,
+        head_dtype=rollout.head_dtype,
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )

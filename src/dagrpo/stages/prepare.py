@@ -1,4 +1,4 @@
-"""Stage prepare: data/<experiment>/<task>/{train,test,dropped,passages}.parquet and card.json.
+"""Stage prepare: data/<experiment>/<task>/{train,validation,test,dropped,passages}.parquet and card.json.
 
 The task is the name of the card's folder.
 """
@@ -28,6 +28,7 @@ def work(job: Job) -> None:
         evaluate=experiment["evaluate"],
         train=experiment["train"],
         tools=Several(TOOLS).check(job.params["rollout"]["tools"]),
+        chat=job.params["rollout"]["chat"]["name"],
     )
     for split in card.counts:
         path = folder / f"{split}.parquet"
@@ -44,7 +45,7 @@ def reusable(params: Mapping[str, Any]) -> bool:
 STAGE = Stage(
     name="prepare",
     work=work,
-    reads=("data", "experiment.evaluate", "experiment.train", "rollout.tools"),
+    reads=("data", "experiment.evaluate", "experiment.train", "rollout.chat", "rollout.tools"),
     selects=("task", "verifier", "tool"),
     reusable=reusable,
 )

@@ -29,6 +29,7 @@ def work(job: Job) -> None:
         seeds=(section.seed, job.own_seed),
         engine=job.runtime.engine,
         dtype=job.params["rollout"]["dtype"],
+        head_dtype=job.params["rollout"]["head_dtype"],
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )
@@ -59,6 +60,7 @@ STAGE = Stage(
         "rollout.tools",
         "rollout.chat",
         "rollout.dtype",
+        "rollout.head_dtype",
         "rollout.deterministic",
     ),
     selects=("agent", "tool", "chat", "interaction"),

@@ -15,12 +15,15 @@ def work(job: Job) -> None:
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
 
+    rollout = dict(job.params["rollout"])
+    deterministic = rollout.pop("deterministic")
     run = SftRun(
         model=job.input("model").parent,
         train_split=job.input("train"),
         seed=job.own_seed,
         sft=job.section(Sft, "sft"),
-        conversation=Conversation.model_validate(job.params["rollout"]),
+        conversation=Conversation.model_validate(rollout),
+        deterministic=deterministic,
         runtime=job.runtime.sft,
         grace_seconds=job.runtime.grace_seconds,
         state=job.state,
@@ -52,7 +55,7 @@ def processes(runtime: Runtime) -> int:
 STAGE = Stage(
     name="sft",
     work=work,
-    reads=("sft", "rollout.chat", "rollout.tools"),
+    reads=("sft", "rollout.chat", "rollout.deterministic", "rollout.tools"),
     selects=("model_format", "chat", "tool"),
     extends=("sft.steps",),
     needs=needs,

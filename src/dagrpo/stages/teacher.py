@@ -19,6 +19,7 @@ def work(job: Job) -> None:
         params,
         source=source[0].parent if source else None,
         student=job.input("model").parent,
+        max_pixels=job.params["model"]["max_pixels"],
     )
     summary(f"teacher: {params.source}", lines)
 
@@ -30,7 +31,7 @@ def needs(runtime: Runtime) -> Needs:
 STAGE = Stage(
     name="teacher",
     work=work,
-    reads=tuple(f"algorithm.teacher.{key}" for key in OWN_KEYS),
+    reads=(*(f"algorithm.teacher.{key}" for key in OWN_KEYS), "model.max_pixels"),
     selects=("model_format",),
     needs=needs,
 )

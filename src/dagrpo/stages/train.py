@@ -1,6 +1,7 @@
 """Stage train: GRPO with SGLang rollouts."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagrpo.execution.declaration import Job, Needs, Stage
@@ -9,7 +10,7 @@ from dagrpo.params.runtime import Runtime
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dagrpo.trainer.run import TrainingRun
+    from dagrpo.trainer.run import HeldOutSplits, TrainingRun
 
 SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
 ABOUT_TURNS = {
@@ -33,25 +34,31 @@ def work(job: Job) -> None:
 
     run = _run(job)
     curve: list[Mapping[str, float]] = []
+    held_out: dict[int, Mapping[str, float]] = {}
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
         curve.append(metrics)
         job.run.log_metrics(metrics, step)
 
+    def report_held_out(step: int, metrics: Mapping[str, float]) -> None:
+        held_out[step] = metrics
+        job.run.log_metrics(metrics, step)
+
     split = job.input("train")
     job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
     with process_group(job.threads) as world:
-        train(run, report, world)
+        train(run, report, world, report_held_out=report_held_out)
     if not world.is_rank_zero:
         return
-    job.run.log_artifact(run.metrics)
+    for path in (run.metrics, run.held_out):
+        job.run.log_artifact(path)
     write_times(job.log.parent, run.metrics, times_of(curve))
     last_step = _rollouts_of(run, run.training.steps)
     shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
     job.run.log_table("completions_last_step", last_step.select(shown))
     for step in traced_steps(run.training.steps):
         job.run.log_attempts(_rollouts_of(run, step), job.runtime.traces)
-    summary(f"train, seed {job.seed}", rows_to_show(curve))
+    summary(f"train, seed {job.seed}", [*rows_to_show(curve), *_about_held_out(held_out)])
 
 
 def _rollouts_of(run: "TrainingRun", step: int) -> "pa.Table":
@@ -84,6 +91,21 @@ def _run(job: Job) -> "TrainingRun":
         policy=job.output("policy").parent,
         metrics=job.output("metrics"),
         rollouts=job.output("rollouts"),
+        held_out=job.output("held_out"),
+        held_out_splits=_held_out_splits(job.inputs.get("held_out", ())),
+    )
+
+
+def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
+    """The files of each task's folder, in the order of the tasks."""
+    from dagrpo.trainer.run import HeldOutSplits
+
+    folders = dict.fromkeys(path.parent for path in paths)
+    return tuple(
+        HeldOutSplits(
+            validation=folder / "validation.parquet", test=folder / "test.parquet", passages=folder / "passages.parquet"
+        )
+        for folder in folders
     )
 
 
@@ -121,9 +143,21 @@ def _about_programs(curve: Sequence[Mapping[str, float]], last: Sequence[Mapping
     return [("attempts whose program failed, last 10 steps", f"{sum(m[FAILED] for m in last) / len(last):.1%}")]
 
 
+def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[str, str]]:
+    """A line for each task whose held-out problems were answered: the first policy, and the last."""
+    if not figures:
+        return []
+    first, last = figures[min(figures)], figures[max(figures)]
+    return [
+        (f"held-out problems, {name.split('/')[1]}", f"{first[name]:.3f} at first, {last[name]:.3f} at last")
+        for name in last
+    ]
+
+
 def needs(runtime: Runtime) -> Needs:
-    processes = runtime.training.processes
-    return Needs(threads=max(2, processes), gpus=processes, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
+    processes, each = runtime.training.processes, runtime.training.threads
+    threads = max(2, processes) if each is None else processes * each
+    return Needs(threads=threads, gpus=processes, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
 
 
 def processes(runtime: Runtime) -> int:

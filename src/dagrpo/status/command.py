@@ -6,23 +6,29 @@ from typing import Annotated
 
 import typer
 
-EPILOG = "Examples: `dagrpo status`; `dagrpo status --json | jq '.[].state'`"
+from dagrpo.completion import experiments as names
+
+EPILOG = "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; `dagrpo status --json | jq '.[].state'`"
 
 
 def status(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT ...]", help="all if none is named", autocompletion=names),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per experiment")] = False,
 ) -> None:
     """Say of every experiment in this folder whether it is done, running, stale, stopped or failed, and why."""
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.status import terminal
-    from dagrpo.status.experiments import all_statuses
+    from dagrpo.status.experiments import statuses
 
     require_own_code()
-    statuses = all_statuses()
+    found = statuses(experiments or ())
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in statuses], indent=2))
+        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
-        terminal.console().print(terminal.shown(statuses))
+        terminal.console().print(terminal.shown(found))
 
 
 def register(app: typer.Typer) -> None:

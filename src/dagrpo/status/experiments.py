@@ -16,6 +16,7 @@ from dagrpo.freshness.changes import Change, Changes
 from dagrpo.freshness.expected import expected
 from dagrpo.freshness.made import Made, experiments, read_made
 from dagrpo.freshness.today import Today
+from dagrpo.nearest import nearest
 from dagrpo.status.progress import Progress, at_work
 from dagrpo.workflow.locks import driver, runner_of
 
@@ -58,14 +59,20 @@ class Status:
     failures: tuple[Failure, ...]
 
 
-def all_statuses() -> list[Status]:
-    """Every experiment of this folder, the selected one first. UserError: params.yaml has a mistake."""
+def statuses(asked: Sequence[str] = ()) -> list[Status]:
+    """The status of each experiment that is asked for; if none is, of every one in this folder, the selected one first.
+
+    UserError: params.yaml has a mistake, or there is no such experiment.
+    """
     today = Today.read()
     changes = Changes(today)
     selected = today.held.experiment.name if today.held is not None else None
     failures = all_failures()
     names = dict.fromkeys([*([selected] if selected else []), *experiments(), *sorted(failures)])
-    return [_status(name, today, changes, failures.get(name, ())) for name in names]
+    for name in asked:
+        if name not in names:
+            raise UserError(f"There is no experiment `{name}` in this folder: {nearest(name, names)}.")
+    return [_status(name, today, changes, failures.get(name, ())) for name in asked or names]
 
 
 def all_failures() -> dict[str, list[Failure]]:

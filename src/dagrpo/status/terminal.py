@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, Group
 from rich.text import Text
 
+from dagrpo.project_folder import REMEDY, without_snakefile
 from dagrpo.status.experiments import Stale, State, Status
 from dagrpo.status.progress import Progress
 from dagrpo.visible import one_line, sentence
@@ -33,7 +34,8 @@ def console() -> Console:
 def shown(statuses: Sequence[Status]) -> Group:
     """All of them; a word where there is none."""
     if not statuses:
-        return Group(Text("No experiment has been run in this folder: `dagrpo use arithmetic_tiny` selects one."))
+        remedy = REMEDY if without_snakefile() else "`dagrpo use arithmetic_tiny` selects one"
+        return Group(Text(f"No experiment has been run in this folder: {remedy}."))
     return Group(*(line for status in statuses for line in _lines(status)))
 
 

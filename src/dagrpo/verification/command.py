@@ -13,13 +13,17 @@ LONGEST = 300
 
 
 def experiment_of(target: Path) -> str | None:
-    """The experiment that is meant by its name or by one of its folders; None: a checkpoint is."""
+    """The experiment that is meant, by its name or by one of its folders; None: a checkpoint is meant.
+
+    A single name that is no file or folder here is taken for a misspelt experiment: checkpoints lie deeper.
+    """
     parts = target.parts
     if (target / MANIFEST).exists():
         return None
     if len(parts) == 2 and parts[0] in TOPS:
         return parts[1]
-    return str(target) if len(parts) == 1 and any(Path(top, target).is_dir() for top in TOPS) else None
+    is_experiment = any(Path(top, target).is_dir() for top in TOPS) or not target.exists()
+    return str(target) if len(parts) == 1 and is_experiment else None
 
 
 def verify_experiment(experiment: str, *, as_json: bool) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from dagrpo.errors import UserError
 from dagrpo.execution.record import PROVENANCE, TOPS
 from dagrpo.files import sha256_of
-from dagrpo.freshness.made import Made, all_made
+from dagrpo.freshness.made import Made, all_made, experiments
 from dagrpo.listing import MANIFEST, fault_of, listed_files
-from dagrpo.verification.raw_data import raw_files
+from dagrpo.nearest import nearest
+from dagrpo.tasks.pictures_beside import name_in_card
+from dagrpo.verification.raw_data import raw_data
 
 
 class State(StrEnum):
@@ -40,7 +42,7 @@ def verify(experiment: str) -> list[Verified]:
     made = all_made(experiment)
     if not made:
         raise UserError(
-            f"There is no record of `{experiment}` in {', '.join(TOPS)}: name an experiment that has run here."
+            f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
         )
     outputs = [verified for each in made for verified in _outputs(each)]
     known = {verified.path for verified in outputs} | {str(each.provenance) for each in made}
@@ -48,12 +50,16 @@ def verify(experiment: str) -> list[Verified]:
 
 
 def _raw(made: Sequence[Made]) -> Iterator[Verified]:
-    for each in made:
-        for name, digest, place in raw_files(each) if each.stage == "prepare" else ():
-            if place is None:
-                yield Verified(path=name, state=State.UNKNOWN, said="raw data that is not on this machine", bytes=0)
-            else:
-                yield _file(place, digest, f"raw data, {name}")
+    for raw in (raw for each in made if each.stage == "prepare" for raw in raw_data(each)):
+        if raw.place is None:
+            yield Verified(path=raw.name, state=State.UNKNOWN, said="raw data that is not on this machine", bytes=0)
+            continue
+        digest, read = raw.read()
+        state = State.WHOLE if digest == raw.digest else State.CHANGED
+        path, said = (
+            (raw.place, "") if raw.column is None else (name_in_card(str(raw.place), raw.column), "pictures of ")
+        )
+        yield Verified(path=str(path), state=state, said=f"{said}raw data, {raw.name}", bytes=read)
 
 
 def _outputs(made: Made) -> Iterator[Verified]:

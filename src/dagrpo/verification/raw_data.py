@@ -1,19 +1,42 @@
 """The raw files that prepared data was made from, where this machine has them: in a mirror, or in the hub's cache."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
-from dagrpo.files import read_object
+from dagrpo.files import read_object, sha256_of
 from dagrpo.freshness.made import Made
 from dagrpo.provenance.records import are_digests
+from dagrpo.tasks.pictures_beside import file_and_column, read_pictures_beside
 
 CARD = "card.json"
 
 
-def raw_files(made: Made) -> Iterator[tuple[str, str, Path | None]]:
-    """Name, digest and place of each raw file behind an execution of the stage prepare; no place: it is not here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawData:
+    """A raw file, or the pictures that one of its columns names."""
+
+    name: str  # with its source
+    digest: str  # on record
+    place: Path | None  # None: it is not here
+    column: str | None  # that names the pictures; None: the file itself
+
+    def read(self) -> tuple[str | None, int]:
+        """The digest today, and how many bytes were read for it. None: the file that names the pictures is damaged."""
+        assert self.place is not None
+        if self.column is None:
+            return sha256_of(self.place), self.place.stat().st_size
+        try:
+            pictures = read_pictures_beside(self.place, self.column)
+        except UserError:
+            return None, 0
+        return pictures.sha256, pictures.bytes
+
+
+def raw_data(made: Made) -> Iterator[RawData]:
+    """What an execution of the stage prepare was made from."""
     for path in made.outputs:
         if Path(path).name != CARD or not Path(path).is_file():
             continue
@@ -24,7 +47,18 @@ def raw_files(made: Made) -> Iterator[tuple[str, str, Path | None]]:
         if not are_digests(card.get("raw")):
             continue
         for name, digest in card["raw"].items():
-            yield f"{card.get('source')}: {name}", digest, _place(card, name, made.params)
+            place, column = _found(card, name, made.params)
+            yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
+
+
+def _found(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
+    """The place, and the column where pictures are meant. A file may have a name that reads like pictures."""
+    place = _place(card, name, params)
+    pictures = file_and_column(name)
+    if place is not None or pictures is None:
+        return place, None
+    file, column = pictures
+    return _place(card, file, params), column
 
 
 def _place(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> Path | None:

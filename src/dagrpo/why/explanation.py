@@ -6,10 +6,12 @@ from pathlib import Path
 
 from dagrpo.errors import UserError
 from dagrpo.execution.damaged import is_noted
+from dagrpo.execution.record import TOPS
 from dagrpo.freshness.changes import Change, Changes, Kind
 from dagrpo.freshness.code import changed_lines
-from dagrpo.freshness.made import Made, all_made, maker_of, named, stage_and_seed
+from dagrpo.freshness.made import Made, all_made, experiments, maker_of, named, stage_and_seed
 from dagrpo.freshness.today import Today
+from dagrpo.nearest import nearest
 
 UNFINISHED = Path(".snakemake/incomplete")
 
@@ -41,21 +43,37 @@ class Explanation:
 def explain(file: Path) -> Explanation:
     """UserError: no stage on record has made the file."""
     made = maker_of(file)
+    today = Today.read()
     if made is None:
-        raise UserError(_not_made(file))
-    changes = Changes(Today.read())
+        raise UserError(_not_made(file, today))
+    changes = Changes(today)
     before = [reason for each in _ancestors(made) if (reason := _reason(each, changes)) is not None]
     return Explanation(file=str(file), made_by=made.what, own=_reason(made, changes), before=tuple(before))
 
 
-def _not_made(file: Path) -> str:
-    job = stage_and_seed(str(file))
+def _not_made(file: Path, today: Today) -> str:
+    selected = [] if today.held is None else [today.held.experiment.name]
+    known = {*experiments(), *selected}
+    name = _experiment(file)
+    if name in known and len(file.parts) == 1:
+        return f"{name} is an experiment: name one of its files, such as results/{name}/report/report.html."
+    if name is not None and name not in known:
+        return f"There is no experiment `{name}` on record in {', '.join(TOPS)}: {nearest(name, known)}."
+    job = stage_and_seed(str(file)) or stage_and_seed(f"{file}/")  # a folder that is not there yet
     if job is None:
         return f"{file} is not made by a stage: name a file in data/, models/ or results/ of an experiment."
     return (
         f"{file} is on no record: {named(*job, str(file))}, which makes it, has not run to its end here. `snakemake --cores all target` "
         "runs it."
     )
+
+
+def _experiment(file: Path) -> str | None:
+    """The experiment that a file belongs to by its path, or that a bare word names; None: another file is meant."""
+    parts = file.parts
+    if len(parts) > 1 and parts[0] in TOPS:
+        return parts[1]
+    return str(file) if len(parts) == 1 and not file.suffix and not file.exists() else None
 
 
 def _ancestors(made: Made) -> list[Made]:

@@ -22,7 +22,7 @@ from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.dag import PlannedJob, planned_jobs
-from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, code_files, given_inputs
+from dagrpo.workflow.jobs import NOT_DATA, SCRIPT, code_files, given_inputs, held_out_tasks
 
 PATH = Path("dvc.yaml")
 ANEW = "move it away, and have `dagrpo generate` write it anew"
@@ -52,6 +52,7 @@ CHECK = {
     "cmd": "python workflow/scripts/check.py",
     "params": [{str(PARAMS): None}],
 }
+SCORES = f"results/{NAME}/report/scores.csv"
 CURVES = f"results/{NAME}/report/curves.csv"
 TEMPLATE = "by_seed"  # .dvc/plots/by_seed.json: a line for each seed, and of a comparison a colour for each side
 PLOTTED = {
@@ -60,18 +61,19 @@ PLOTTED = {
     "Entropy of the policy": "policy/entropy",
     "Largest logprob difference, engine against trainer": "policy/logprob_difference_max",
 }
+BAR_TEMPLATE = (
+    "base_and_trained"  # its json: a bar for each policy, a panel for each task and each side of a comparison
+)
+
+
+def _plot(title: str, x: str, file: str, column: str, label: str, template: str) -> dict[str, Any]:
+    axes = {"x": x, "x_label": x, "y": {file: column}, "y_label": label}
+    return {title: {"title": title, **axes, "template": template}}
+
+
 PLOTS = [
-    {
-        title: {
-            "title": title,
-            "x": "step",
-            "x_label": "step",
-            "y": {CURVES: column},
-            "y_label": column,
-            "template": TEMPLATE,
-        }
-    }
-    for title, column in PLOTTED.items()
+    _plot("Base against trained", "metric", SCORES, "score", "score, with its interval", BAR_TEMPLATE),
+    *(_plot(title, "step", CURVES, column, column, TEMPLATE) for title, column in PLOTTED.items()),
 ]
 # What `dvc artifacts get` and a model registry find: the policy of the first seed.
 ARTIFACTS = {
@@ -135,14 +137,22 @@ def _with_code(content: dict[str, Any], params: Params) -> dict[str, Any]:
             continue
         body = entry.get("do", entry)
         data = [dep for dep in body.get("deps", ()) if _is_data(dep)]
+        data += [dep for dep in _held_out(params, name) if dep not in data]
         body["deps"] = [*data, *given_inputs(params, name), SCRIPT, *code_files(params, all_stages()[name])]
     return content
 
 
+def _held_out(params: Params, stage: str) -> list[str]:
+    """The folders of the tasks of which training reads held-out problems; its own task's is among its deps already."""
+    tasks = held_out_tasks(params) if stage == "train" else []
+    return [f"data/{NAME}/{task}" for task in tasks if task != params.experiment.train]
+
+
 def _is_data(path: str) -> bool:
-    """Whether it is the experiment's own: another one's is named by the parameters."""
+    """Whether it is the experiment's own: another one's is named by the parameters, and so is the folder of a certain task."""
     parts = PurePosixPath(path).parts
-    return parts[0] in TOPS and NAME in parts
+    is_of_a_task = parts[0] == "data" and len(parts) > 2 and not parts[2].startswith("${")
+    return parts[0] in TOPS and NAME in parts and not is_of_a_task
 
 
 def _stage(stage: Stage, jobs: Sequence[PlannedJob], owners: Mapping[str, PlannedJob]) -> dict[str, Any]:

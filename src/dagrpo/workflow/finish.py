@@ -80,5 +80,5 @@ def show_results(experiment: str) -> None:
     console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
     times = Path("logs") / experiment / "times.html"
     if times.exists():
-        console.print(f"Times:  {times.resolve()}", soft_wrap=True)
+        console.print(f"Made:   {times.resolve()}", soft_wrap=True)
     console.print("Runs:   make ui")

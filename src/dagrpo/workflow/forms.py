@@ -11,6 +11,7 @@ from dagrpo.params.plugged import LONGEST_NAME
 from dagrpo.params.schema import Params, parse
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
+from dagrpo.rollout.chat import CHATS
 from dagrpo.rollout.tools import TOOLS, config_for
 from dagrpo.tasks.registry import TASKS, get_task
 from dagrpo.visible import MOST_TOLD, sentence, sentences
@@ -122,13 +123,18 @@ def _tools(params: Params) -> Iterator[str]:
 
 
 def _pictures(params: Params) -> Iterator[str]:
-    """The model takes pictures where a task has some, as far as its parameters tell; SGLang sees them; one of full size has room."""
+    """Model and chat format take pictures where a task has some, as far as is known; SGLang sees them; one of full size has room."""
     model, longest = params.model, params.training.max_prompt_tokens
     shown = [name for name in params.experiment.tasks if get_task(name).images]
     if shown and not model.may_take_pictures:
         yield (
             f"{shown[0]} has prompts with pictures, and model.source {model.source} gives a model of text alone: choose a "
             "vision-language model (model.fresh.vision.family, or one of the hub), or another task."
+        )
+    if shown and not CHATS.get(params.rollout.chat.name).takes_pictures:
+        yield (
+            f"rollout.chat is {params.rollout.chat.name}, which writes text alone, and {shown[0]} has prompts with pictures: set "
+            "rollout.chat to {name: template}, or take another task."
         )
     vision = model.fresh.vision
     served = SERVED_PATCH_SIZES.get(vision.family, vision.patch_size)

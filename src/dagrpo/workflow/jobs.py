@@ -17,7 +17,6 @@ from dagrpo.params.overlay import flat
 from dagrpo.params.schema import Params
 from dagrpo.params.teacher import TEACHER
 from dagrpo.selection import named_code, selected_modules
-from dagrpo.tasks.registry import get_task
 from dagrpo.workflow.tries import configuration_digest
 
 JOBS = Path(".state/jobs")
@@ -56,11 +55,21 @@ def given_inputs(params: Params, stage: str) -> list[str]:
     return [str(Path(folder, MANIFEST))] if stage == TEACHER and folder is not None else []
 
 
-def splits_with_pictures(params: Params, folder: str) -> list[str]:
-    """Where the report of the experiment in `folder` finds the pictures of problems, if there are any."""
-    experiment = params.experiment
-    tests = [f"data/{folder}/{task}/test.parquet" for task in experiment.evaluate if get_task(task).images]
-    return tests + ([f"results/{folder}/difficulty/train.parquet"] if get_task(experiment.train).images else [])
+def held_out_tasks(params: Params) -> list[str]:
+    """The tasks of which training reads held-out problems; [] where training.evaluate_every asks for none."""
+    return params.experiment.evaluate if params.training.evaluate_every else []
+
+
+def held_out_data(params: Params, folder: str) -> list[str]:
+    """What training reads of those tasks, in the experiment in `folder`."""
+    names = ("validation", "test", "passages")
+    return [f"data/{folder}/{task}/{name}.parquet" for task in held_out_tasks(params) for name in names]
+
+
+def splits_of_report(params: Params, folder: str) -> list[str]:
+    """Where the report of the experiment in `folder` finds the kinds and the pictures of problems."""
+    tests = [f"data/{folder}/{task}/test.parquet" for task in params.experiment.evaluate]
+    return [*tests, f"results/{folder}/difficulty/train.parquet"]
 
 
 def teacher_folder(params: Params) -> list[str]:

@@ -54,7 +54,7 @@ def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
 
 
 def log_ratios(batch: TokenBatch) -> torch.Tensor:
-    """The trainer's less the engine's logprob of each token, both of the policy that sampled. [tokens], detached"""
+    """The trainer's logprob of each token before the step, less the engine's when it sampled. [tokens], detached"""
     return (batch.old_logprobs - batch.rollout_logprobs).detach()
 
 

@@ -23,7 +23,7 @@ class Config(Choice):
     anchor: Literal["old", "rollout"] = Field(
         "old",
         description=(
-            "What the ratio is to: the trainer's logprobs of the policy that sampled, or the engine's, and then "
+            "What the ratio is to: the trainer's logprobs at the beginning of the step, or the engine's, and then "
             "algorithm.correction is none."
         ),
     )

@@ -39,7 +39,7 @@ class Config(ppo_clip.Config):
 def select(batch: MiniBatch, config: Config) -> torch.Tensor:
     """1 on the tokens that are left out, else 0. [tokens]
 
-    They are drawn under the policy that sampled, from the band in the order of covariances: the order of the sequences
+    They are drawn under the policy before the step, from the band in the order of covariances: the order of the sequences
     matters only where some of these are equal. The published code draws in each micro-batch, under the policy at that
     moment, and not from tokens that the ratio has clipped, which have no gradient anyway.
     """

@@ -1,0 +1,39 @@
+"""The same bits whenever this process computes something again on the same device.
+
+A GPU needs more for that than a CPU. The backward pass of torch's attention adds up in any order there, unless torch is strict: with
+warn_only it warns once, and adds up in any order all the same. And cuBLAS must be given workspaces of a fixed size before it is first
+used (https://docs.pytorch.org/docs/stable/notes/randomness.html). Not for the engine, which has a flag of its own.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dagrpo.errors import UserError
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+FIXED = ":4096:8"  # eight workspaces of 4 MiB: what cuBLAS takes on an H100 anyway
+_REFUSED = "does not have a deterministic implementation"
+
+
+def compute_deterministically(on: bool) -> None:
+    """Switch it on or off for this process, before it computes. `on`: rollout.deterministic."""
+    if on:
+        os.environ.setdefault(WORKSPACE, FIXED)
+    torch.use_deterministic_algorithms(on)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Inside the block, an operation that torch refuses because it has no deterministic form on this device is a UserError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _REFUSED not in str(error):
+            raise
+        operation = str(error).partition(_REFUSED)[0].strip()
+        raise UserError(
+            f"rollout.deterministic is true, and {operation} has no deterministic form on this device: set it to false."
+        ) from error

@@ -1,0 +1,111 @@
+"""How an execution of a stage went, in a file beside its log: when, how long, in how much memory, on what, of which commit.
+
+No output is made of it: outputs of the same bytes may have been made in another time, on another machine and from another
+commit. So it names the provenance.json that the execution has written by digest, and is taken for no other's.
+"""
+
+import logging
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.environment import version_of
+from dagrpo.files import read_object, sha256_of, write_json
+from dagrpo.tracking.environment import environment_tags
+
+SUFFIX = ".execution.json"
+FACTS = ("git.", "version.", "hardware.", "environment.lock")  # tags of the environment that are kept
+KIBIBYTE = 1024
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What is known of one execution that came to its end."""
+
+    stage: str
+    seed: int | None
+    started: str  # ISO 8601, UTC
+    seconds: float  # of the attempt that came to its end: a training that was resumed has taken longer
+    attempt: int  # 1, or more after crashes
+    memory: int  # bytes: the peak of the stage's own process
+    memory_of_children: int  # bytes: the peak of the largest process that it started and waited for; 0: none
+    is_taken_over: bool  # from another experiment that has made the same
+    facts: Mapping[str, str]  # commit, versions, hardware
+
+
+class Stopwatch:
+    """Notes what an account needs when a stage begins: the commit may be another one when it ends."""
+
+    def __init__(self, root: Path) -> None:
+        tags = environment_tags(root)
+        self._facts = {name: value for name, value in tags.items() if name.startswith(FACTS)}
+        self._facts |= {"version.dagrpo": version} if (version := version_of("dagrpo")) else {}
+        self._started = datetime.now(UTC)
+        self._since = time.monotonic()
+
+    def account(self, stage: str, seed: int | None, attempt: int, *, is_taken_over: bool) -> Account:
+        """Of the execution that ends now."""
+        return Account(
+            stage=stage,
+            seed=seed,
+            started=self._started.isoformat(timespec="seconds"),
+            seconds=round(time.monotonic() - self._since, 3),
+            attempt=attempt,
+            memory=_peak(resource.RUSAGE_SELF),
+            memory_of_children=_peak(resource.RUSAGE_CHILDREN),
+            is_taken_over=is_taken_over,
+            facts=self._facts,
+        )
+
+
+def _peak(whose: int) -> int:
+    """The largest resident set, bytes; of children that of the largest one, not their sum (getrusage(2))."""
+    return resource.getrusage(whose).ru_maxrss * KIBIBYTE
+
+
+def write_account(log: Path, provenance: Path, account: Account) -> None:
+    """Keep it beside the stage's log. A disk that is full by now costs the account, not the stage."""
+    try:
+        write_json(log.with_suffix(SUFFIX), {"provenance": sha256_of(provenance)} | asdict(account))
+    except OSError as error:
+        logger.warning("how this execution went is not recorded: %s", error)
+
+
+def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]:
+    """The accounts of those executions that an experiment's folder of logs has, by the provenance.json that each has written."""
+    written = {sha256_of(path): path for path in provenance}
+    found = {}
+    for file in sorted(logs.rglob(f"*{SUFFIX}")):
+        try:
+            content = read_object(file)
+        except UserError:  # damaged: nothing is made of it
+            continue
+        account = _account_of(content)
+        if account is not None and content.get("provenance") in written:
+            found[written[content["provenance"]]] = account
+    return found
+
+
+def _account_of(content: Mapping[str, Any]) -> Account | None:
+    """None where a field is missing, or another kind of value."""
+    kinds: dict[str, Any] = {
+        "stage": str,
+        "seed": int | None,
+        "started": str,
+        "seconds": int | float,
+        "attempt": int,
+        "memory": int,
+        "memory_of_children": int,
+        "is_taken_over": bool,
+        "facts": dict,
+    }
+    values: dict[str, Any] = {field.name: content.get(field.name) for field in fields(Account)}
+    if not all(isinstance(value, kinds[name]) for name, value in values.items()):
+        return None
+    return Account(**values)

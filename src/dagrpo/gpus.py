@@ -1,0 +1,74 @@
+"""What is known of GPUs by their names: peaks of arithmetic, memory, and how fast that is read. One table for all who ask.
+
+Peaks and bandwidths are those of NVIDIA's data sheets: https://www.nvidia.com/en-us/data-center/ h100, h200, dgx-b200, a100, l40s
+and l4, and the appendix of the Ada architecture's white paper for the RTX 4090. The peak in bfloat16 is without sparsity (half of
+what the sheets tell with it), on the RTX 4090 with sums in float32. That in float32 is without TF32, which nothing here turns on.
+Memory is what nvidia-smi calls memory.total, which is less than the name says.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from dagrpo.errors import UserError
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One kind."""
+
+    name: str  # stands in the name that a device gives itself
+    bfloat16: float  # FLOPs per second
+    float32: float  # FLOPs per second
+    bandwidth: float  # bytes per second, between the memory and the processors
+    mebibytes: int
+
+    @property
+    def memory(self) -> int:
+        """In bytes."""
+        return self.mebibytes * MEBIBYTE
+
+    def peak(self, dtype: str) -> float:
+        """FLOPs per second in float32, or in bfloat16 or float16, which are as fast."""
+        return self.float32 if dtype == "float32" else self.bfloat16
+
+
+# The first whose name stands in a device's own name is its kind.
+GPUS = (
+    Gpu(name="H100 PCIe", bfloat16=756e12, float32=51e12, bandwidth=2.0e12, mebibytes=81_559),
+    Gpu(name="H100 NVL", bfloat16=835e12, float32=60e12, bandwidth=3.9e12, mebibytes=95_830),
+    Gpu(name="H100", bfloat16=989e12, float32=67e12, bandwidth=3.35e12, mebibytes=81_559),  # SXM
+    Gpu(name="H200 NVL", bfloat16=835e12, float32=60e12, bandwidth=4.8e12, mebibytes=143_771),
+    Gpu(name="H200", bfloat16=989e12, float32=67e12, bandwidth=4.8e12, mebibytes=143_771),  # SXM
+    Gpu(name="B200", bfloat16=2250e12, float32=75e12, bandwidth=7.7e12, mebibytes=183_359),
+    Gpu(name="A100-SXM4-40GB", bfloat16=312e12, float32=19.5e12, bandwidth=1.555e12, mebibytes=40_960),
+    Gpu(name="A100-PCIE-40GB", bfloat16=312e12, float32=19.5e12, bandwidth=1.555e12, mebibytes=40_960),
+    Gpu(name="A100", bfloat16=312e12, float32=19.5e12, bandwidth=2.039e12, mebibytes=81_920),  # SXM, 80 GB
+    Gpu(name="L40S", bfloat16=362e12, float32=91.6e12, bandwidth=0.864e12, mebibytes=46_068),
+    Gpu(name="L4", bfloat16=121e12, float32=30.3e12, bandwidth=0.3e12, mebibytes=23_034),
+    Gpu(name="RTX 4090", bfloat16=165.2e12, float32=82.6e12, bandwidth=1.008e12, mebibytes=24_564),
+)
+
+
+def kind_of(device: str) -> Gpu | None:
+    """The kind of a device by the name that it gives itself; None where it is not known, as of a part of one (MIG)."""
+    if "MIG" in device:
+        return None
+    return next((gpu for gpu in GPUS if re.search(rf"\b{gpu.name}\b", device)), None)
+
+
+def gpu_named(name: str) -> Gpu:
+    """The kind that a person means: h100, "H100 PCIe", a100, rtx4090, 4090. UserError gives the nearest."""
+    known = {_plain(gpu.name): gpu for gpu in GPUS}
+    wanted = _plain(name)
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, n=1)
+    hint = f"the nearest is {known[near[0]].name}" if near else f"there are {', '.join(gpu.name for gpu in GPUS)}"
+    raise UserError(f"No GPU `{name}` is known here: {hint}; or give --memory, in GiB.")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]|rtx|geforce|nvidia", "", name.lower())

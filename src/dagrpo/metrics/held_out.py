@@ -1,0 +1,14 @@
+"""The group `held_out/<task>/`: what the policy scores on held-out problems while it is trained.
+
+A task with an oracle is called <task>_oracle.
+"""
+
+from dagrpo.metrics.definition import Metric
+
+HELD_OUT = (
+    Metric(
+        name="held_out/<task>/greedy",
+        unit="share of problems",
+        meaning="Share of some held-out problems whose one completion at temperature 0 is right; the same problems at each step.",
+    ),
+)

@@ -1,0 +1,96 @@
+"""A policy that an experiment has made, as a transformers model for a notebook: `dagrpo.load_policy("arithmetic_tiny")`.
+
+Not for training or evaluation, which load theirs by themselves; sampling as SGLang does it is not this either.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dagrpo.errors import UserError
+from dagrpo.listing import MANIFEST
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Which = Literal["trained", "base"]
+FOLDERS: dict[Which, str] = {"trained": "exported", "base": "sft"}  # of a run, as the stage sample reads them
+
+
+def load_policy(
+    source: str | Path, *, which: Which = "trained", dtype: "torch.dtype | None" = None, root: str | Path = "."
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """The model, in eval mode on the CPU, and its tokenizer.
+
+    `source` is an experiment with one seed (`"arithmetic_tiny"`), a run (`"arithmetic_tiny/seed_0"`, or its folder), or the
+    folder of a checkpoint in the Hugging Face layout. `which` chooses between a run's policy after training and before it;
+    of a checkpoint's folder there is one. `dtype`: that of the file, if not given. `root` is the project's folder.
+
+    Weights are read from safetensors after a comparison with the folder's manifest, where it has one. Nothing is
+    downloaded, and code beside a model is never run. UserError: the run or its policy is not there, or the folder is no
+    such checkpoint.
+    """
+    from dagrpo.checkpoints.convert import HUGGINGFACE
+    from dagrpo.checkpoints.manifest import verify
+    from dagrpo.checkpoints.modules import build_model
+    from dagrpo.checkpoints.source import open_source
+    from dagrpo.checkpoints.tokenizers import load_tokenizer
+
+    folder = _folder(source, which, Path(root))
+    opened = open_source(folder)
+    if opened.format != HUGGINGFACE:
+        raise UserError(
+            f"{folder} is a {opened.format} checkpoint, and transformers loads the Hugging Face layout: "
+            f"`dagrpo convert {folder} NEW_FOLDER --to hf` makes one."
+        )
+    if (folder / MANIFEST).is_file():
+        verify(folder)
+    types = Counter(spec.dtype for spec in opened.tensors.specs.values())
+    weights = {name: opened.tensors.read(name) for name in opened.tensors.specs}
+    return build_model(folder, weights, dtype or types.most_common(1)[0][0]), load_tokenizer(folder)
+
+
+def _folder(source: str | Path, which: Which, root: Path) -> Path:
+    """The folder of the checkpoint that is meant."""
+    if which not in FOLDERS:
+        raise UserError(f"There is no policy `{which}`: ask for {' or '.join(FOLDERS)}.")
+    run = _run(source, root)
+    if run is None:
+        return Path(source)
+    folder = run / FOLDERS[which]
+    if not (folder / MANIFEST).is_file():
+        stage = {"trained": "export", "base": "sft"}[which]
+        raise UserError(f"{folder} is not there: run {run.parents[1].name} to the end of its stage {stage}.")
+    return folder
+
+
+def _run(source: str | Path, root: Path) -> Path | None:
+    """The run that is named by its experiment or by its folder; None: a checkpoint's folder is."""
+    results = root / "results"
+    experiment, _, seed = str(source).partition("/")
+    runs = results / experiment / "runs"
+    if runs.is_dir() and seed:
+        return _one_of(runs, seed)
+    if runs.is_dir():
+        known = sorted(path.name for path in runs.glob("seed_*"))
+        if len(known) != 1:
+            raise UserError(
+                f"{experiment} has the runs {', '.join(known)}: name one, such as `{experiment}/{known[0]}`."
+            )
+        return runs / known[0]
+    folder = Path(source)
+    if folder.parent.name == "runs" and folder.is_dir():
+        return folder
+    if not folder.is_dir():
+        known = sorted(path.parent.name for path in results.glob("*/runs"))
+        there = f"there are the experiments {', '.join(known)}" if known else "no experiment has been run there"
+        raise UserError(f"`{source}` is neither a folder nor an experiment in {results}: {there}.")
+    return None
+
+
+def _one_of(runs: Path, seed: str) -> Path:
+    if not (runs / seed).is_dir():
+        known = ", ".join(sorted(path.name for path in runs.glob("seed_*")))
+        raise UserError(f"{runs.parent.name} has no run `{seed}`: it has {known}.")
+    return runs / seed

@@ -1,0 +1,36 @@
+"""Where the pictures of a problem are: a terminal shows none, and no table of attempts holds them."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from dagrpo.files import read_parquet
+from dagrpo.show.place import Place
+
+IMAGES = "images"
+
+
+def pictures(place: Place, task: str, problem: int) -> str | None:
+    """How many a problem has, and in which row of which file. None: it has none, or its split is not here."""
+    split = _split(place, task)
+    counts = () if split is None else _counts(split)
+    count = counts[problem] if 0 <= problem < len(counts) else 0
+    return f"{count}, in column {IMAGES} of {split}, row {problem} (from 0)" if count else None
+
+
+def _split(place: Place, task: str) -> Path | None:
+    """The file whose rows the problems are."""
+    if place.run is None or place.run.parent.name != "runs":
+        return None
+    results = place.run.parents[1]
+    test = results.parents[1] / "data" / results.name / task / "test.parquet"
+    split = test if place.attempts.name == "completions.parquet" else results / "difficulty/train.parquet"
+    return split if split.is_file() else None
+
+
+@lru_cache(maxsize=8)
+def _counts(split: Path) -> tuple[int, ...]:
+    """Of every row. UserError: the file is damaged."""
+    table = read_parquet(split, columns=[IMAGES])
+    return tuple(pc.list_value_length(table[IMAGES]).to_pylist()) if IMAGES in table.column_names else ()
