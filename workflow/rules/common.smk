@@ -147,10 +147,15 @@ def train_passages(wildcards):
     return f"data/{wildcards.experiment}/{experiment.train}/passages.parquet"
 
 
-def splits_with_pictures(wildcards):
-    """What the report takes pictures of problems from; of tasks without pictures nothing."""
+def held_out_data(wildcards):
+    """What the policy answers while it is trained, where training.evaluate_every asks for it."""
+    return told_by_snakemake(lambda: jobs.held_out_data(params, wildcards.experiment))
+
+
+def splits_of_report(wildcards):
+    """What the report takes the kinds and the pictures of problems from."""
     return told_by_snakemake(
-        lambda: jobs.splits_with_pictures(params, wildcards.experiment)
+        lambda: jobs.splits_of_report(params, wildcards.experiment)
     )
 
 
@@ -203,6 +208,7 @@ def everything():
         *(f"{name}/manifest.json" for name in ("sft", "initial", "policy", "exported")),
         "rollouts/manifest.json",
         "metrics.parquet",
+        "held_out.parquet",
     ]
     evaluations = ("completions.parquet", "scores.parquet", "scores.json")
     return [

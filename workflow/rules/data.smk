@@ -8,6 +8,7 @@ rule prepare:
         model=MODEL,
     output:
         train=update("data/{experiment}/{task}/train.parquet"),
+        validation=update("data/{experiment}/{task}/validation.parquet"),
         test=update("data/{experiment}/{task}/test.parquet"),
         dropped=update("data/{experiment}/{task}/dropped.parquet"),
         passages=update("data/{experiment}/{task}/passages.parquet"),

@@ -9,10 +9,12 @@ rule train:
         train="results/{experiment}/difficulty/train.parquet",
         passages=train_passages,
         teacher=TEACHER,
+        held_out=held_out_data,
     output:
         policy=update(f"{RUN}/policy/manifest.json"),
         metrics=update(f"{RUN}/metrics.parquet"),
         rollouts=update(f"{RUN}/rollouts/manifest.json"),
+        held_out=update(f"{RUN}/held_out.parquet"),
         provenance=update(f"{RUN}/policy/provenance.json"),
     log:
         "logs/{experiment}/seed_{seed}/train.log",

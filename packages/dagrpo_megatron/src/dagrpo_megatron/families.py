@@ -152,5 +152,5 @@ def family_of(architecture: str) -> Family:
     known = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise UserError(
         f"{architecture} has no table for Megatron (known are {known}): "
-        "keep checkpoint.format dcp, or add a table to checkpoints/megatron/families.py."
+        "keep checkpoint.format dcp, or add a table to packages/dagrpo_megatron/src/dagrpo_megatron/families.py."
     )
