@@ -86,8 +86,8 @@ def require_the_policys_rollouts(
     path = keep(state, "rollouts", step, _table(batch, trainer_logprobs))
     if staleness:
         raise UserError(
-            f"step {step}: the policy has moved by {mean:.3g} nats per token since its batch was sampled, training.staleness "
-            f"({staleness}) ago, and no correction reaches further than {limit:g}: lower training.staleness or "
+            f"step {step}: the policy has moved by {mean:.3g} nats per token since its batch was sampled (training.staleness: "
+            f"{staleness}), and no correction reaches further than {limit:g}: lower training.staleness or "
             f"training.learning_rate. Every token is in {path}."
         )
     if not mean <= limit:
