@@ -122,7 +122,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
                 "rollout": {"deterministic": False},
                 "runtime": {"engine": {"release_memory": True, "servers": ["http://127.0.0.1:30000"]}},
             },
-            "release_memory is true, and runtime.engine.servers names servers that run elsewhere",
+            "runtime.engine.release_memory is true, and runtime.engine.servers names servers that run elsewhere",
         ),
         (
             {"training": {"staleness": 1}, "runtime": {"engine": {"release_memory": True}}},
@@ -133,7 +133,11 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
                 "rollout": {"deterministic": False},
                 "runtime": {"engine": {"threads": 2, "servers": ["http://127.0.0.1:30000"]}},
             },
-            "threads is 2, and runtime.engine.servers names servers that run elsewhere",
+            "runtime.engine.threads is 2, and runtime.engine.servers names servers that run elsewhere",
+        ),
+        (
+            {"runtime": {"teacher": {"threads": 2, "servers": ["http://127.0.0.1:30000"]}}},
+            "runtime.teacher.threads is 2, and runtime.teacher.servers names servers that run elsewhere",
         ),
         ({"runtime": {"teacher": {"release_memory": True}}}, "a teacher's weights are loaded once, and would be lost"),
     ],

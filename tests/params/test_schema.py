@@ -15,6 +15,22 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     assert sentence == "params.yaml: unknown key `training.setps`: the nearest known key is `training.steps`."
 
 
+def test_a_key_that_belongs_to_another_section_is_refused_with_that_one() -> None:
+    assert "the nearest known key is `training.staleness`" in refused({"rollout": {"staleness": 1}})
+
+
+def test_a_key_like_no_other_of_its_section_is_refused_with_those_that_there_are() -> None:
+    sentence = refused({"training": {"lora": {"r": 16}}})
+    assert sentence == (
+        "params.yaml: unknown key `training.lora.r`: `training.lora` has the keys rank, alpha, target_modules and vision."
+    )
+
+
+def test_a_value_where_a_section_belongs_is_refused_with_its_first_key() -> None:
+    sentence = refused({"training": {"lora": True}})
+    assert sentence == "params.yaml: `training.lora` is True: it is a section, so give it keys, such as {rank: ...}."
+
+
 def test_an_unknown_section_is_refused() -> None:
     assert "unknown key `trainig`: the nearest known key is `training`" in refused({"trainig": {}})
 
@@ -73,6 +89,11 @@ def test_an_address_of_a_server_is_taken_as_it_is(address: str) -> None:
 def test_a_password_where_a_list_belongs_is_not_quoted() -> None:
     sentence = refused({"runtime": {"engine": {"servers": f"http://alice:{SECRET}@lab:30000"}}})
     assert "`runtime.engine.servers` is 'http://alice:***@lab:30000'" in sentence
+
+
+def test_an_address_of_a_teacher_is_not_called_the_engines() -> None:
+    sentence = refused({"runtime": {"teacher": {"servers": ["lab:30000"]}}})
+    assert "address 1 of runtime.teacher.servers is not one" in sentence
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ class Mistake:
             return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part, known)}."
         if self.error["type"] == "value_error":
             return f"{source}: {str(self.error['ctx']['error']).removesuffix('.')}."
+        if self.error["type"] == "model_type":
+            first = next((each.removeprefix(f"{key}.") for each in known if each.startswith(f"{key}.")), "...")
+            return f"{source}: `{key}` is {shown(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."
         message = self.error["msg"]
         return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}."
 
@@ -43,11 +46,15 @@ def mistakes(
 
 
 def _hint(key: str, prefix: str, part: InvalidPart | None, all_keys: Sequence[str]) -> str:
-    """The nearest known key. One of the same section with the same ending comes first: the key may have moved deeper."""
+    """The nearest known key. One with the same ending comes first, of the same section before others: the key may have moved."""
     known = part.known if part else all_keys
     section, _, last = key.rpartition(".")
-    moved = [each for each in known if section and each.startswith(f"{section}.") and each.endswith(f".{last}")]
+    same = [each for each in known if section and each.endswith(f".{last}")]
+    moved = [each for each in same if each.startswith(f"{section}.")] or (same if len(same) == 1 else [])
     near = moved or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    own = [each.rpartition(".")[2] for each in known if each.rpartition(".")[0] == section]
+    if near == [section] and len(own) > 1:
+        return f"`{prefix}{section}` has the keys {', '.join(own[:-1])} and {own[-1]}"
     if near:
         return f"the nearest known key is `{prefix}{near[0]}`"
     return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"

@@ -6,7 +6,7 @@ sizes, numbers of threads or processes and ways to add up gradients may still ro
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from dagrpo.addresses import SERVER_SCHEMES, parts_of
 from dagrpo.errors import UserError
@@ -49,36 +49,6 @@ class Engine(Section):
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."
     )
-
-    @field_validator("servers")
-    @classmethod
-    def _are_addresses(cls, servers: list[str]) -> list[str]:
-        """What is refused is not quoted: it may hold a password."""
-        for number, address in enumerate(servers, start=1):
-            if wrong := _wrong_with(address):
-                raise UserError(
-                    f"address {number} of runtime.engine.servers {wrong}: write it as http://127.0.0.1:30000, with a port "
-                    "below 65536, and give a key in the environment variable SGLANG_API_KEY"
-                )
-        return servers
-
-    @model_validator(mode="after")
-    def _only_a_server_of_our_own_is_told_its_threads(self) -> Self:
-        if self.threads > 1 and self.servers:
-            raise UserError(
-                f"threads is {self.threads}, and runtime.engine.servers names servers that run elsewhere, which begin with their own "
-                "number of threads: set threads to 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_a_server_of_our_own_makes_room(self) -> Self:
-        if self.release_memory and self.servers:
-            raise UserError(
-                "release_memory is true, and runtime.engine.servers names servers that run elsewhere: only a server that the "
-                "stage starts itself shares a GPU with the policy: set release_memory to false"
-            )
-        return self
 
 
 def _wrong_with(address: str) -> str | None:
@@ -191,9 +161,44 @@ class Runtime(Section):
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
 
     @model_validator(mode="after")
+    def _servers_have_addresses(self) -> Self:
+        """What is refused is not quoted: it may hold a password."""
+        for section, engine in self._engines():
+            for number, address in enumerate(engine.servers, start=1):
+                if wrong := _wrong_with(address):
+                    raise UserError(
+                        f"address {number} of {section}.servers {wrong}: write it as http://127.0.0.1:30000, with a port "
+                        "below 65536, and give a key in the environment variable SGLANG_API_KEY"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_server_of_our_own_is_told_its_threads(self) -> Self:
+        for section, engine in self._engines():
+            if engine.threads > 1 and engine.servers:
+                raise UserError(
+                    f"{section}.threads is {engine.threads}, and {section}.servers names servers that run elsewhere, which begin with "
+                    f"their own number of threads: set {section}.threads to 1"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_server_of_our_own_makes_room(self) -> Self:
+        if self.engine.release_memory and self.engine.servers:
+            raise UserError(
+                "runtime.engine.release_memory is true, and runtime.engine.servers names servers that run elsewhere: only a server "
+                "that the stage starts itself shares a GPU with the policy: set runtime.engine.release_memory to false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_teacher_keeps_its_weights(self) -> Self:
         if self.teacher.release_memory:
             raise UserError(
                 "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
             )
         return self
+
+    def _engines(self) -> tuple[tuple[str, Engine], ...]:
+        """Each with the section that it is in."""
+        return ("runtime.engine", self.engine), ("runtime.teacher", self.teacher)
