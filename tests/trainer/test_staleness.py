@@ -213,6 +213,20 @@ def test_a_damaged_batch_sets_the_state_aside(inputs: Inputs, whole: dict[int, T
     assert runs.bytes_of(run) == runs.bytes_of(whole[1])
 
 
+@pytest.mark.parametrize("name", ["step_00004.parquet", "sampler_00001.safetensors"])
+def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
+    name: str, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
+) -> None:
+    """As after one state was copied over another."""
+    run = _stale(inputs, tmp_path, 1)
+    runs.execute(run, stop=lambda step: step == 3)
+    (kept,) = (state.at(run.state, 2).folder / kept_batches.FOLDER).iterdir()
+    kept.with_name(name).write_bytes(kept.read_bytes())
+    asked, _ = runs.execute(run)
+    assert asked[0] == "load step_0"
+    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
+
+
 def test_an_engine_that_keeps_its_old_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="after step 1 server 0 holds other weights than it was handed"):
         runs.execute(_stale(inputs, tmp_path, 1), runs.DeafEngine)

@@ -39,6 +39,7 @@ KEPT_WHILE_RUNNING = 2
 _DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
+READ = (".safetensors", ".parquet")  # suffixes of the files that a run reads of a state by looking for them
 _PRUNED = ".pruned.part"  # as `atomic_folder` would name a leftover
 Recorded = Callable[[int], None]
 Beside = Callable[[Path], dict[str, FileEntry]]
@@ -133,7 +134,7 @@ def _require_whole(saved: SavedState) -> None:
     path = saved.folder / _DESCRIPTION
     match read_sealed(path):
         case {"step": saved.step, "files": dict(files)}:
-            require_whole(saved.folder, files, ".safetensors")
+            require_whole(saved.folder, files, READ)
         case {"step": int(other)} if other != saved.step:
             raise Damaged(path, f"is of step {other}")
         case _:

@@ -1,6 +1,6 @@
 """Whether files of an unfinished run are what was written: each has a digest, noted when it was written."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,13 @@ from dagrpo.sealed import Damaged
 THREADS = 4  # hashing waits for the disk, and leaves Python free
 
 
-def require_whole(folder: Path, entries: Mapping[str, Any], suffix: str) -> None:
-    """Check that the folder's files with a suffix are those listed, and their bytes, too.
+def require_whole(folder: Path, entries: Mapping[str, Any], suffixes: Collection[str]) -> None:
+    """Check that the files below a folder with these suffixes are those listed, and their bytes, too.
 
     `entries`: per name, `sha256` and `bytes`. Damaged names the first that is missing, cut off, changed or not listed.
     """
-    for path in sorted(folder.glob(f"*{suffix}")):
-        if path.name not in entries:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in suffixes and str(path.relative_to(folder)) not in entries:
             raise Damaged(path, "does not belong there")
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(partial(_require_whole_file, folder), entries, entries.values()))
