@@ -187,6 +187,11 @@ class TrainingRuntime(Section):
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
     )
 
+    @property
+    def all_threads(self) -> int:
+        """Of all processes together, on a CPU."""
+        return max(2, self.processes) if self.threads is None else self.processes * self.threads
+
     @model_validator(mode="after")
     def _a_prompts_layers_are_computed_once(self) -> Self:
         if self.share_prompts and self.activation_checkpointing:

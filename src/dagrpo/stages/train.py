@@ -155,8 +155,7 @@ def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[st
 
 
 def needs(runtime: Runtime) -> Needs:
-    processes, each, engine = runtime.training.processes, runtime.training.threads, runtime.engine
-    threads = max(2, processes) if each is None else processes * each
+    processes, engine, threads = runtime.training.processes, runtime.engine, runtime.training.all_threads
     gpus = processes + engine.replicas if engine.own_gpus else max(processes, engine.replicas)
     return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
 
