@@ -125,6 +125,28 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "runtime.engine.release_memory is true, and runtime.engine.servers names servers that run elsewhere",
         ),
         (
+            {
+                "rollout": {"deterministic": False},
+                "runtime": {"engine": {"replicas": 2, "servers": ["http://127.0.0.1:30000"]}},
+            },
+            "replicas is 2, and runtime.engine.servers names servers that run elsewhere, beside which a stage starts none",
+        ),
+        (
+            {
+                "rollout": {"deterministic": False},
+                "runtime": {"engine": {"own_gpus": True, "servers": ["http://127.0.0.1:30000"]}},
+            },
+            "own_gpus is true, and runtime.engine.servers names servers that run elsewhere",
+        ),
+        (
+            {"runtime": {"engine": {"own_gpus": True, "release_memory": True}}},
+            "a server that has its GPU to itself has nobody to make room for",
+        ),
+        (
+            {"runtime": {"teacher": {"replicas": 2}}},
+            "a stage starts one server of its teacher, on the first GPU",
+        ),
+        (
             {"training": {"staleness": 1}, "runtime": {"engine": {"release_memory": True}}},
             "the engine samples while the policy is updated, but runtime.engine.release_memory has it leave its GPU",
         ),

@@ -220,3 +220,19 @@ def test_fine_tuning_in_bfloat16_is_reckoned_with_a_copy_and_half_of_the_activat
 def test_on_a_cpu_nothing_leaves(shape: Shape) -> None:
     models, leaves = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"release_memory": True}}}
     assert stages(qwen3(leaves), models, on_gpu=False)[0].total == stages(qwen3(), models, on_gpu=False)[0].total
+
+
+def test_a_server_with_a_gpu_to_itself_adds_nothing_to_that_of_the_policy(shape: Shape) -> None:
+    models, apart = Models(policy=shape, teacher=None, pixels=None), {"runtime": {"engine": {"own_gpus": True}}}
+    (beside, _) = stages(qwen3(), models, on_gpu=True)
+    (alone, _) = stages(qwen3(apart), models, on_gpu=True)
+    assert alone.total == max(memory.total for memory in beside.on_device)
+    (on_cpu, _) = stages(qwen3(apart), models, on_gpu=False)
+    assert on_cpu == stages(qwen3(), models, on_gpu=False)[0]
+
+
+def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:
+    models = Models(policy=shape, teacher=None, pixels=None)
+    (train, sample) = stages(qwen3({"runtime": {"engine": {"replicas": 2}}}), models, on_gpu=False)
+    assert [memory.what for memory in train.on_device].count("SGLang server") == 2
+    assert [memory.what for memory in sample.on_device] == ["SGLang server"] * 2

@@ -154,17 +154,18 @@ def test_a_matrix_product_is_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(speed, "SIDE", 64)
     monkeypatch.setattr(speed, "SECONDS", 0.001)
     cpu = Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
-    found = speed_of(cpu, "bfloat16", "float32", threads=1)
+    found = speed_of(cpu, params_with({"training": {"dtype": "bfloat16"}, "runtime": {"engine": {"threads": 2}}}))
     assert found is not None
     assert min(found.update, found.fine_tuning, found.sampling, found.bandwidth) > 0
     assert not found.processes_add_up
+    assert "in bfloat16 by 2 threads) for training; 2 of the server" in found.basis
 
 
 def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "SIDE", 64)
     monkeypatch.setattr(speed, "SECONDS", 0.001)
     cpu = Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
-    found = speed_of(cpu, "float32", "float32", threads=1)
+    found = speed_of(cpu, params_with())
     assert found is not None
     assert found.update == found.fine_tuning
 

@@ -38,6 +38,16 @@ class Engine(Section):
         description="Threads with which a server that the stage starts computes, on a CPU. More are faster where that many cores are "
         "idle, and slower where they are not; the same number gives the same bytes.",
     )
+    replicas: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Servers with the same weights that a stage starts, each on a GPU of its own where there are any. Each samples its "
+        "part of a batch.",
+    )
+    own_gpus: bool = Field(
+        False,
+        description="While the policy is trained, these servers have GPUs to themselves, beside one for each of "
+        "runtime.training.processes; false: they share the policy's. Changes nothing where there is no GPU.",
+    )
     release_memory: bool = Field(
         False,
         description="The server that a stage starts leaves the GPU while the policy is updated: its weights and its key-value cache make "
@@ -128,6 +138,11 @@ class TrainingRuntime(Section):
         description="Resumable states to keep of a finished run, newest first: with 1, more training.steps go on from its end; 0: none.",
     )
 
+    @property
+    def all_threads(self) -> int:
+        """Of all processes together, on a CPU."""
+        return max(2, self.processes) if self.threads is None else self.processes * self.threads
+
     @model_validator(mode="after")
     def _a_prompts_layers_are_computed_once(self) -> Self:
         if self.share_prompts and self.activation_checkpointing:
@@ -183,6 +198,26 @@ class Runtime(Section):
         return self
 
     @model_validator(mode="after")
+    def _only_servers_of_our_own_are_counted(self) -> Self:
+        engine = self.engine
+        if engine.servers and (engine.replicas > 1 or engine.own_gpus):
+            asked = f"replicas is {engine.replicas}" if engine.replicas > 1 else "own_gpus is true"
+            raise UserError(
+                f"runtime.engine.{asked}, and runtime.engine.servers names servers that run elsewhere, beside which a stage starts none: "
+                "name all of them there, and set replicas to 1 and own_gpus to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _who_has_a_gpu_alone_makes_no_room(self) -> Self:
+        if self.engine.release_memory and self.engine.own_gpus:
+            raise UserError(
+                "runtime.engine.release_memory and own_gpus are both true, but a server that has its GPU to itself has nobody to make "
+                "room for: set one of them to false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _only_a_server_of_our_own_makes_room(self) -> Self:
         if self.engine.release_memory and self.engine.servers:
             raise UserError(
@@ -196,6 +231,15 @@ class Runtime(Section):
         if self.teacher.release_memory:
             raise UserError(
                 "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_teacher_has_one_server(self) -> Self:
+        if self.teacher.replicas > 1 or self.teacher.own_gpus:
+            raise UserError(
+                "runtime.teacher.replicas and own_gpus are for the policy's engine: a stage starts one server of its teacher, on the "
+                "first GPU. Set them to 1 and false, or start servers elsewhere and name them in runtime.teacher.servers"
             )
         return self
 

@@ -146,8 +146,8 @@ class Params(Section):
     def _one_control_at_a_time(self) -> Self:
         if self.reward.permuted and self.data.shapes.swapped:
             raise UserError(
-                "reward.permuted and data.shapes.swapped are both true, and where two controls stand together neither shows what it "
-                "is for: set one of them to false"
+                "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "
+                "set one of them to false"
             )
         return self
 

@@ -79,6 +79,8 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     servers = tuple(_servers(params, models, on_gpu=on_gpu))
     if on_gpu and params.runtime.engine.release_memory:
         ranks, servers = _in_turns(ranks, servers)
+    elif on_gpu and params.runtime.engine.own_gpus:
+        ranks, servers = _apart(ranks, servers)
     handed = (*_handed_over(params, models.policy, params.runtime.engine), *_held(params, models.policy))
     return StageMemory(
         stage="train",
@@ -95,6 +97,13 @@ def _in_turns(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[t
     sampling = (process.only(AT_REST), server)
     process, server = max(updating, sampling, key=lambda together: sum(each.total for each in together))
     return (process,), (server, *others)
+
+
+def _apart(ranks: tuple[Memory, ...], servers: tuple[Memory, ...]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
+    """Where the policy's server has a GPU to itself: that one, or the process with the teacher beside it, whichever takes more."""
+    server, *teacher = servers
+    beside = sum(each.total for each in (*ranks, *teacher))
+    return ((), (server,)) if server.total > beside else (ranks, (*teacher,))
 
 
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
@@ -121,9 +130,10 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[Memory
 def _own_server(
     what: str, params: Params, shape: Shape, engine: Engine, requests: int, *, on_gpu: bool
 ) -> Iterator[Memory]:
-    """Nothing for servers that run elsewhere."""
+    """Nothing for servers that run elsewhere. On a GPU each has its own device; on a CPU they are side by side."""
     if not engine.servers:
-        yield server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
+        server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
+        yield from (server,) * (1 if on_gpu else engine.replicas)
 
 
 def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, ...]:

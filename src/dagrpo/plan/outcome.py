@@ -18,7 +18,6 @@ from dagrpo.status.terminal import duration
 
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
 SHOWN_OF_LAST = 4  # stages of the last run that are named
-THREADS = 2  # of a stage that trains, at least: see stages/train.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +43,7 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
     needed = stages(params, models, on_gpu=machine.on_gpu)
     processes = params.runtime.training.processes
     known = measured(params) if machine.is_here else Measured()
-    each = params.runtime.training.threads
-    threads = max(THREADS, processes) if each is None else processes * each
-    speed = speed_of(machine, params.training.dtype, params.rollout.dtype, threads, params.sft.dtype)
+    speed = speed_of(machine, params)
     times = seconds_of_stages(params, models.policy, speed, known)
     return Plan(
         experiment=params.experiment.name,

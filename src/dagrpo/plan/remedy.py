@@ -118,7 +118,8 @@ def _less_at_a_time(params: Params, *, on_gpu: bool) -> Iterator[Values]:
 
     Each costs time, and gives the same results but for rounding.
     """
-    if on_gpu and not (params.runtime.engine.servers or params.runtime.engine.release_memory):
+    engine = params.runtime.engine
+    if on_gpu and not (engine.servers or engine.release_memory or engine.own_gpus):
         yield {"runtime.engine.release_memory": True}
     sections = ["training", "sft"] if params.sft.steps else ["training"]
     if params.runtime.training.processes > 1 and params.runtime.training.reduce_gradients == "each_mini_batch":

@@ -108,7 +108,7 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     together = params.runtime.training.processes if speed.processes_add_up else 1
     update = flops / speed.update / together
     parts = {
-        "rollout": _waited_for(sampling, update, params),
+        "rollout": _waited_for(sampling, update, params, speed),
         "update": update,
         "hand over": hand_over_seconds(shape, params),
     }
@@ -123,10 +123,11 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     )
 
 
-def _waited_for(sampling: float, update: float, params: Params) -> float:
+def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
     """Seconds that a step waits for its batch: on a device of its own, only what sampling takes longer than the update beside it."""
-    beside = params.training.staleness and params.runtime.engine.servers
-    return max(sampling - update, 0.0) if beside else sampling
+    engine = params.runtime.engine
+    has_device = engine.servers or (engine.own_gpus and speed.processes_add_up)
+    return max(sampling - update, 0.0) if params.training.staleness and has_device else sampling
 
 
 def _difficulty(params: Params, shape: Shape, speed: Speed) -> StageSeconds:

@@ -4,10 +4,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from dagrpo.gpus import Gpu
+from dagrpo.params.schema import Params
 from dagrpo.plan.machine import Machine
 
 UPDATE_SHARE = 0.3  # of a GPU's peak, of what training reaches (MFU); so much is usual for dense models of 1B and more
@@ -38,13 +40,21 @@ class Speed:
     basis: str = ""  # in words
 
 
-def speed_of(
-    machine: Machine, training_dtype: str, rollout_dtype: str, threads: int, sft_dtype: str = "float32"
-) -> Speed | None:
+class Dtypes(NamedTuple):
+    """What each of them computes in."""
+
+    training: str
+    rollout: str
+    sft: str
+
+
+def speed_of(machine: Machine, params: Params) -> Speed | None:
     """None: a GPU whose peaks are not known. On a CPU a matrix product is timed, which takes some three seconds."""
+    dtypes = Dtypes(params.training.dtype, params.rollout.dtype, params.sft.dtype)
     if machine.gpu is not None:
-        return _of_gpu(machine.gpu, training_dtype, rollout_dtype, sft_dtype)
-    return None if machine.on_gpu else _of_this_cpu(training_dtype, rollout_dtype, threads, sft_dtype)
+        return _of_gpu(machine.gpu, dtypes)
+    runtime = params.runtime
+    return None if machine.on_gpu else _of_this_cpu(dtypes, runtime.training.all_threads, runtime.engine.threads)
 
 
 def busy() -> str | None:
@@ -58,23 +68,23 @@ def busy() -> str | None:
     )
 
 
-def _of_gpu(gpu: Gpu, training_dtype: str, rollout_dtype: str, sft_dtype: str) -> Speed:
+def _of_gpu(gpu: Gpu, dtypes: Dtypes) -> Speed:
     return Speed(
-        update=UPDATE_SHARE * gpu.peak(training_dtype),
-        fine_tuning=UPDATE_SHARE * gpu.peak(sft_dtype),
-        sampling=PREFILL_SHARE * gpu.peak(rollout_dtype),
+        update=UPDATE_SHARE * gpu.peak(dtypes.training),
+        fine_tuning=UPDATE_SHARE * gpu.peak(dtypes.sft),
+        sampling=PREFILL_SHARE * gpu.peak(dtypes.rollout),
         bandwidth=READ_SHARE * gpu.bandwidth,
         cache_bandwidth=READ_SHARE * gpu.bandwidth,
-        basis=f"{UPDATE_SHARE:.0%} of the peak of {gpu.name} ({gpu.peak(training_dtype) / 1e12:,.0f} TFLOP/s in {training_dtype}) for "
+        basis=f"{UPDATE_SHARE:.0%} of the peak of {gpu.name} ({gpu.peak(dtypes.training) / 1e12:,.0f} TFLOP/s in {dtypes.training}) for "
         f"training and prompts, {READ_SHARE:.0%} of its bandwidth ({gpu.bandwidth / 1e12:.1f} TB/s) for decoding",
     )
 
 
-def _of_this_cpu(training_dtype: str, rollout_dtype: str, threads: int, sft_dtype: str) -> Speed:
-    """A server on a CPU is reckoned with one thread, whatever runtime.engine.threads says."""
-    training = _flops(training_dtype, threads)
-    fine_tuning = training if training_dtype == sft_dtype else _flops(sft_dtype, threads)
-    sampling, bandwidth = _flops(rollout_dtype, 1), _bandwidth()
+def _of_this_cpu(dtypes: Dtypes, threads: int, engine_threads: int) -> Speed:
+    """threads: of the trainer. Attention and reading are reckoned with one thread of the server, however many it has."""
+    training = _flops(dtypes.training, threads)
+    fine_tuning = training if dtypes.training == dtypes.sft else _flops(dtypes.sft, threads)
+    sampling, bandwidth = _flops(dtypes.rollout, engine_threads), _bandwidth()
     return Speed(
         update=CPU_SHARE * training,
         fine_tuning=CPU_SHARE * fine_tuning,
@@ -83,8 +93,8 @@ def _of_this_cpu(training_dtype: str, rollout_dtype: str, threads: int, sft_dtyp
         cache_bandwidth=CPU_CACHE_BANDWIDTH,
         per_step=CPU_SECONDS_PER_STEP,
         processes_add_up=False,
-        basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {training_dtype} by "
-        f"{threads} threads) for training; one thread for the server ({sampling / 1e9:,.0f} GFLOP/s in {rollout_dtype})",
+        basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} "
+        f"by {threads} threads) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
     )
 
 

@@ -57,7 +57,7 @@ def sampling_seconds(
     reading the weights, once for each step of decoding. On top of it, reading every attempt's keys and values so far.
     """
     engine, dtype = params.runtime.engine, params.rollout.dtype
-    servers = max(len(engine.servers), 1)
+    servers = len(engine.servers) or (engine.replicas if speed.processes_add_up else 1)
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written

@@ -155,9 +155,9 @@ def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[st
 
 
 def needs(runtime: Runtime) -> Needs:
-    processes, each = runtime.training.processes, runtime.training.threads
-    threads = max(2, processes) if each is None else processes * each
-    return Needs(threads=threads, gpus=processes, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
+    processes, engine, threads = runtime.training.processes, runtime.engine, runtime.training.all_threads
+    gpus = processes + engine.replicas if engine.own_gpus else max(processes, engine.replicas)
+    return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
 
 
 def processes(runtime: Runtime) -> int:

@@ -77,12 +77,12 @@ class Throughput:
 
     @classmethod
     def of(cls, model: PreTrainedModel, world: World, engine: Engine) -> "Throughput":
-        """That of a model that all ranks train on devices of one kind. The stage's own engine has one device."""
+        """That of a model that all ranks train on devices of one kind. Each server of the stage's own has one of them."""
         peak = peak_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
         return cls(
             arithmetic=Arithmetic.of(model),
             update_peak=None if peak is None else peak * world.size,
-            rollout_peak=None if engine.servers else peak,
+            rollout_peak=None if engine.servers or peak is None else peak * engine.replicas,
         )
 
     def figures(self, rollouts: StepRollouts, seconds: Mapping[str, float]) -> dict[str, float]:

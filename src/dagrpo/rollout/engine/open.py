@@ -16,6 +16,7 @@ from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.own_servers import start_all
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
 from dagrpo.rollout.engine.version import new_version
@@ -40,8 +41,8 @@ def open_engine(
     """An engine that holds `weights`, else those of the folder `model`, whatever its servers held before.
 
     `model` is a folder with configuration and tokenizer; without `weights`, also with weights in the Hugging Face layout.
-    Without `params.servers`, a server is started for it and stopped at the end; its output goes to `log`. Servers that run
-    elsewhere are this process's alone until the end. `weights` is read while the engine is opened, and not afterwards.
+    Without `params.servers`, servers are started for it and stopped at the end; their output goes to `log` and files beside it.
+    Servers that run elsewhere are this process's alone until the end. `weights` is read while the engine is opened, and not afterwards.
     `version` is what completions call the weights. `keep_pictures`: whether the vision tower stays as it is, so that a server of
     our own may keep what it makes of a picture. UserError and ServerError say in one sentence what cannot be used.
     """
@@ -53,8 +54,9 @@ def open_engine(
             folder = stack.enter_context(WeightsFolder(model, _weights_folder(params)))
             served = model if weights is None else folder.write(weights)
             name = new_version(version)
-            server = stack.enter_context(
-                SGLangServer(
+
+            def make(log: Path, gpu: str | None) -> SGLangServer:
+                return SGLangServer(
                     served,
                     params,
                     log,
@@ -63,10 +65,12 @@ def open_engine(
                     deterministic=deterministic,
                     version=name.sent,
                     keep_pictures=keep_pictures,
+                    only_gpu=gpu,
                 )
-            )
-            clients = _clients(stack, loop, [server.endpoint], params.request_timeout)
-            yield ServerPool(clients, loop, folder, name, leaves=params.release_memory)
+
+            servers = start_all(stack, params, log, make)
+            clients = _clients(stack, loop, [server.endpoint for server in servers], params.request_timeout)
+            yield ServerPool(clients, loop, folder, name, leaves=params.release_memory, keeps_all=deterministic)
 
 
 def _elsewhere(

@@ -41,10 +41,12 @@ class ServerPool:
         version: WeightVersion,
         *,
         leaves: bool = False,
+        keeps_all: bool = False,
     ) -> None:
         """The servers hold the weights `version`, or are about to be told with `load`.
 
-        `leaves`: whether they can leave their GPUs (`release_memory`).
+        `leaves`: whether they can leave their GPUs (`release_memory`). `keeps_all`: whether the death of one is the end, as which
+        server is asked for what depends on how many there are.
         """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
@@ -52,6 +54,7 @@ class ServerPool:
         self._folder = folder
         self._version = version
         self._leaves = leaves
+        self._keeps_all = keeps_all
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
         self._gathering: dict[int, _Gathering] = {}  # by server
@@ -133,8 +136,8 @@ class ServerPool:
             )
 
     def _give_up(self, server: int, error: ServerUnreachable) -> None:
-        """Go on without a server. The error itself when it was the last one."""
-        if [*self._servers] == [server]:
+        """Go on without a server. The error itself when it was the last one, or all are needed."""
+        if self._keeps_all or [*self._servers] == [server]:
             raise error
         if self._servers.pop(server, None) is not None:
             say(f"{error} Its work is done again by the other {len(self._servers)}.")

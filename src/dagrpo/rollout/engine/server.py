@@ -1,7 +1,7 @@
 """Starts an SGLang server for a model folder, watches it, and stops it.
 
 The server is SGLang's own, unmodified: on a CPU the package dagrpo-sglang-cpu supplies what it lacks there. One server, one
-device; whoever needs more runs servers elsewhere and names them in runtime.engine.servers.
+device; several of them are started by own_servers.py, or run elsewhere (runtime.engine.servers).
 """
 
 import errno
@@ -22,6 +22,7 @@ import psutil
 
 from dagrpo.console import waiting
 from dagrpo.errors import UserError
+from dagrpo.execution.devices import VISIBLE
 from dagrpo.held_folder import held_folder
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.params.rollout import HeadDtype
@@ -62,10 +63,12 @@ class SGLangServer:
         version: str = "default",
         port: int | None = None,
         keep_pictures: bool = False,
+        only_gpu: str | None = None,
     ) -> None:
         """Nothing is started yet. `deterministic` matters on a GPU, and to models that take pictures. `port` None: any free one.
 
-        `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`.
+        `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`. `only_gpu`:
+        the GPU that it sees, by index or UUID; None: all that this process sees, of which it takes the first.
         """
         self._model = model
         self._engine = engine
@@ -76,8 +79,10 @@ class SGLangServer:
         self._version = version
         self._wanted_port = port
         self._keep_pictures = keep_pictures
+        self._only_gpu = only_gpu
         self._port = 0
         self._process: WatchedProcess | None = None
+        self._begun = False
         self._ready_at = 0  # length of the log when the server was ready
         self._dead_worker: str | None = None
         self._stopping = threading.Event()
@@ -100,8 +105,14 @@ class SGLangServer:
         assert self._process is not None, "not started"
         return self._process
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Start it without waiting until it is ready, which entering the context does."""
         require_servable(self._model)
+        self._port = free_port(self._wanted_port)
+        self._process = self._launch(self._port)
+        self._begun = True
+
+    def __enter__(self) -> Self:
         for _ in range(PORTS_TO_TRY - 1):
             try:
                 return self._started()
@@ -111,18 +122,19 @@ class SGLangServer:
         return self._started()
 
     def _started(self) -> Self:
-        self._port = free_port(self._wanted_port)
+        if not self._begun:
+            self.begin()
         with waiting(f"SGLang server for {self._log.name.removesuffix('.server.log')}") as tell:
-            self._process = self._launch(self._port)
             try:
                 self._wait_until_ready(tell)
             except BaseException:
-                self._process.stop()
+                self.process.stop()
                 self._held.close()
+                self._begun = False
                 raise
         self._ready_at = self._log.stat().st_size
-        children = psutil.Process(self._process.pid).children(recursive=True)
-        self._process.note_shared_memory()
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.note_shared_memory()
         workers = {child: child.name() for child in children if child.name().startswith("sglang")}
         threading.Thread(target=self._watch, args=(workers,), name="sglang-watch", daemon=True).start()
         return self
@@ -174,8 +186,9 @@ class SGLangServer:
             pictures=pictures,
         )
         engine = self._engine
+        inherited = os.environ | ({} if self._only_gpu is None else {VISIBLE: self._only_gpu})
         environment = server_environment(
-            os.environ, scratch, gpu=gpu, leaves=engine.release_memory, threads=engine.threads
+            inherited, scratch, gpu=gpu, leaves=engine.release_memory, threads=engine.threads
         )
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)

@@ -1,0 +1,112 @@
+"""Several servers that a stage starts itself: which GPU each has, and that a batch in parts is the same batch again."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.rollout.engine.batches import batch
+
+from dagrpo.errors import UserError
+from dagrpo.execution.devices import VISIBLE
+from dagrpo.params.runtime import Engine
+from dagrpo.params.schema import parse
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.own_servers import gpus_of, log_of
+from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.stages.train import needs
+
+TWO = Engine(replicas=2, max_total_tokens=4096, request_timeout=120)
+
+
+def test_servers_share_the_gpus_of_the_policy_from_the_first_on() -> None:
+    assert gpus_of(Engine(replicas=2), ["0", "1", "2"]) == ["0", "1"]
+
+
+def test_servers_with_gpus_to_themselves_have_the_last_ones() -> None:
+    assert gpus_of(Engine(replicas=2, own_gpus=True), ["0", "1", "2"]) == ["1", "2"]
+    assert gpus_of(Engine(own_gpus=True), ["4", "7"]) == ["7"]
+
+
+def test_one_server_without_a_gpu_to_itself_sees_what_its_stage_sees() -> None:
+    assert gpus_of(Engine(), ["0", "1"]) == [None]
+    assert gpus_of(TWO, []) == [None, None]
+
+
+def test_more_servers_than_gpus_are_refused() -> None:
+    with pytest.raises(UserError, match=r"runtime\.engine\.replicas is 3, but 2 GPUs are visible .* set it to 2\."):
+        gpus_of(Engine(replicas=3), ["0", "1"])
+
+
+def test_training_takes_gpus_for_its_processes_and_for_servers_that_share_none_of_them() -> None:
+    def gpus(**engine: object) -> int:
+        document = {"runtime": {"training": {"processes": 2}, "engine": engine}}
+        return needs(parse(document).runtime).gpus
+
+    assert [gpus(), gpus(replicas=2), gpus(replicas=3)] == [2, 2, 3]
+    assert [gpus(own_gpus=True), gpus(replicas=2, own_gpus=True)] == [3, 4]
+
+
+def test_every_server_has_a_log_of_its_own() -> None:
+    names = [log_of(Path("logs/train.server.log"), number).name for number in range(3)]
+    assert names == ["train.server.log", "train.2.server.log", "train.3.server.log"]
+
+
+def test_a_server_is_told_which_gpu_is_its_own(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, str]] = []
+
+    class Started:
+        def __init__(self, command: object, *, environment: dict[str, str], log: object, scratch: object) -> None:
+            told.append(environment)
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr("dagrpo.rollout.engine.server.WatchedProcess", Started)
+    monkeypatch.setenv(VISIBLE, "")
+    for gpu in (None, "GPU-77"):
+        server = SGLangServer(tiny_model, Engine(), tmp_path / "log", only_gpu=gpu)
+        server.begin()
+        server.stop()
+    assert [environment[VISIBLE] for environment in told] == ["", "GPU-77"]
+
+
+@pytest.mark.server
+def test_two_servers_give_the_same_bits_twice_and_all_that_one_gives(tiny_model: Path, tmp_path: Path) -> None:
+    requests, answers = batch(prompts=4, samples=4, max_new_tokens=12), []
+    for _ in range(2):
+        with open_engine(tiny_model, TWO, tmp_path / "log", dtype="float32", deterministic=True) as engine:
+            answers.append(engine.generate(requests, lockstep=True))
+            assert len(engine.digests()) == 2
+    assert answers[0] == answers[1]
+    one = TWO.model_copy(update={"replicas": 1})
+    with open_engine(tiny_model, one, tmp_path / "log", dtype="float32", deterministic=True) as engine:
+        alone = engine.generate(requests, lockstep=True)
+    assert [each.token_ids for each in alone] == [each.token_ids for each in answers[0]]
+
+
+@pytest.mark.server
+def test_a_deterministic_run_ends_with_the_first_server_that_dies_and_takes_the_others_with_it(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    requests = batch(prompts=4, samples=4, max_new_tokens=12)
+    with (
+        pytest.raises(ServerError, match="The SGLang server died"),
+        open_engine(tiny_model, TWO, tmp_path / "train.server.log", dtype="float32", deterministic=True) as engine,
+    ):
+        schedulers = [
+            child
+            for child in psutil.Process().children(recursive=True)
+            if child.pid not in before and child.name().startswith("sglang::sched")
+        ]
+        os.kill(schedulers[1].pid, signal.SIGKILL)
+        for _ in range(100):
+            engine.generate(requests, lockstep=True)
+    left = {child.pid for child in psutil.Process().children(recursive=True)} - before
+    assert not {pid for pid in left if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"}
+    assert (tmp_path / "train.2.server.log").is_file()
