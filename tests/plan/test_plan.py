@@ -170,6 +170,36 @@ def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.Monk
     assert found.update == found.fine_tuning
 
 
+def _here(monkeypatch: pytest.MonkeyPatch, cores: int) -> Machine:
+    """A CPU on which a thread computes 1e9 FLOPs per second."""
+    monkeypatch.setattr(speed, "_flops", lambda dtype, threads: threads * 1e9)
+    monkeypatch.setattr(speed, "_bandwidth", lambda: 1e12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    return Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
+
+
+def test_fine_tuning_has_its_own_threads_whatever_those_of_training_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = speed_of(_here(monkeypatch, 2), params_with({"runtime": {"training": {"threads": 1}}}))
+    assert found is not None
+    assert found.fine_tuning == 2 * found.update
+
+
+@pytest.mark.parametrize(("threads", "cores", "is_beside"), [(1, 2, True), (2, 2, False), (2, 3, True)])
+def test_what_is_sampled_ahead_on_cores_of_its_own_takes_the_longer_time_of_both(
+    project: Path, monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, is_beside: bool
+) -> None:
+    machine = _here(monkeypatch, cores)
+
+    def parts(staleness: int) -> Mapping[str, float]:
+        params = params_with({"training": {"staleness": staleness}, "runtime": {"training": {"threads": threads}}})
+        _, train, _ = seconds_of_stages(params, Models.of(params).policy, speed_of(machine, params), Measured())
+        return train.of_a_step
+
+    alone, ahead = parts(0), parts(1)
+    expected = max(alone["rollout"] - alone["update"], 0.0) if is_beside else alone["rollout"]
+    assert ahead["rollout"] == pytest.approx(expected)
+
+
 def test_the_fastest_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that each call moves on: the first call warms up, and all of the first try are slow."""
     clock = iter([0.0, 0.0, 9.0, 9.0, *(10.0 + each for each in (0.0, 0.0, 0.25, 9.0))])
@@ -252,7 +282,7 @@ def test_steps_that_were_taken_here_count_more_than_any_formula(project: Path) -
         for stage in seconds_of_stages(longer, Models.of(longer).policy, FLAT, measured(longer))
         if stage.stage == "train"
     )
-    assert (train.how, train.seconds) == ("measured", 4000)
+    assert (train.how, train.seconds) == ("measured", 4000 + 25)
 
 
 def test_steps_with_other_parameters_say_nothing(project: Path) -> None:

@@ -99,6 +99,11 @@ class SftRuntime(Section):
     reduce_gradients: Reduction = Field("each_mini_batch", description=REDUCTION)
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
 
+    @property
+    def all_threads(self) -> int:
+        """Of all processes together, on a CPU."""
+        return max(2, self.processes)
+
 
 class TrainingRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(

@@ -67,7 +67,7 @@ def _train_as_before(params: Params, measured: Measured) -> StageSeconds | None:
     if not measured.steps:
         return None
     seeds, steps = len(params.experiment.seeds), params.training.steps
-    total = seeds * steps * sum(measured.steps.values())
+    total = seeds * (steps * sum(measured.steps.values()) + START_SECONDS)
     return StageSeconds(stage="train", seconds=total, how="measured", runs=seeds, steps=steps, of_a_step=measured.steps)
 
 
@@ -124,9 +124,11 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
-    """Seconds that a step waits for its batch: on a device of its own, only what sampling takes longer than the update beside it."""
+    """Seconds that a step waits for its batch: on a device or cores of its own, only what sampling takes longer than the update
+    beside it.
+    """
     engine = params.runtime.engine
-    has_device = engine.servers or (engine.own_gpus and speed.processes_add_up)
+    has_device = engine.servers or (engine.own_gpus and speed.processes_add_up) or speed.apart
     return max(sampling - update, 0.0) if params.training.staleness and has_device else sampling
 
 

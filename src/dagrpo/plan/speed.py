@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from dagrpo.gpus import Gpu
+from dagrpo.params.runtime import Runtime
 from dagrpo.params.schema import Params
 from dagrpo.plan.machine import Machine
 
@@ -37,6 +38,7 @@ class Speed:
     cache_bandwidth: float  # the same of keys and values
     per_step: float = 0.0  # seconds that each step of decoding adds
     processes_add_up: bool = True  # whether several processes are faster than one
+    apart: bool = False  # whether a server of ours and the trainer compute at the same time, each on cores of its own
     basis: str = ""  # in words
 
 
@@ -53,8 +55,7 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
     dtypes = Dtypes(params.training.dtype, params.rollout.dtype, params.sft.dtype)
     if machine.gpu is not None:
         return _of_gpu(machine.gpu, dtypes)
-    runtime = params.runtime
-    return None if machine.on_gpu else _of_this_cpu(dtypes, runtime.training.all_threads, runtime.engine.threads)
+    return None if machine.on_gpu else _of_this_cpu(dtypes, params.runtime)
 
 
 def busy() -> str | None:
@@ -80,10 +81,12 @@ def _of_gpu(gpu: Gpu, dtypes: Dtypes) -> Speed:
     )
 
 
-def _of_this_cpu(dtypes: Dtypes, threads: int, engine_threads: int) -> Speed:
-    """threads: of the trainer. Attention and reading are reckoned with one thread of the server, however many it has."""
+def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
+    """Attention and reading are reckoned with one thread of the server, however many it has."""
+    threads, engine_threads = runtime.training.all_threads, runtime.engine.threads
     training = _flops(dtypes.training, threads)
-    fine_tuning = training if dtypes.training == dtypes.sft else _flops(dtypes.sft, threads)
+    is_the_same = (dtypes.training, threads) == (dtypes.sft, runtime.sft.all_threads)
+    fine_tuning = training if is_the_same else _flops(dtypes.sft, runtime.sft.all_threads)
     sampling, bandwidth = _flops(dtypes.rollout, engine_threads), _bandwidth()
     return Speed(
         update=CPU_SHARE * training,
@@ -93,9 +96,15 @@ def _of_this_cpu(dtypes: Dtypes, threads: int, engine_threads: int) -> Speed:
         cache_bandwidth=CPU_CACHE_BANDWIDTH,
         per_step=CPU_SECONDS_PER_STEP,
         processes_add_up=False,
-        basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} "
-        f"by {threads} threads) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
+        apart=threads + engine_threads <= len(os.sched_getaffinity(0)),
+        basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} by "
+        f"{_counted(threads)}) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
     )
+
+
+def _counted(threads: int) -> str:
+    """In words."""
+    return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def _flops(dtype: str, threads: int) -> float:
