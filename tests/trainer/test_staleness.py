@@ -23,6 +23,7 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.prompts import Prompts, training_problems
+from dagrpo.stages.train import rows_to_show
 from dagrpo.trainer import kept_batches, state
 from dagrpo.trainer.gates.agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
@@ -88,6 +89,17 @@ def test_rollouts_name_the_weights_that_sampled_them_and_the_gate_tells_how_far_
         max(metrics["gate/probe_outside_fraction"].to_pylist() if "gate/probe_outside_fraction" in metrics else [0])
         == 0
     )
+
+
+def test_the_end_of_a_run_tells_how_far_the_policy_has_come_and_not_that_the_engine_is_wrong(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    for staleness, row in (
+        (1, "largest change of a logprob since it was sampled"),
+        (0, "largest logprob difference, engine against trainer"),
+    ):
+        _, reported = runs.execute(_stale(inputs, tmp_path / str(staleness), staleness, steps=2))
+        assert row in dict(rows_to_show([metrics for _, metrics in reported]))
 
 
 @pytest.mark.parametrize("staleness", [1, 2])

@@ -116,12 +116,16 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     last = curve[-min(10, len(curve)) :]
     seconds = sum(map(step_seconds, times_of(curve)))
     largest = max(metrics["policy/logprob_difference_max"] for metrics in curve)
+    is_ahead = any(metrics.get("rollout/staleness") for metrics in curve)
+    difference = (
+        "change of a logprob since it was sampled" if is_ahead else "logprob difference, engine against trainer"
+    )
     return [
         ("steps", str(len(curve))),
         ("reward, last 10 steps", f"{sum(m['reward/mean'] for m in last) / len(last):.3f}"),
         *_about_turns(last),
         *_about_programs(curve, last),
-        ("largest logprob difference, engine against trainer", f"{largest:.1e}"),
+        (f"largest {difference}", f"{largest:.1e}"),
         ("seconds per step", f"{seconds / len(curve):.2f}"),
         ("tokens per second", f"{sum(m['timing/tokens_per_second'] for m in curve) / len(curve):,.0f}"),
     ]

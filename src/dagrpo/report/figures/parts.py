@@ -108,7 +108,12 @@ def seed_legend(figure: Figure, curves: Curves) -> None:
 def share_axis(axes: Axes, label: str) -> None:
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    percent_ticks(axes)
+
+
+def percent_ticks(axes: Axes) -> None:
+    """Shares as percent, with as many decimals as the axis needs: a tick at 2.5% is not labelled 2%."""
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
 
 
 def paired_bars(axes: Axes, labels: Sequence[str], shares: Sequence[Floats]) -> list[Hover]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter, PercentFormatter
+from matplotlib.ticker import NullFormatter
 
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
@@ -13,6 +13,7 @@ from dagrpo.report.figures.parts import (
     legend,
     marker_of,
     paired_steps,
+    percent_ticks,
     phase_legend,
     seed_legend,
     share_axis,
@@ -35,7 +36,7 @@ def learning_curve(curves: Curves, window: int) -> Drawn:
     axes["entropy"].set_title("Entropy, nats per token")
     hovers += curve(axes["signal"], curves, 1 - curves["rollout/groups_without_spread"], window)
     axes["signal"].set_title("Prompts whose samples differ in reward")
-    axes["signal"].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    percent_ticks(axes["signal"])
     seed_legend(figure, curves)
     return Drawn(
         name="learning_curve",
