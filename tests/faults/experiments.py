@@ -16,11 +16,14 @@ SMALLEST = {
     "data": {"arithmetic": {"train": 24, "test": 4}},
     "model": {"fresh": {"hidden_size": 32, "intermediate_size": 64}},
     "sft": {"steps": 6, "batch_size": 8},
+    # Of a model that is right nowhere no reward differs: without this the policy would be trained by nothing but zeros.
+    "algorithm": {"terms": {"entropy": {"coefficient": 0.1}}},
     "training": {"steps": 6, "prompts_per_step": 4, "samples_per_prompt": 2},
     "runtime": {"engine": PATIENT, "sft": {"save_every": 2}, "training": {"save_every": 1}},
     "evaluation": {"scoring": {"bootstrap_draws": 100}},
 }
 TWO_PROCESSES = {"runtime": {"sft": {"processes": 2}, "training": {"processes": 2}}}
+AHEAD = {"training": {"staleness": 2}, "runtime": {"training": {"save_every": 2, "threads": 1}}}
 PROGRAMS = {
     "experiment": {"train": "python_math", "evaluate": ["python_math"], "tasks": ["python_math"]},
     "data": {"python_math": {"train": 16, "test": 4, "demonstrated_calls": 1.0}},
@@ -48,6 +51,7 @@ EXPERIMENTS = (
     Experiment(name="two processes", changes=TWO_PROCESSES),
     Experiment(name="programs in a sandbox", changes=PROGRAMS),
     Experiment(name="pictures", changes=PICTURES),
+    Experiment(name="sampled ahead", changes=AHEAD),
 )
 
 
