@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,18 +199,7 @@ def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Pa
     logs.mkdir(parents=True)
     _trained_here(params)
     provenance = Path("results", params.experiment.name, "runs/seed_0/rollouts/provenance.json")
-    account = Account(
-        stage="train",
-        seed=0,
-        started="",
-        seconds=372.0,
-        attempt=1,
-        memory=1,
-        memory_of_children=0,
-        is_taken_over=False,
-        facts={},
-    )
-    write_account(logs / "train.log", provenance, account)
+    write_account(logs / "train.log", provenance, _taken(372.0))
     other = params_with({"rollout": {"max_new_tokens": 10}})
     here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
     told = plan_of(other, here)
@@ -217,6 +207,46 @@ def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Pa
         "The last run of this experiment took 6 min, all stages one after the other, of which train 6 min."
     )
     assert plan_of(other, machine_for("H100", None)).last is None
+
+
+def _taken(seconds: float) -> Account:
+    """What is known of a training run that took so long."""
+    return Account(
+        stage="train",
+        seed=0,
+        started="",
+        seconds=seconds,
+        attempt=1,
+        memory=1,
+        memory_of_children=0,
+        is_taken_over=False,
+        facts={},
+    )
+
+
+@pytest.mark.parametrize(("seconds", "beside"), [(60.0, 42.0), (5.0, None)])
+def test_what_a_run_took_beside_its_steps_counts_unless_it_was_resumed(
+    seconds: float, beside: float | None, project: Path
+) -> None:
+    """Its steps took 10, 3 and 5 seconds."""
+    params, logs = params_with(), Path("logs/arithmetic_tiny/seed_0")
+    logs.mkdir(parents=True)
+    _trained_here(params)
+    write_account(
+        logs / "train.log", Path("results/arithmetic_tiny/runs/seed_0/rollouts/provenance.json"), _taken(seconds)
+    )
+    assert measured(params).beside_steps == beside
+
+
+def test_on_a_cpu_an_engine_with_a_core_of_its_own_samples_beside_the_update(project: Path) -> None:
+    def waited_for(threads: int, cores: int) -> float:
+        changes = {"training": {"staleness": 1}, "runtime": {"training": {"threads": threads}}}
+        speed = replace(FLAT, processes_add_up=False, cores=cores)
+        (*_, train, _) = seconds_of_stages(qwen3(changes), Models.of(qwen3()).policy, speed, Measured())
+        return train.of_a_step["rollout"]
+
+    assert waited_for(1, 2) < waited_for(2, 2) == waited_for(1, 1)
+    assert waited_for(2, 3) == waited_for(1, 2)
 
 
 def _trained_here(params: Params) -> None:
@@ -252,7 +282,7 @@ def test_steps_that_were_taken_here_count_more_than_any_formula(project: Path) -
         for stage in seconds_of_stages(longer, Models.of(longer).policy, FLAT, measured(longer))
         if stage.stage == "train"
     )
-    assert (train.how, train.seconds) == ("measured", 4000)
+    assert (train.how, train.seconds) == ("measured", 4000 + 25)
 
 
 def test_steps_with_other_parameters_say_nothing(project: Path) -> None:

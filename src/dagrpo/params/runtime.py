@@ -13,6 +13,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
 
 MOST_BATCH_TOKENS = 1 << 30
+LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
 
 
 class Engine(Section):
@@ -148,6 +149,11 @@ class SftRuntime(Section):
     reduce_gradients: Reduction = Field("each_mini_batch", description=REDUCTION)
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
 
+    @property
+    def all_threads(self) -> int:
+        """Of all processes together, on a CPU."""
+        return max(LEAST_THREADS, self.processes)
+
 
 class TrainingRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
@@ -190,7 +196,7 @@ class TrainingRuntime(Section):
     @property
     def all_threads(self) -> int:
         """Of all processes together, on a CPU."""
-        return max(2, self.processes) if self.threads is None else self.processes * self.threads
+        return max(LEAST_THREADS, self.processes) if self.threads is None else self.processes * self.threads
 
     @model_validator(mode="after")
     def _a_prompts_layers_are_computed_once(self) -> Self:

@@ -67,7 +67,8 @@ def _train_as_before(params: Params, measured: Measured) -> StageSeconds | None:
     if not measured.steps:
         return None
     seeds, steps = len(params.experiment.seeds), params.training.steps
-    total = seeds * steps * sum(measured.steps.values())
+    beside = START_SECONDS if measured.beside_steps is None else measured.beside_steps
+    total = seeds * (steps * sum(measured.steps.values()) + beside)
     return StageSeconds(stage="train", seconds=total, how="measured", runs=seeds, steps=steps, of_a_step=measured.steps)
 
 
@@ -124,10 +125,16 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
-    """Seconds that a step waits for its batch: on a device of its own, only what sampling takes longer than the update beside it."""
+    """Seconds that a step waits for its batch: where the engine has room of its own, only what sampling takes longer than the update."""
+    return max(sampling - update, 0.0) if params.training.staleness and _is_beside(params, speed) else sampling
+
+
+def _is_beside(params: Params, speed: Speed) -> bool:
+    """Whether the engine computes elsewhere than the trainer: on other machines, other GPUs, or cores that the trainer leaves."""
     engine = params.runtime.engine
-    has_device = engine.servers or (engine.own_gpus and speed.processes_add_up)
-    return max(sampling - update, 0.0) if params.training.staleness and has_device else sampling
+    if engine.servers or speed.processes_add_up:
+        return bool(engine.servers) or engine.own_gpus
+    return params.runtime.training.all_threads + engine.threads * engine.replicas <= speed.cores
 
 
 def _difficulty(params: Params, shape: Shape, speed: Speed) -> StageSeconds:

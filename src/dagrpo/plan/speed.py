@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from dagrpo.gpus import Gpu
+from dagrpo.params.runtime import Runtime
 from dagrpo.params.schema import Params
 from dagrpo.plan.machine import Machine
 
@@ -37,6 +38,7 @@ class Speed:
     cache_bandwidth: float  # the same of keys and values
     per_step: float = 0.0  # seconds that each step of decoding adds
     processes_add_up: bool = True  # whether several processes are faster than one
+    cores: int = 0  # of a CPU
     basis: str = ""  # in words
 
 
@@ -54,12 +56,17 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
     if machine.gpu is not None:
         return _of_gpu(machine.gpu, dtypes)
     runtime = params.runtime
-    return None if machine.on_gpu else _of_this_cpu(dtypes, runtime.training.all_threads, runtime.engine.threads)
+    return None if machine.on_gpu else _of_this_cpu(dtypes, runtime)
+
+
+def cores_here() -> int:
+    """Those that this process may compute on."""
+    return len(os.sched_getaffinity(0))
 
 
 def busy() -> str | None:
     """A sentence, if more processes want to compute than this machine has cores: what is timed is then too slow."""
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    load, cores = os.getloadavg()[0], cores_here()
     if load <= cores:
         return None
     return (
@@ -80,10 +87,12 @@ def _of_gpu(gpu: Gpu, dtypes: Dtypes) -> Speed:
     )
 
 
-def _of_this_cpu(dtypes: Dtypes, threads: int, engine_threads: int) -> Speed:
-    """threads: of the trainer. Attention and reading are reckoned with one thread of the server, however many it has."""
+def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
+    """Attention and reading are reckoned with one thread of the server, however many it has."""
+    threads, sft_threads, engine_threads = runtime.training.all_threads, runtime.sft.all_threads, runtime.engine.threads
     training = _flops(dtypes.training, threads)
-    fine_tuning = training if dtypes.training == dtypes.sft else _flops(dtypes.sft, threads)
+    is_alike = (dtypes.training, threads) == (dtypes.sft, sft_threads)
+    fine_tuning = training if is_alike else _flops(dtypes.sft, sft_threads)
     sampling, bandwidth = _flops(dtypes.rollout, engine_threads), _bandwidth()
     return Speed(
         update=CPU_SHARE * training,
@@ -93,6 +102,7 @@ def _of_this_cpu(dtypes: Dtypes, threads: int, engine_threads: int) -> Speed:
         cache_bandwidth=CPU_CACHE_BANDWIDTH,
         per_step=CPU_SECONDS_PER_STEP,
         processes_add_up=False,
+        cores=cores_here(),
         basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} "
         f"by {threads} threads) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
     )
