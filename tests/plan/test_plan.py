@@ -339,3 +339,15 @@ def test_the_command_ends_with_the_sentence_and_programs_get_one_object(project:
     assert {item["name"] for item in told["stages"][0]["on_device"][0]["items"]} >= {"weights", "AdamW states"}
     fits = runner.invoke(app, ["plan", "arithmetic_tiny", "--memory", "10000"])
     assert fits.exit_code == 0
+
+
+def test_a_shared_prompt_is_reckoned_once_for_its_group(project: Path) -> None:
+    """4 samples: three of four prompts of each group are not computed."""
+
+    def update(*, share: bool, samples: int = 4) -> float:
+        changes = {"training": {"samples_per_prompt": samples}, "runtime": {"training": {"share_prompts": share}}}
+        (*_, train, _) = seconds_of_stages(qwen3(LONG, changes), Models.of(qwen3()).policy, FLAT, Measured())
+        return train.of_a_step["update"]
+
+    assert update(share=True) < update(share=False)
+    assert update(share=True, samples=16) / update(share=False, samples=16) < update(share=True) / update(share=False)

@@ -105,6 +105,10 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
         lengths=lengths,
     )
     sequences, length = training.prompts_per_step * samples, min(prompt + lengths.written, lengths.whole)
+    if params.runtime.training.share_prompts:
+        length -= round(
+            prompt * (1 - 1 / samples)
+        )  # each sample's part of the prompt that is computed once for all of them
     flops = update_flops(shape, sequences, length, lengths.written, passes_of(params), adapter=training.lora.is_on)
     together = params.runtime.training.processes if speed.processes_add_up else 1
     update = flops / speed.update / together
