@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.shared_prompts MODEL --prompts 4 --samples 4 --prompt-tokens 100 --tokens 64
 
 MODEL is a folder with a model of transformers. Tokens are drawn at random: what they say changes no time. Printed are the median
-seconds of a pass over all sequences at once and the number of tokens that it computes.
+processor seconds of a pass over all sequences at once and the number of tokens that it computes.
 """
 
 import argparse
@@ -32,22 +32,23 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     given = parser.parse_args()
     policy = Policy(load_model(given.model, torch.float32)[0], dtype=getattr(torch, given.dtype))
-    sequences = _drawn(given.prompts, given.samples, given.prompt_tokens, given.tokens)
+    sequences = drawn(given.prompts, given.samples, given.prompt_tokens, given.tokens)
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(given.passes):
         for share, own in seconds.items():
-            own.append(_seconds(policy, sequences, share_prompts=share))
+            own.append(seconds_of_a_pass(policy, sequences, share_prompts=share))
     whole, shared = (statistics.median(own) for own in seconds.values())
     print(f"each sequence whole {whole:.2f} s, prompts once {shared:.2f} s: {whole / shared:.2f} times as fast")
     computed = [_tokens(sequences, share_prompts=share) for share in (False, True)]
     print(f"tokens computed {computed[0]} and {computed[1]}: {computed[0] / computed[1]:.2f} times as many")
 
 
-def _drawn(prompts: int, samples: int, prompt_tokens: int, tokens: int) -> TokenSequences:
-    drawn = torch.Generator().manual_seed(0)
+def drawn(prompts: int, samples: int, prompt_tokens: int, tokens: int) -> TokenSequences:
+    """Groups of random tokens."""
+    generator = torch.Generator().manual_seed(0)
 
     def text(length: int) -> list[int]:
-        written: list[int] = torch.randint(3, 1000, (length,), generator=drawn).tolist()
+        written: list[int] = torch.randint(3, 1000, (length,), generator=generator).tolist()
         return written
 
     pairs = [(prompt, text(tokens)) for prompt in [text(prompt_tokens) for _ in range(prompts)] for _ in range(samples)]
@@ -60,13 +61,13 @@ def _tokens(sequences: TokenSequences, *, share_prompts: bool) -> int:
     return batch.input_ids.numel() + (0 if batch.prompts is None else batch.prompts.input_ids.numel())
 
 
-def _seconds(policy: Policy, sequences: TokenSequences, *, share_prompts: bool) -> float:
-    """Of a forward and a backward pass."""
+def seconds_of_a_pass(policy: Policy, sequences: TokenSequences, *, share_prompts: bool) -> float:
+    """Processor seconds of a forward and a backward pass."""
     policy.zero_grad()
-    start = time.perf_counter()
+    start = time.process_time()
     batch = sequences.padded(range(len(sequences)), 0, CPU, share_prompts=share_prompts)
     token_logprobs(policy, batch, 1.0).logprobs.sum().backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,36 +171,6 @@ def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.Monk
     assert found.update == found.fine_tuning
 
 
-def _here(monkeypatch: pytest.MonkeyPatch, cores: int) -> Machine:
-    """A CPU on which a thread computes 1e9 FLOPs per second."""
-    monkeypatch.setattr(speed, "_flops", lambda dtype, threads: threads * 1e9)
-    monkeypatch.setattr(speed, "_bandwidth", lambda: 1e12)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    return Machine(name="this machine's CPU", memory=GIBIBYTE, on_gpu=False, is_here=True)
-
-
-def test_fine_tuning_has_its_own_threads_whatever_those_of_training_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = speed_of(_here(monkeypatch, 2), params_with({"runtime": {"training": {"threads": 1}}}))
-    assert found is not None
-    assert found.fine_tuning == 2 * found.update
-
-
-@pytest.mark.parametrize(("threads", "cores", "is_beside"), [(1, 2, True), (2, 2, False), (2, 3, True)])
-def test_what_is_sampled_ahead_on_cores_of_its_own_takes_the_longer_time_of_both(
-    project: Path, monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, is_beside: bool
-) -> None:
-    machine = _here(monkeypatch, cores)
-
-    def parts(staleness: int) -> Mapping[str, float]:
-        params = params_with({"training": {"staleness": staleness}, "runtime": {"training": {"threads": threads}}})
-        _, train, _ = seconds_of_stages(params, Models.of(params).policy, speed_of(machine, params), Measured())
-        return train.of_a_step
-
-    alone, ahead = parts(0), parts(1)
-    expected = max(alone["rollout"] - alone["update"], 0.0) if is_beside else alone["rollout"]
-    assert ahead["rollout"] == pytest.approx(expected)
-
-
 def test_the_fastest_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that each call moves on: the first call warms up, and all of the first try are slow."""
     clock = iter([0.0, 0.0, 9.0, 9.0, *(10.0 + each for each in (0.0, 0.0, 0.25, 9.0))])
@@ -228,18 +199,7 @@ def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Pa
     logs.mkdir(parents=True)
     _trained_here(params)
     provenance = Path("results", params.experiment.name, "runs/seed_0/rollouts/provenance.json")
-    account = Account(
-        stage="train",
-        seed=0,
-        started="",
-        seconds=372.0,
-        attempt=1,
-        memory=1,
-        memory_of_children=0,
-        is_taken_over=False,
-        facts={},
-    )
-    write_account(logs / "train.log", provenance, account)
+    write_account(logs / "train.log", provenance, _taken(372.0))
     other = params_with({"rollout": {"max_new_tokens": 10}})
     here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
     told = plan_of(other, here)
@@ -247,6 +207,46 @@ def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Pa
         "The last run of this experiment took 6 min, all stages one after the other, of which train 6 min."
     )
     assert plan_of(other, machine_for("H100", None)).last is None
+
+
+def _taken(seconds: float) -> Account:
+    """What is known of a training run that took so long."""
+    return Account(
+        stage="train",
+        seed=0,
+        started="",
+        seconds=seconds,
+        attempt=1,
+        memory=1,
+        memory_of_children=0,
+        is_taken_over=False,
+        facts={},
+    )
+
+
+@pytest.mark.parametrize(("seconds", "beside"), [(60.0, 42.0), (5.0, None)])
+def test_what_a_run_took_beside_its_steps_counts_unless_it_was_resumed(
+    seconds: float, beside: float | None, project: Path
+) -> None:
+    """Its steps took 10, 3 and 5 seconds."""
+    params, logs = params_with(), Path("logs/arithmetic_tiny/seed_0")
+    logs.mkdir(parents=True)
+    _trained_here(params)
+    write_account(
+        logs / "train.log", Path("results/arithmetic_tiny/runs/seed_0/rollouts/provenance.json"), _taken(seconds)
+    )
+    assert measured(params).beside_steps == beside
+
+
+def test_on_a_cpu_an_engine_with_a_core_of_its_own_samples_beside_the_update(project: Path) -> None:
+    def waited_for(threads: int, cores: int) -> float:
+        changes = {"training": {"staleness": 1}, "runtime": {"training": {"threads": threads}}}
+        speed = replace(FLAT, processes_add_up=False, cores=cores)
+        (*_, train, _) = seconds_of_stages(qwen3(changes), Models.of(qwen3()).policy, speed, Measured())
+        return train.of_a_step["rollout"]
+
+    assert waited_for(1, 2) < waited_for(2, 2) == waited_for(1, 1)
+    assert waited_for(2, 3) == waited_for(1, 2)
 
 
 def _trained_here(params: Params) -> None:
@@ -339,3 +339,15 @@ def test_the_command_ends_with_the_sentence_and_programs_get_one_object(project:
     assert {item["name"] for item in told["stages"][0]["on_device"][0]["items"]} >= {"weights", "AdamW states"}
     fits = runner.invoke(app, ["plan", "arithmetic_tiny", "--memory", "10000"])
     assert fits.exit_code == 0
+
+
+def test_a_shared_prompt_is_reckoned_once_for_its_group(project: Path) -> None:
+    """4 samples: three of four prompts of each group are not computed."""
+
+    def update(*, share: bool, samples: int = 4) -> float:
+        changes = {"training": {"samples_per_prompt": samples}, "runtime": {"training": {"share_prompts": share}}}
+        (*_, train, _) = seconds_of_stages(qwen3(LONG, changes), Models.of(qwen3()).policy, FLAT, Measured())
+        return train.of_a_step["update"]
+
+    assert update(share=True) < update(share=False)
+    assert update(share=True, samples=16) / update(share=False, samples=16) < update(share=True) / update(share=False)

@@ -13,6 +13,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section, Texts
 
 MOST_BATCH_TOKENS = 1 << 30
+LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
 
 
 class Engine(Section):
@@ -102,7 +103,7 @@ class SftRuntime(Section):
     @property
     def all_threads(self) -> int:
         """Of all processes together, on a CPU."""
-        return max(2, self.processes)
+        return max(LEAST_THREADS, self.processes)
 
 
 class TrainingRuntime(Section):
@@ -146,7 +147,7 @@ class TrainingRuntime(Section):
     @property
     def all_threads(self) -> int:
         """Of all processes together, on a CPU."""
-        return max(2, self.processes) if self.threads is None else self.processes * self.threads
+        return max(LEAST_THREADS, self.processes) if self.threads is None else self.processes * self.threads
 
     @model_validator(mode="after")
     def _a_prompts_layers_are_computed_once(self) -> Self:

@@ -17,7 +17,7 @@ from dagrpo.freshness.made import Made, read_made
 from dagrpo.params.overlay import flat
 from dagrpo.params.schema import Params
 from dagrpo.stages import all_stages
-from dagrpo.times import GROUP, SECONDS, read_times
+from dagrpo.times import GROUP, SECONDS, read_times, step_seconds
 from dagrpo.workflow.jobs import own_params
 
 LOGS, RESULTS = Path("logs"), Path("results")
@@ -32,6 +32,7 @@ class Measured:
     stages: Mapping[str, float] = field(default_factory=dict)  # mean seconds of one run, by stage
     steps: Mapping[str, float] = field(default_factory=dict)  # mean seconds of a training step, by part
     number: int = 0  # of the steps that these are means of
+    beside_steps: float | None = None  # mean seconds of a training run that are no step's: starting, loading, saving
     last: Mapping[str, float] = field(
         default_factory=dict
     )  # seconds of the last run, by stage, whatever its parameters were
@@ -44,6 +45,7 @@ def measured(params: Params) -> Measured:
     current = {path: each for path, each in made.items() if _is_the_same(params, each)}
     accounts = read_accounts(LOGS / name, list(made))
     last, taken = defaultdict[str, float](float), defaultdict[str, list[float]](list)
+    beside = list[float]()
     for path, account in accounts.items():
         stage = EVALUATION if account.stage == SAMPLE else account.stage
         if account.is_taken_over:
@@ -51,12 +53,16 @@ def measured(params: Params) -> Measured:
         last[stage] += account.seconds
         if path in current and account.stage in WITHOUT_STEPS:
             taken[stage].append(account.seconds)
+        elif path in current and account.stage == "train" and account.seed is not None:
+            beside.append(account.seconds - sum(map(step_seconds, _steps(name, account.seed))))
     seeds = sorted({each.seed for each in current.values() if each.stage == "train" and each.seed is not None})
-    steps = [step for seed in seeds for step in _steps(name, seed)]
+    steps = [step for seed in seeds for step in _after_the_first(_steps(name, seed))]
+    whole = [seconds for seconds in beside if seconds > 0]  # a run that was resumed has taken some of its steps before
     return Measured(
         stages={stage: mean(seconds) for stage, seconds in taken.items()},
         steps=_means(steps),
         number=len(steps),
+        beside_steps=mean(whole) if whole else None,
         last=last,
     )
 
@@ -80,11 +86,15 @@ def _is_the_same(params: Params, made: Made) -> bool:
 
 
 def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
-    """Seconds by part of each step of a seed. The first step warms up, and is left out if there are others."""
+    """Seconds by part of each step of a seed."""
     metrics = RESULTS / experiment / "runs" / f"seed_{seed}" / "metrics.parquet"
     if not metrics.is_file():
         return []
-    steps = read_times(LOGS / experiment / f"seed_{seed}", metrics) or []
+    return read_times(LOGS / experiment / f"seed_{seed}", metrics) or []
+
+
+def _after_the_first(steps: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The first step warms up, and is left out if there are others."""
     return steps[1:] or steps
 
 

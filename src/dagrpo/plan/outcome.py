@@ -90,7 +90,7 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
     if models.policy.pictures is not None and models.pixels is None:
         yield "How large pictures are is not known before the stage model has run: the vision tower's activations are left out."
     if params.runtime.training.share_prompts:
-        yield "The update is reckoned without runtime.training.share_prompts, which makes it less work."
+        yield "Memory is reckoned without runtime.training.share_prompts, which takes less of it."
     if params.training.dynamic_sampling.max_rounds > 1:
         yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
 

@@ -67,7 +67,8 @@ def _train_as_before(params: Params, measured: Measured) -> StageSeconds | None:
     if not measured.steps:
         return None
     seeds, steps = len(params.experiment.seeds), params.training.steps
-    total = seeds * (steps * sum(measured.steps.values()) + START_SECONDS)
+    beside = START_SECONDS if measured.beside_steps is None else measured.beside_steps
+    total = seeds * (steps * sum(measured.steps.values()) + beside)
     return StageSeconds(stage="train", seconds=total, how="measured", runs=seeds, steps=steps, of_a_step=measured.steps)
 
 
@@ -104,6 +105,10 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
         lengths=lengths,
     )
     sequences, length = training.prompts_per_step * samples, min(prompt + lengths.written, lengths.whole)
+    if params.runtime.training.share_prompts:
+        length -= round(
+            prompt * (1 - 1 / samples)
+        )  # each sample's part of the prompt that is computed once for all of them
     flops = update_flops(shape, sequences, length, lengths.written, passes_of(params), adapter=training.lora.is_on)
     together = params.runtime.training.processes if speed.processes_add_up else 1
     update = flops / speed.update / together
@@ -124,12 +129,16 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:
-    """Seconds that a step waits for its batch: on a device or cores of its own, only what sampling takes longer than the update
-    beside it.
-    """
+    """Seconds that a step waits for its batch: where the engine has room of its own, only what sampling takes longer than the update."""
+    return max(sampling - update, 0.0) if params.training.staleness and _is_beside(params, speed) else sampling
+
+
+def _is_beside(params: Params, speed: Speed) -> bool:
+    """Whether the engine computes elsewhere than the trainer: on other machines, other GPUs, or cores that the trainer leaves."""
     engine = params.runtime.engine
-    has_device = engine.servers or (engine.own_gpus and speed.processes_add_up) or speed.apart
-    return max(sampling - update, 0.0) if params.training.staleness and has_device else sampling
+    if engine.servers or speed.processes_add_up:
+        return bool(engine.servers) or engine.own_gpus
+    return params.runtime.training.all_threads + engine.threads * engine.replicas <= speed.cores
 
 
 def _difficulty(params: Params, shape: Shape, speed: Speed) -> StageSeconds:

@@ -38,7 +38,7 @@ class Speed:
     cache_bandwidth: float  # the same of keys and values
     per_step: float = 0.0  # seconds that each step of decoding adds
     processes_add_up: bool = True  # whether several processes are faster than one
-    apart: bool = False  # whether a server of ours and the trainer compute at the same time, each on cores of its own
+    cores: int = 0  # of a CPU
     basis: str = ""  # in words
 
 
@@ -55,12 +55,18 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
     dtypes = Dtypes(params.training.dtype, params.rollout.dtype, params.sft.dtype)
     if machine.gpu is not None:
         return _of_gpu(machine.gpu, dtypes)
-    return None if machine.on_gpu else _of_this_cpu(dtypes, params.runtime)
+    runtime = params.runtime
+    return None if machine.on_gpu else _of_this_cpu(dtypes, runtime)
+
+
+def cores_here() -> int:
+    """Those that this process may compute on."""
+    return len(os.sched_getaffinity(0))
 
 
 def busy() -> str | None:
     """A sentence, if more processes want to compute than this machine has cores: what is timed is then too slow."""
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    load, cores = os.getloadavg()[0], cores_here()
     if load <= cores:
         return None
     return (
@@ -83,10 +89,10 @@ def _of_gpu(gpu: Gpu, dtypes: Dtypes) -> Speed:
 
 def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
     """Attention and reading are reckoned with one thread of the server, however many it has."""
-    threads, engine_threads = runtime.training.all_threads, runtime.engine.threads
+    threads, sft_threads, engine_threads = runtime.training.all_threads, runtime.sft.all_threads, runtime.engine.threads
     training = _flops(dtypes.training, threads)
-    is_the_same = (dtypes.training, threads) == (dtypes.sft, runtime.sft.all_threads)
-    fine_tuning = training if is_the_same else _flops(dtypes.sft, runtime.sft.all_threads)
+    is_alike = (dtypes.training, threads) == (dtypes.sft, sft_threads)
+    fine_tuning = training if is_alike else _flops(dtypes.sft, sft_threads)
     sampling, bandwidth = _flops(dtypes.rollout, engine_threads), _bandwidth()
     return Speed(
         update=CPU_SHARE * training,
@@ -96,15 +102,10 @@ def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
         cache_bandwidth=CPU_CACHE_BANDWIDTH,
         per_step=CPU_SECONDS_PER_STEP,
         processes_add_up=False,
-        apart=threads + engine_threads <= len(os.sched_getaffinity(0)),
-        basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} by "
-        f"{_counted(threads)}) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
+        cores=cores_here(),
+        basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} "
+        f"by {threads} threads) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
     )
-
-
-def _counted(threads: int) -> str:
-    """In words."""
-    return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def _flops(dtype: str, threads: int) -> float:

@@ -44,8 +44,8 @@ def work(job: Job) -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    count = runtime.sft.processes
-    return Needs(threads=runtime.sft.all_threads, gpus=count, memory_mb=4000, memory_per_byte=10, minutes=1440)
+    count, threads = runtime.sft.processes, runtime.sft.all_threads
+    return Needs(threads=threads, gpus=count, memory_mb=4000, memory_per_byte=10, minutes=1440)
 
 
 def processes(runtime: Runtime) -> int:
