@@ -31,7 +31,7 @@ def register() -> None:
 
     from dagrpo_sglang_cpu.attention import BatchedAttention
     from dagrpo_sglang_cpu.picture_attention import attend_within_pictures
-    from dagrpo_sglang_cpu.sampling import draw_in_slices
+    from dagrpo_sglang_cpu.sampling import draw_from_probs, draw_in_slices
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
@@ -45,6 +45,7 @@ def register() -> None:
         (f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND),
         ("sglang.srt.layers.attention.vision.VisionSdpaAttention.forward", attend_within_pictures, HookType.AROUND),
+        ("sglang.srt.layers.sampler.sampling_from_probs_torch", draw_from_probs, HookType.AROUND),
         ("sglang.srt.layers.sampler.multinomial_with_seed", draw_in_slices, HookType.AROUND),
         ("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER),
     ):
