@@ -109,12 +109,14 @@ def _of_several(
     _, heads, size = query.shape
     shared = heads // k_cache.shape[1]
     folded = query[group.queries].view(group.requests, -1, heads // shared, shared, size)  # [b, q, g, h / g, d]
+    keys, values = (
+        _gathered(cache, group).view(group.requests, heads // shared, -1, size).to(query.dtype)
+        for cache in (k_cache, v_cache)
+    )  # [b, g, l, d]
     mixed = scaled_dot_product_attention(
         folded.transpose(1, 2).flatten(2, 3),  # [b, g, q * h / g, d]
-        *(
-            _gathered(cache, group).view(group.requests, heads // shared, -1, size).to(query.dtype)
-            for cache in (k_cache, v_cache)
-        ),
+        keys,
+        values,
         attn_mask=group.visible,
         scale=scale,
     )

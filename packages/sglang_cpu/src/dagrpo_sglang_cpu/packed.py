@@ -27,7 +27,7 @@ class PackedWeights:
     def __init__(self) -> None:
         self._copies: _Copies = {}
         self._bytes = 0
-        supported = torch.backends.mkldnn.is_available()
+        supported = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         self._dtypes = {FLOAT32} if supported else set()
         if supported and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._dtypes.add(BFLOAT16)
