@@ -106,13 +106,15 @@ def test_a_weight_that_is_replaced_by_another_tensor_is_packed_anew() -> None:
     assert torch.equal(weights.apply(refused, None, layer, x), torch.full((2, 48), 64.0))
 
 
-def test_what_does_not_fit_is_multiplied_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "MOST_BYTES", 48 * 32 * 4)
-    weights, first, second, x = PackedWeights(), layer_of(), layer_of(), torch.ones(2, 32)
-    weights.apply(refused, None, first, x)
-    assert torch.equal(weights.apply(plain, None, second, x), linear(x, second.weight))
-    weights.drop()
-    weights.apply(refused, None, second, x)
+def test_models_that_are_too_large_together_are_multiplied_as_sglang_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MOST_BYTES", 2 * 48 * 32 * 4)
+    weights, x = PackedWeights(), torch.ones(2, 32)
+    layer = torch.nn.Linear(32, 48).requires_grad_(False)
+    model = torch.nn.Sequential(layer, torch.nn.LayerNorm(32), torch.nn.Linear(32, 48, bias=False))
+    weights.count(None, SimpleNamespace(model=model))
+    weights.apply(refused, None, layer, x)
+    weights.count(None, SimpleNamespace(model=torch.nn.Linear(1, 1)))
+    assert torch.equal(weights.apply(plain, None, layer, x), linear(x, layer.weight))
 
 
 def test_types_that_onednn_has_no_products_of_are_left_to_sglang() -> None:

@@ -15,22 +15,27 @@ from torch import Tensor
 # Requests of a scheduler that leave weights alone. One that is missing here costs time, and nothing else.
 HARMLESS = ("TokenizedGenerateReqInput", "BatchTokenizedGenerateReqInput", "FlushCacheReqInput", "AbortReq")
 ROWS = 16  # that a copy is made for; it serves other numbers, too
-MOST_BYTES = 2 << 30  # of all copies together: the rest of a larger model is multiplied as SGLang does it
+MOST_BYTES = (
+    2 << 30
+)  # of a process's models, that they are packed up to: all of it or nothing, so that bits do not depend on what came first
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
-
-_Copies = dict[tuple[Tensor, torch.dtype], Tensor | None]  # None: there was no room
 
 
 class PackedWeights:
     """Hooks around SGLang's products with weights, and around what a scheduler does with its requests."""
 
     def __init__(self) -> None:
-        self._copies: _Copies = {}
-        self._bytes = 0
+        self._copies: dict[tuple[Tensor, torch.dtype], Tensor] = {}
+        self._bytes = 0  # of the matrices of all models
         supported = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         self._dtypes = {FLOAT32} if supported else set()
         if supported and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._dtypes.add(BFLOAT16)
+
+    def count(self, result: object, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """After ModelRunner.load_model."""
+        matrices = (weight for weight in runner.model.parameters() if weight.dim() == 2)
+        self._bytes += sum(weight.numel() * weight.itemsize for weight in matrices)
 
     def drop_around_requests(
         self, original: Callable[..., None], scheduler: Any, requests: Iterable[object], **kwargs: Any
@@ -49,7 +54,6 @@ class PackedWeights:
     def drop(self) -> None:
         """Forget all copies."""
         self._copies.clear()
-        self._bytes = 0
 
     def apply(
         self, original: Callable[..., Tensor], method: Any, layer: Any, x: Tensor, bias: Tensor | None = None
@@ -78,22 +82,17 @@ class PackedWeights:
         return original(processor, hidden_states, head, embedding_bias, **kwargs)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """In the type of x. None: there is no copy of this weight."""
-        if x.dtype not in self._dtypes or not x.numel():
+        """In the type of x. None: this weight is not packed."""
+        if x.dtype not in self._dtypes or not x.numel() or self._bytes > MOST_BYTES:
             return None
-        key = (weight, x.dtype)
-        if key not in self._copies:
-            self._copies[key] = self._packed(weight, x.dtype)
-        copy = self._copies[key]
-        return None if copy is None else torch.ops.mkldnn._linear_pointwise(x, copy, bias, "none", [], "")
-
-    def _packed(self, weight: Tensor, dtype: torch.dtype) -> Tensor | None:
-        size = weight.numel() * dtype.itemsize
-        if weight.dim() != 2 or weight.device.type != "cpu" or self._bytes + size > MOST_BYTES:
+        if weight.dim() != 2 or weight.device.type != "cpu":
             return None
-        self._bytes += size
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), ROWS)
-        return packed
+        copy = self._copies.get((weight, x.dtype))
+        if copy is None:
+            copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(x.dtype), ROWS)
+            self._copies[weight, x.dtype] = copy
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, copy, bias, "none", [], "")
+        return product
 
 
 def is_plain_head(processor: Any, head: Any) -> bool:
