@@ -142,6 +142,23 @@ def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
 
 
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "expected"),
+    [
+        ("float32", False, 0),  # more than 2 GiB
+        ("bfloat16", False, 2 * WEIGHTS),
+        ("float16", False, 0),
+        ("bfloat16", True, 0),
+    ],
+)
+def test_on_a_cpu_the_server_has_packed_copies_of_a_small_models_weights(
+    shape: Shape, dtype: str, gpu: bool, expected: int
+) -> None:
+    models = Models(policy=shape, teacher=None, pixels=None)
+    (train, _) = stages(qwen3({"rollout": {"dtype": dtype}}), models, on_gpu=gpu)
+    assert train.on_device[1].of("packed weights") == expected
+
+
 def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: Shape) -> None:
     models = Models(policy=shape, teacher=None, pixels=None)
     (train, _) = stages(qwen3({"runtime": {"training": {"processes": 2}}}), models, on_gpu=False)

@@ -21,13 +21,13 @@ def one_thread() -> Iterator[None]:
 class Batch:
     """Random requests over a random key-value cache."""
 
-    def __init__(self, new: list[int], total: list[int]) -> None:
+    def __init__(self, new: list[int], total: list[int], dtype: torch.dtype = torch.float32) -> None:
         generator = torch.Generator().manual_seed(sum(new) + sum(total))
         self.new, self.total = torch.tensor(new), torch.tensor(total)
         self.slots = torch.randperm(SLOTS, generator=generator)[: len(new) * CONTEXT].view(-1, CONTEXT)
-        self.keys = torch.randn(SLOTS, HEADS // SHARED, SIZE, generator=generator)
-        self.values = torch.randn(SLOTS, HEADS // SHARED, SIZE, generator=generator)
-        self.query = torch.randn(sum(new), HEADS, SIZE, generator=generator)
+        self.keys = torch.randn(SLOTS, HEADS // SHARED, SIZE, generator=generator).to(dtype)
+        self.values = torch.randn(SLOTS, HEADS // SHARED, SIZE, generator=generator).to(dtype)
+        self.query = torch.randn(sum(new), HEADS, SIZE, generator=generator).to(dtype)
 
     def batched(self, requests: slice = slice(None)) -> torch.Tensor:
         new, total = self.new[requests], self.total[requests]
@@ -40,11 +40,16 @@ class Batch:
         return [self.query[end - new : end] for end, new in zip(ends, self.new.tolist(), strict=True)]
 
     def looped(self) -> torch.Tensor:
+        """As SGLang does it, in double."""
         rows = []
         for slots, query, total in zip(self.slots, self.queries(), self.total, strict=True):
             visible = torch.ones(len(query), int(total), dtype=torch.bool).tril(int(total) - len(query))
-            keys, values = (cache[slots[:total]].transpose(0, 1) for cache in (self.keys, self.values))
-            attention = scaled_dot_product_attention(query.transpose(0, 1), keys, values, visible, enable_gqa=True)
+            keys, values = (
+                cache[slots[:total]].transpose(0, 1) for cache in (self.keys.double(), self.values.double())
+            )
+            attention = scaled_dot_product_attention(
+                query.double().transpose(0, 1), keys, values, visible, enable_gqa=True
+            )
             rows.append(attention.transpose(0, 1))
         return torch.cat(rows)
 
@@ -60,12 +65,20 @@ BATCHES = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_batch_at_once_equals_a_loop_over_its_requests(name: str) -> None:
     batch = Batch(*BATCHES[name])
-    torch.testing.assert_close(batch.batched(), batch.looped(), atol=2e-6, rtol=0)
+    torch.testing.assert_close(batch.batched().double(), batch.looped(), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+def test_in_fewer_bits_it_is_as_near_to_the_exact_result_as_they_allow(dtype: torch.dtype, rounding: float) -> None:
+    """The largest value of the cache is about 4: weights and result are rounded once each."""
+    batch = Batch(*BATCHES["decode"], dtype)
+    torch.testing.assert_close(batch.batched().double(), batch.looped(), atol=4 * rounding, rtol=0)
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_a_request_does_not_feel_its_neighbours(name: str) -> None:
-    batch = Batch(*BATCHES[name])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_request_does_not_feel_its_neighbours(name: str, dtype: torch.dtype) -> None:
+    batch = Batch(*BATCHES[name], dtype)
     alone = batch.batched(slice(0, 1))
     assert torch.equal(batch.batched()[: len(alone)], alone)
 

@@ -11,6 +11,8 @@ PREFILLED = 4096  # tokens that the server takes in at once (chunked-prefill-siz
 COPIES_OF_LOGITS = 3  # of the tokens that are sampled at the same time
 PROCESSES_ON_GPU = int(2.5 * GIBIBYTE)  # CUDA's context, its graphs, and the libraries' workspaces
 LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
+PACKED_ON_CPU: frozenset[Dtype] = frozenset({"float32", "bfloat16"})  # types whose weights dagrpo-sglang-cpu packs
+MOST_PACKED = 2 * GIBIBYTE  # the largest model that it packs
 PROCESSES_ON_CPU = int(1.5 * GIBIBYTE)  # scheduler, tokenizer and detokenizer, without the files that they map
 
 
@@ -27,6 +29,10 @@ def cache_bytes(shape: Shape, tokens: int, dtype: Dtype) -> int:
 def _items(shape: Shape, engine: Engine, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
     each, running = BYTES[dtype], min(requests, engine.max_running_requests)
     yield Item(name="weights", bytes=shape.weights * each, how=f"{dtype}, {shape.weights:,} parameters")
+    if not gpu and dtype in PACKED_ON_CPU and shape.weights * each <= MOST_PACKED:
+        yield Item(
+            name="packed weights", bytes=shape.weights * each, how="copies as oneDNN wants them, on a CPU up to 2 GiB"
+        )
     cache = cache_bytes(shape, engine.max_total_tokens, dtype)
     how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens)"
     yield Item(name="key-value cache", bytes=cache, how=how)

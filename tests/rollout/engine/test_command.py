@@ -176,6 +176,11 @@ def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: P
     assert cpu["SGLANG_USE_CPU_ENGINE"] == "1"
     assert {cpu[name] for name in READ_BY_LIBRARIES} == {"1"}, "a thread of theirs would forbid to fork"
     assert "SGLANG_USE_CPU_ENGINE" not in gpu
+    kept = {name: int(value) for name, value in cpu.items() if name.startswith("MALLOC_")}
+    assert kept["MALLOC_MMAP_THRESHOLD_"] < kept["MALLOC_TRIM_THRESHOLD_"], (
+        "else memory that is freed is given back at once"
+    )
+    assert not any(name.startswith("MALLOC_") for name in gpu)
     assert gpu["OMP_NUM_THREADS"] == "8"
     for environment in (cpu, gpu):
         assert environment["HOME"] == "/home/me"

@@ -1,5 +1,6 @@
 """The gates on the real server: its digests are those of the weights it was handed, and a probe agrees with the trainer."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -111,3 +112,34 @@ def test_half_of_the_weights_are_refused_by_digest_and_by_probe(
     table = read_parquet(Path(str(caught.value).partition("Look at ")[2].removesuffix(".")))
     assert max(map(abs, table["difference"].to_pylist())) > 0.01
     assert set(table["temperature"].to_pylist()) == {0.0, 1.0}
+
+
+STALE = """
+import os
+if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+    from dagrpo_sglang_cpu.packed import PackedWeights
+    PackedWeights.drop = lambda self: None
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="SGLang packs weights on a CPU alone")
+def test_a_server_that_goes_on_with_packed_copies_of_old_weights_is_refused_by_the_probe(
+    initial: Path,
+    weights: State,
+    probe_of: Callable[[Rollout], Probe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No digest shows them. They cannot outlive a hand-over; here the server is started with what drops them taken out."""
+    (tmp_path / "sitecustomize.py").write_text(STALE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    old = {name: tensor * 1.5 for name, tensor in weights.items()}
+    params, probe = Engine(start_timeout=240, request_timeout=120), probe_of(Rollout())
+    log = tmp_path / "server.log"
+    with open_engine(initial, params, log, dtype="float32", deterministic=True, weights=StateTensors(old)) as engine:
+        with pytest.raises(UserError, match="probed tokens"):
+            probe.check(engine, 0)
+        engine.load(StateTensors(weights), "new")
+        HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
+        with pytest.raises(UserError, match="probed tokens"):
+            probe.check(engine, 1)

@@ -7,6 +7,7 @@ thread (OMP_NUM_THREADS=1) the result for a request depends on its own length al
 Letters in shapes: requests b, query heads h, key-value heads g, head size d, new tokens q, all tokens l.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ class Group:
 
     requests: int
     queries: torch.Tensor  # [b * q]: rows of the batch's new tokens; padding repeats row 0
-    keys: torch.Tensor  # [b * l]: slots of the key-value cache; padding repeats slot 0
+    keys: torch.Tensor  # [b * g * l]: rows of the cache, of one slot and head each; padding repeats those of slot 0
     visible: torch.Tensor  # [b, 1, q * h / g, l], bool: what each query may attend to
     real: torch.Tensor  # [new tokens]: which of `queries` are no padding
+    unseen: torch.Tensor | None  # [b * g, 1, l]: where every request has one new token: -inf where padding is, else 0
 
 
 def group_requests(
@@ -38,6 +40,7 @@ def group_requests(
     shared: int,  # query heads per key-value head
 ) -> list[Group]:
     """Sort a batch into groups; every layer of one forward pass uses the same."""
+    head = torch.arange(heads // shared)
     starts = new_lengths.cumsum(0) - new_lengths
     groups = []
     for members, queries, keys in _of_similar_length(new_lengths.tolist(), total_lengths.tolist(), heads):
@@ -46,15 +49,18 @@ def group_requests(
         real = offsets < new  # [b, q]
         last_visible = torch.where(real, total - new + offsets, 0)  # [b, q]; padding sees one token: no row is empty
         visible = positions <= last_visible[:, :, None]  # [b, q, l]
+        held = torch.where(
+            positions < total, slots[members[:, None], positions.clamp(max=slots.shape[1] - 1)], 0
+        )  # [b, l]
+        unseen = torch.where(visible, 0.0, -math.inf)  # [b, q, l]
         groups.append(
             Group(
                 requests=len(members),
                 queries=torch.where(real, start + offsets, 0).flatten(),
-                keys=torch.where(
-                    positions < total, slots[members[:, None], positions.clamp(max=slots.shape[1] - 1)], 0
-                ).flatten(),
+                keys=(held[:, None] * len(head) + head[:, None]).flatten(),
                 visible=visible.repeat_interleave(shared, dim=1)[:, None],
                 real=real.flatten().nonzero()[:, 0],
+                unseen=unseen.repeat_interleave(len(head), dim=0) if queries == 1 else None,
             )
         )
     return groups
@@ -87,28 +93,59 @@ def attend(
 
     The query heads that share a key-value head are treated as further queries of it: nothing is copied per head.
     """
-    _, heads, size = query.shape
-    shared = heads // k_cache.shape[1]
+    scale = query.shape[2] ** -0.5 if scale is None else scale
     for group in groups:
-        folded = query[group.queries].view(group.requests, -1, heads // shared, shared, size)  # [b, q, g, h / g, d]
-        mixed = scaled_dot_product_attention(
-            folded.transpose(1, 2).flatten(2, 3),  # [b, g, q * h / g, d]
-            _gathered(k_cache, group, query.dtype),
-            _gathered(v_cache, group, query.dtype),
-            attn_mask=group.visible,
-            scale=scale,
-        )
-        unfolded = mixed.reshape(group.requests, heads // shared, -1, shared, size).transpose(
-            1, 2
-        )  # [b, q, g, h / g, d]
-        rows = unfolded.reshape(-1, heads, size)[group.real]
-        output[group.queries[group.real]] = rows
+        if group.unseen is None:
+            rows = _of_several(group, query, k_cache, v_cache, scale)[group.real]
+            output[group.queries[group.real]] = rows
+        else:
+            output.index_copy_(0, group.queries, _of_one(group, group.unseen, query, k_cache, v_cache, scale))
     return output
 
 
-def _gathered(cache: torch.Tensor, group: Group, dtype: torch.dtype) -> torch.Tensor:  # [b, g, l, d]
-    rows = cache.flatten(1).index_select(0, group.keys)
-    return rows.view(group.requests, -1, *cache.shape[1:]).transpose(1, 2).to(dtype)
+def _of_several(
+    group: Group, query: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float
+) -> torch.Tensor:  # [b * q, h, d]
+    _, heads, size = query.shape
+    shared = heads // k_cache.shape[1]
+    folded = query[group.queries].view(group.requests, -1, heads // shared, shared, size)  # [b, q, g, h / g, d]
+    keys, values = (
+        _gathered(cache, group).view(group.requests, heads // shared, -1, size).to(query.dtype)
+        for cache in (k_cache, v_cache)
+    )  # [b, g, l, d]
+    mixed = scaled_dot_product_attention(
+        folded.transpose(1, 2).flatten(2, 3),  # [b, g, q * h / g, d]
+        keys,
+        values,
+        attn_mask=group.visible,
+        scale=scale,
+    )
+    unfolded = mixed.reshape(group.requests, heads // shared, -1, shared, size).transpose(1, 2)  # [b, q, g, h / g, d]
+    return unfolded.reshape(-1, heads, size)
+
+
+def _of_one(
+    group: Group, unseen: torch.Tensor, query: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float
+) -> torch.Tensor:  # [b, h, d]
+    """Where every request has one new token: by two products of matrices, each of which torch does for all requests at once.
+
+    As in scaled_dot_product_attention scores and softmax are float32, and what values are weighted with is of their type.
+    """
+    _, heads, size = query.shape
+    weighed = (
+        torch.bfloat16 if query.dtype == torch.bfloat16 else torch.float32
+    )  # float16 has no fast products on a CPU
+    folded = query.index_select(0, group.queries).view(len(unseen), -1, size).float()  # [b * g, h / g, d]
+    keys, values = (
+        _gathered(cache, group).view(len(unseen), -1, size) for cache in (k_cache, v_cache)
+    )  # [b * g, l, d]
+    scores = torch.baddbmm(unseen, folded, keys.float().transpose(1, 2), alpha=scale)  # [b * g, h / g, l]
+    mixed = torch.bmm(scores.softmax(dim=-1).to(weighed), values.to(weighed))
+    return mixed.view(-1, heads, size).to(query.dtype)
+
+
+def _gathered(cache: torch.Tensor, group: Group) -> torch.Tensor:  # [b * g * l, d]
+    return cache.view(-1, cache.shape[2]).index_select(0, group.keys)
 
 
 class BatchedAttention:

@@ -1,14 +1,21 @@
 """MurmurHash3 (x86, 32 bit) of (seed, position, token), the noise behind SGLang's seeded sampling.
 
-Same numbers as the Triton kernel in sglang.kernels.ops.sampling.murmur_hash, which needs a GPU.
+Same numbers as the Triton kernel in sglang.kernels.ops.sampling.murmur_hash, which needs a GPU. In NumPy, which has logical shifts
+of unsigned numbers and writes into memory that is there: measured, a third of the time that the same takes in torch.
 Source: Austin Appleby, MurmurHash3_x86_32, https://github.com/aappleby/smhasher (public domain).
 """
 
-import torch
+from functools import lru_cache
 
-C1 = 0xCC9E2D51
-C2 = 0x1B873593
-LENGTH = 16  # bytes hashed: seed 8, position 4, token 4
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+C1 = np.uint32(0xCC9E2D51)
+C2 = np.uint32(0x1B873593)
+LENGTH = np.uint32(16)  # bytes hashed: seed 8, position 4, token 4
+
+Words = NDArray[np.uint32]
 
 
 def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, col_indices: torch.Tensor) -> torch.Tensor:
@@ -16,39 +23,57 @@ def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, col_indices: torc
 
     Shapes: seed [rows] (64 bit), positions [rows], col_indices [vocabulary] -> [rows, vocabulary], uint32.
     """
+    return torch.from_numpy(_hashed(hash_rows(seed, positions), _scrambled(_low_bits(col_indices))))
+
+
+def hash_rows(seed: torch.Tensor, positions: torch.Tensor) -> Words:  # [rows]
+    """What is the same for all tokens: the state after seed and position."""
     seed = seed.view(torch.int64)
-    state = _mix(torch.zeros_like(seed, dtype=torch.int32), _low_bits(seed))
-    state = _mix(state, _low_bits(seed >> 32))
-    state = _mix(state, _low_bits(positions))
-    state = _mix(state[:, None], _low_bits(col_indices)[None, :])  # [rows, vocabulary]
-    return _finish(state).view(torch.uint32)
+    state = np.zeros(len(seed), np.uint32)
+    for block in (seed, seed >> 32, positions):
+        state = _mixed(state, _scrambled(_low_bits(block)))
+    return state
 
 
-def _low_bits(values: torch.Tensor) -> torch.Tensor:
-    """The low 32 bits as int32, whose products wrap as those of uint32 do."""
-    return (values.to(torch.int64) & 0xFFFFFFFF).to(torch.int32)
+def hash_vocabulary(rows: Words, vocabulary: int) -> Words:  # [rows, vocabulary]
+    """The hashes of all tokens from 0, by the states of `hash_rows`."""
+    return _hashed(rows, _scrambled_vocabulary(vocabulary))
 
 
-def _signed(constant: int) -> int:
-    return constant - (1 << 32) if constant >= 1 << 31 else constant
+@lru_cache(maxsize=2)
+def _scrambled_vocabulary(vocabulary: int) -> Words:
+    return _scrambled(np.arange(vocabulary, dtype=np.uint32))
 
 
-def _rotate_left(values: torch.Tensor, bits: int) -> torch.Tensor:
-    return (values << bits) | _shift_right(values, 32 - bits)
+def _hashed(rows: Words, blocks: Words) -> Words:
+    state = _mixed(rows[:, None], blocks[None, :])
+    state ^= LENGTH
+    spare = np.empty_like(state)
+    for shift, factor in ((16, np.uint32(0x85EBCA6B)), (13, np.uint32(0xC2B2AE35))):
+        state ^= np.right_shift(state, np.uint32(shift), out=spare)
+        state *= factor
+    state ^= np.right_shift(state, np.uint32(16), out=spare)
+    return state
 
 
-def _shift_right(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical shift: int32's own copies the sign bit."""
-    return (values >> bits) & ((1 << (32 - bits)) - 1)
+def _low_bits(values: torch.Tensor) -> Words:
+    """The low 32 bits."""
+    return values.to(torch.int64).numpy().astype(np.uint32)
 
 
-def _mix(state: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    block = _rotate_left(block * _signed(C1), 15) * _signed(C2)
-    return _rotate_left(state ^ block, 13) * 5 + _signed(0xE6546B64)
+def _scrambled(block: Words) -> Words:
+    return _rotated_left(block * C1, 15) * C2
 
 
-def _finish(state: torch.Tensor) -> torch.Tensor:
-    state = state ^ LENGTH
-    state = (state ^ _shift_right(state, 16)) * _signed(0x85EBCA6B)
-    state = (state ^ _shift_right(state, 13)) * _signed(0xC2B2AE35)
-    return state ^ _shift_right(state, 16)
+def _mixed(state: Words, block: Words) -> Words:
+    state = _rotated_left(state ^ block, 13)
+    state *= np.uint32(5)
+    state += np.uint32(0xE6546B64)
+    return state
+
+
+def _rotated_left(values: Words, bits: int) -> Words:
+    low = values >> np.uint32(32 - bits)
+    values <<= np.uint32(bits)
+    values |= low
+    return values

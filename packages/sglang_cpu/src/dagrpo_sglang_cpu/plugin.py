@@ -3,7 +3,8 @@
 1. Seeded sampling needs --enable-deterministic-inference, which knows no attention backend for a CPU and switches on
    kernels that need a GPU. On a CPU the native kernels are deterministic as they are, for one composition of the batch.
 2. LoRA code pins host memory unconditionally, which torch refuses without an accelerator.
-3. Attention and seeded sampling, as SGLang does them on a CPU, take most of the time of a small model.
+3. Attention, rotary positions, seeded sampling and products with weights, as SGLang does them on a CPU, take most of the time of a
+   small model.
 4. A vision tower compares the patches of all pictures of a batch with each other, to leave most of it out.
 5. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
 """
@@ -30,21 +31,33 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from dagrpo_sglang_cpu.attention import BatchedAttention
+    from dagrpo_sglang_cpu.packed import PackedWeights
     from dagrpo_sglang_cpu.picture_attention import attend_within_pictures
-    from dagrpo_sglang_cpu.sampling import draw_in_slices
+    from dagrpo_sglang_cpu.rotary import RotaryTables
+    from dagrpo_sglang_cpu.sampling import draw_from_probs, draw_in_slices
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
-    attention = BatchedAttention()
+    attention, rotary, weights = BatchedAttention(), RotaryTables(), PackedWeights()
     for target, hook, kind in (
         (f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE),
         (f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE),
         (f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE),
+        (f"{backend}.init_forward_metadata", rotary.forget, HookType.BEFORE),
+        ("sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native", rotary.turn, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND),
         ("sglang.srt.layers.attention.vision.VisionSdpaAttention.forward", attend_within_pictures, HookType.AROUND),
+        (
+            "sglang.srt.managers.scheduler.Scheduler.process_input_requests",
+            weights.drop_around_requests,
+            HookType.AROUND,
+        ),
+        ("sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply", weights.apply, HookType.AROUND),
+        ("sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head", weights.compute_head, HookType.AROUND),
+        ("sglang.srt.layers.sampler.sampling_from_probs_torch", draw_from_probs, HookType.AROUND),
         ("sglang.srt.layers.sampler.multinomial_with_seed", draw_in_slices, HookType.AROUND),
         ("sglang.srt.entrypoints.engine._set_envs_and_config", fork_processes, HookType.AFTER),
     ):

@@ -37,6 +37,10 @@ CPU_ENVIRONMENT = {
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "dagrpo_sglang_cpu.models",
     # One thread of any library that is there once SGLang is imported, such as OpenBLAS's, would keep its processes from being forked.
     **dict.fromkeys(READ_BY_LIBRARIES, "1"),
+    # Memory that a forward pass frees stays for the next one: else the kernel clears the pages of all logits for each token.
+    "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "MALLOC_TOP_PAD_": str(16 << 20),
     "TORCHDYNAMO_DISABLE": "1",  # torch.compile of the sampler: 19 s in the first batch, nothing saved later
 }
 COMPUTING = (
