@@ -225,6 +225,25 @@ def test_a_damaged_batch_sets_the_state_aside(inputs: Inputs, whole: dict[int, T
     assert runs.bytes_of(run) == runs.bytes_of(whole[1])
 
 
+@pytest.mark.parametrize("size", [None, 0, 100])
+def test_damaged_weights_that_a_batch_waits_for_set_the_state_aside(
+    size: int | None, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after so many bytes, or deleted. Whether the batch was broken off in step 3 or 4 is a matter of time."""
+    monkeypatch.setattr(ToldWhileSampling, "at", 3)
+    run = _stale(inputs, tmp_path, 1, save_every=100)
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileSampling)
+    (kept,) = run.state.glob(f"step_*/{kept_batches.FOLDER}/*")
+    if size is None:
+        kept.unlink()
+    else:
+        kept.write_bytes(kept.read_bytes()[:size])
+    asked, _ = runs.execute(run)
+    assert asked[0] == "load step_0"
+    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
+
+
 @pytest.mark.parametrize("name", ["step_00004.parquet", "sampler_00001.safetensors"])
 def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
     name: str, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
