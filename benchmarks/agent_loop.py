@@ -10,7 +10,7 @@ the whole conversation again at every turn, as a client of a chat endpoint has i
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,12 @@ class ScriptedEngine:
     def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         return [self._completion] * len(requests)
 
-    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
         await asyncio.sleep(0)
         return self._completion
+
+    async def abort(self, sessions: Collection[str]) -> int:
+        return 0
 
     def score(self, requests: Any, *, lockstep: bool) -> list[tuple[float, ...]]:
         return []

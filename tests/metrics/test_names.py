@@ -11,6 +11,7 @@ import torch
 from tests.algorithms.batches import ratios
 from tests.report.synthetic import make_experiment
 from tests.trainer import picture_runs, runs
+from tests.trainer.free_engine import FreeEngine
 from tests.trainer.runs import held_out_splits
 
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
@@ -99,6 +100,14 @@ def _of_sampling_ahead(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     return {*reported[0][1]}
 
 
+def _of_cutting_off(inputs: tuple[Path, Path], folder: Path) -> set[str]:
+    run = runs.training_run(inputs, folder / "state", folder, steps=1)
+    cutting = run.training.model_dump() | {"dynamic_sampling": {"oversampling": 2.0, "max_aborts": 1}}
+    rollout = run.rollout.model_copy(update={"deterministic": False})
+    run = replace(run, training=Training.model_validate(cutting), rollout=rollout)
+    return {*runs.execute(run, FreeEngine)[1][0][1]}
+
+
 def _of_tuning(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     names: set[str] = set()
     run = SftRun(
@@ -145,6 +154,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     trained = _of_training(inputs, tmp_path) | _of_sampling_ahead(inputs, tmp_path / "ahead")
+    trained |= _of_cutting_off(inputs, tmp_path / "cut")
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained & set(PARTS)
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")

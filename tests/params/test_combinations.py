@@ -41,6 +41,26 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             },
             "would leave out everything: set zero_variance_filter to false",
         ),
+        (
+            {"training": {"dynamic_sampling": {"max_aborts": 1, "oversampling": 1.5}}},
+            "may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0",
+        ),
+        (
+            {"rollout": {"deterministic": False}, "training": {"dynamic_sampling": {"max_aborts": 1, "max_rounds": 5}}},
+            "there is nothing to cut off: raise oversampling, such as to 1.25, or set max_aborts to 0",
+        ),
+        (
+            {"training": {"dynamic_sampling": {"spread_of": None, "oversampling": 2.0}}},
+            "would be sampled for nothing: set max_aborts to 1 or more, or max_rounds and oversampling to 1",
+        ),
+        (
+            {
+                "algorithm": {"advantage": {"name": "remax"}},
+                "rollout": {"deterministic": False},
+                "training": {"dynamic_sampling": {"max_aborts": 1, "oversampling": 2.0}},
+            },
+            "its spread_of to null where max_aborts is above 0, or take algorithm.advantage: {name: grpo}",
+        ),
         ({"algorithm": {"loss": {"name": "ppo_clip", "clip_low": 0.3}}}, "use clip_high >= clip_low"),
         ({"algorithm": {"loss": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2}}}, "so delete them for 0.0003 and"),
         (
@@ -290,6 +310,15 @@ LEARN_FROM_EQUAL: list[dict[str, Any]] = [
     {"name": "gdpo"},
     {"name": "optimal_token_baseline", "learns_lone_tail": True},
 ]
+
+
+def test_groups_that_an_estimator_learns_from_may_be_the_surplus_of_a_round_that_ends_early() -> None:
+    """Nothing but how soon a group has finished decides then, also where each has a single sample."""
+    dynamic = {"max_aborts": 2, "oversampling": 1.5, "spread_of": None}
+    for samples in (1, 4):
+        training = {"dynamic_sampling": dynamic, "samples_per_prompt": samples}
+        values = {"algorithm": {"advantage": {"name": "remax"}}, "rollout": {"deterministic": False}}
+        assert not parse({**values, "training": training}).training.dynamic_sampling.wants_spread
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """An engine without servers: it completes tokens as a function of the request alone, and remembers how it was asked."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
@@ -33,7 +33,7 @@ class ScriptedEngine:
         self.emptied_caches += first_wave
         return [answer(request) for request in requests]
 
-    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
         self.sessions.append(session)
         self.requests.append(request)
         self._in_flight += 1
@@ -41,6 +41,10 @@ class ScriptedEngine:
         await asyncio.sleep(0.001)
         self._in_flight -= 1
         return answer(request)
+
+    async def abort(self, sessions: Collection[str]) -> int:
+        """Nobody is still waited for."""
+        return 0
 
     def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
         """The number of each token, negated and in tenths."""

@@ -38,8 +38,8 @@ class TalkingEngine(ScriptedEngine):
         super().generate(requests, **waves)
         return [self._said(request) for request in requests]
 
-    async def complete(self, request: SamplingRequest, session: str) -> Completion:
-        await super().complete(request, session)
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        await super().complete(request, session, apart=apart)
         return self._said(request)
 
     def _said(self, request: SamplingRequest) -> Completion:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +100,10 @@ class ScriptedEngine:
         self.asked.append("score")
         return [self._scores(request) for request in requests]
 
-    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        raise AssertionError("these runs are in lockstep")
+
+    async def abort(self, sessions: Collection[str]) -> int:
         raise AssertionError("these runs are in lockstep")
 
     def release_memory(self) -> None:

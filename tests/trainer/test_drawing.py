@@ -14,7 +14,7 @@ from dagrpo.errors import UserError
 from dagrpo.params.training import Training
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem
-from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.drawing import Drawing, Prompt
 
 
 def training(**values: Any) -> Training:
@@ -25,8 +25,8 @@ def problems(total: int) -> list[Problem]:
     return [problem(index) for index in range(total)]
 
 
-def rows(drawn: list[Problem]) -> list[int]:
-    return [each.index for each in drawn]
+def rows(drawn: list[Prompt]) -> list[int]:
+    return [each.problem.index for each in drawn]
 
 
 def group(index: int, *right: bool) -> list[GradedTrajectory]:

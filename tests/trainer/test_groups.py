@@ -10,6 +10,7 @@ from tests.trainer import attempts
 from dagrpo.errors import UserError
 from dagrpo.params.training import Training
 from dagrpo.rollout.trajectory import GradedTrajectory
+from dagrpo.rollout.until_full import CutOff
 from dagrpo.trainer.groups import figures, has_spread, prompts_to_draw, spread, used_groups
 
 
@@ -90,11 +91,15 @@ def test_a_step_without_any_spread_goes_on_only_where_no_more_was_asked_for() ->
 
 def test_only_what_can_change_is_a_figure() -> None:
     used = np.array([True, False, True, True])
-    assert figures(used, 2, 5, training()) == {}
-    assert figures(used, 2, 5, training(max_rounds=2)) == {
+    nothing = CutOff()
+    assert figures(used, 2, 5, nothing, training()) == {}
+    assert figures(used, 2, 5, nothing, training(max_rounds=2)) == {
         "rollout/rounds": 2.0,
         "rollout/discarded_groups": 1.0,
         "rollout/discarded_fraction": 0.25,
     }
     retiring = training().model_copy(update={"retire_at": 0.9})
-    assert figures(used, 1, 5, retiring) == {"rollout/retired_prompts": 5.0}
+    assert figures(used, 1, 5, nothing, retiring) == {"rollout/retired_prompts": 5.0}
+    cutting = training(oversampling=2.0, max_aborts=1)
+    found = figures(used, 1, 5, CutOff(positions=(1, 4), tokens=30), cutting)
+    assert (found["rollout/cut_off_groups"], found["rollout/cut_off_tokens"]) == (2.0, 30.0)

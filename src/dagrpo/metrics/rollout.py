@@ -42,6 +42,16 @@ _DRAWING = (
         meaning="The same, as a share of all prompts that the step has sampled.",
     ),
     Metric(
+        name="rollout/cut_off_groups",
+        unit="groups",
+        meaning="Prompts whose samples were not finished when the batch was full: aborted, and the first of the next step.",
+    ),
+    Metric(
+        name="rollout/cut_off_tokens",
+        unit="tokens",
+        meaning="Tokens that had been written for those and are thrown away, as far as the servers tell.",
+    ),
+    Metric(
         name="rollout/retired_prompts",
         unit="prompts",
         meaning="Prompts that have reached training.retire_at so far and are drawn no more.",

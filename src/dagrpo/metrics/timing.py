@@ -21,7 +21,7 @@ _PARTS = (
     Metric(
         name="timing/rewards_seconds",
         unit="seconds",
-        meaning="Grading: answers read and compared, components summed; 0 where that is done ahead.",
+        meaning="Grading: answers read and compared, components summed; 0 where that is done ahead, or while others are sampled.",
     ),
     Metric(name="timing/teacher_seconds", unit="seconds", meaning="The teacher's logprobs of what was sampled."),
     Metric(

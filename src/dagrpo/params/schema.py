@@ -179,10 +179,10 @@ class Params(Section):
             raise UserError(
                 f"{start}zero_variance_filter leaves out: set that to false, or take algorithm.advantage: {{name: grpo}}"
             )
-        if self.training.dynamic_sampling.is_on:
+        if self.training.dynamic_sampling.wants_spread:
             raise UserError(
-                f"{start}dynamic_sampling throws away: set its max_rounds and oversampling to 1, or take algorithm.advantage: "
-                "{name: grpo}"
+                f"{start}dynamic_sampling throws away: set its max_rounds and oversampling to 1, its spread_of to null where "
+                "max_aborts is above 0, or take algorithm.advantage: {name: grpo}"
             )
         return self
 
@@ -196,11 +196,21 @@ class Params(Section):
                 f"training.samples_per_prompt is 1, but algorithm.advantage {advantage} compares the samples of a prompt: set "
                 "training.samples_per_prompt to 2 or more, or take algorithm.advantage: {name: reinforce_plus_plus} or {name: remax}"
             )
-        if self.training.zero_variance_filter or self.training.dynamic_sampling.is_on:
+        if self.training.zero_variance_filter or self.training.dynamic_sampling.wants_spread:
             raise UserError(
                 "training.samples_per_prompt is 1, and a single sample differs from no other, so that training.zero_variance_filter "
                 "and dynamic_sampling would leave out everything: set zero_variance_filter to false, and max_rounds and oversampling "
                 "to 1, or training.samples_per_prompt to 2 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_what_runs_freely_is_cut_off(self) -> Self:
+        aborts = self.training.dynamic_sampling.max_aborts
+        if aborts and self.rollout.deterministic:
+            raise UserError(
+                f"training.dynamic_sampling.max_aborts is {aborts}, but rollout.deterministic is true, so that which prompts a batch "
+                "has may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0"
             )
         return self
 

@@ -24,15 +24,49 @@ class DynamicSampling(Section):
         1.0,
         description="Prompts that a round draws for each group that the batch lacks; surplus groups are thrown away (DAPO: 3).",
     )
-    spread_of: Literal["reward", "accuracy"] = Field(
+    spread_of: Literal["reward", "accuracy"] | None = Field(
         "reward",
-        description="What has to differ between a prompt's samples: the reward, or whether the answer is right (DAPO).",
+        description=(
+            "What has to differ between a prompt's samples: the reward, or whether the answer is right (DAPO); null: nothing, so "
+            "that max_aborts alone decides which prompts are in the batch."
+        ),
+    )
+    max_aborts: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0,
+        description=(
+            "How often in a row a prompt's group may be cut off. Above 0 a round ends as soon as the batch is full: what still "
+            "runs is aborted, and its prompts are the first of the next step, where one that was cut off so often is waited for. "
+            "0: a round waits for its longest completion."
+        ),
     )
 
     @property
     def is_on(self) -> bool:
         """Whether a step may draw more prompts than its batch has."""
         return self.max_rounds > 1 or self.oversampling > 1
+
+    @property
+    def wants_spread(self) -> bool:
+        """Whether groups are thrown away because their samples do not differ."""
+        return self.is_on and self.spread_of is not None
+
+    @model_validator(mode="after")
+    def _there_is_something_to_cut_off(self) -> Self:
+        if self.max_aborts and self.oversampling == 1:
+            raise UserError(
+                f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round draws no prompt more "
+                "than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set max_aborts to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_sampled_has_a_use(self) -> Self:
+        if self.is_on and self.spread_of is None and not self.max_aborts:
+            raise UserError(
+                "training.dynamic_sampling.spread_of is null, so that any group will do, and what its max_rounds and oversampling "
+                "draw besides would be sampled for nothing: set max_aborts to 1 or more, or max_rounds and oversampling to 1"
+            )
+        return self
 
 
 class Training(Section):

@@ -93,6 +93,8 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield "Memory is reckoned without runtime.training.share_prompts, which takes less of it."
     if params.training.dynamic_sampling.max_rounds > 1:
         yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
+    if params.training.dynamic_sampling.max_aborts:
+        yield "A step is reckoned without training.dynamic_sampling.max_aborts, as if it waited for all that it draws."
 
 
 def _about_the_load(machine: Machine, times: list[StageSeconds]) -> Iterator[str]:

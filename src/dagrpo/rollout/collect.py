@@ -4,7 +4,7 @@ Two orders of work give the same records. In lockstep the same seeds give the sa
 faster, and repeatable up to the rounding of matrix products.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dagrpo.params.reward import Reward
 from dagrpo.records import Attempt
@@ -15,12 +15,15 @@ from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.rollout.schedule import OnBatch, PlannedAttempt, free_running, in_lockstep
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, Trajectory
+from dagrpo.rollout.until_full import CutOff, Judge, until_full
+
+SeedOf = Callable[[int, int], int]
 
 
 def collect(
     problems: Sequence[Problem],
     sampling: Sampling,
-    seed_of: Callable[[int, int], int],
+    seed_of: SeedOf,
     *,
     engine: RolloutEngine,
     agent: OpenAgent,
@@ -31,13 +34,35 @@ def collect(
     `seed_of(position, sample_index)` seeds the first completion of an attempt; `position` is the problem's place in
     `problems`, where it may stand twice. `on_batch` is told of attempts as they finish. ServerError when the engine fails.
     """
-    planned = [
+    order_of_work = in_lockstep if sampling.lockstep else free_running
+    planned = _planned(problems, sampling, seed_of)
+    return agent.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
+
+
+def collect_until_full(
+    problems: Sequence[Problem],
+    sampling: Sampling,
+    seed_of: SeedOf,
+    *,
+    engine: RolloutEngine,
+    agent: OpenAgent,
+    judge: Judge,
+    cuttable: Collection[int] = (),
+) -> CutOff:
+    """The same attempts, free-running; `judge` gets those at one problem as they finish, while others still run.
+
+    Once it is full, the attempts at problems with these positions are cut off where they are not finished.
+    """
+    planned = _planned(problems, sampling, seed_of)
+    return agent.run(until_full(planned, sampling, engine, agent, judge, cuttable))
+
+
+def _planned(problems: Sequence[Problem], sampling: Sampling, seed_of: SeedOf) -> list[PlannedAttempt]:
+    return [
         PlannedAttempt(position=position, problem=problem, sample_index=sample, seed=seed_of(position, sample))
         for position, problem in enumerate(problems)
         for sample in sampling.sample_indices
     ]
-    order_of_work = in_lockstep if sampling.lockstep else free_running
-    return agent.run(order_of_work(planned, sampling, engine, agent, on_batch or _ignore))
 
 
 def grade(

@@ -42,7 +42,7 @@ async def in_lockstep(
     for start in range(0, len(planned), size):
         batch = planned[start : start + size]
         waves = _Waves(engine, len(batch))
-        attempts = [_attempt(each, sampling, agent, waves.sender(place)) for place, each in enumerate(batch)]
+        attempts = [attempt(each, sampling, agent, waves.sender(place)) for place, each in enumerate(batch)]
         finished = await all_of(map(waves.counted, attempts))
         on_batch(finished)
         trajectories += finished
@@ -69,7 +69,7 @@ async def free_running(
         async with limit:
             while True:
                 try:
-                    finished = await all_of(_attempt(each, sampling, agent, send) for each in group)
+                    finished = await all_of(attempt(each, sampling, agent, send) for each in group)
                     break
                 except ServerGone:
                     made_again += len(group)
@@ -83,7 +83,7 @@ async def free_running(
     return trajectories
 
 
-async def _attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:
+async def attempt(planned: PlannedAttempt, sampling: Sampling, agent: OpenAgent, send: Send) -> Trajectory:
     """Turn 0 has the attempt's seed, each later turn one of its own."""
     turn = 0
 

@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,16 @@ from dagrpo.params.training import Training
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.rollout.collect import collect, grade
+from dagrpo.rollout.collect import SeedOf, collect, collect_until_full, grade
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import training_sampling
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GREEDY, GradedTrajectory, Problem, TokenSample, Trajectory
+from dagrpo.rollout.until_full import CutOff
 from dagrpo.trainer import gates
-from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.drawing import Drawing, Prompt
+from dagrpo.trainer.full_batch import FullBatch
 from dagrpo.trainer.gates import diversity
 from dagrpo.trainer.gates.refused import keeping_attempts
 from dagrpo.trainer.groups import Drawn, Flags, figures, prompts_to_draw, spread, used_groups
@@ -127,14 +130,24 @@ class StepRollouts:
         return [float(part.double().mean()) if len(part) else 0.0 for part in parts]
 
 
+@dataclass(slots=True, kw_only=True)
+class _Attempted:
+    """What a step has attempted so far, prompt by prompt in the order of drawing, and how."""
+
+    graded: list[GradedTrajectory] = field(default_factory=list)
+    greedy: list[Trajectory] = field(default_factory=list)  # which are not graded yet, and count nowhere
+    rounds: int = 0
+    cut_off: CutOff = field(default_factory=CutOff)  # by the last of them
+
+
 def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
     """The functions that some problem offers, sorted."""
     return tuple(sorted({tool["function"]["name"] for problem in problems for tool in problem.tools}))
 
 
 class Buffer:
-    """Makes the rollouts of each step; a function of the run's seed, the step, the weights that the engine holds, and
-    which prompts are next (drawing.py): all that it keeps.
+    """Makes the rollouts of each step; in lockstep a function of the run's seed, the step, the weights that the engine holds,
+    and which prompts are next (drawing.py): all that it keeps.
     """
 
     def __init__(
@@ -177,7 +190,8 @@ class Buffer:
         ServerError when the engine fails. UserError: no ground truth, no prompt left, or nothing can be learned.
         """
         self._grading_seconds = 0.0
-        attempted, greedy, rounds = self._rounds(step)
+        made = self._rounds(step)
+        attempted = made.graded
         used = used_groups(attempted, self._training, step)
         self.drawing.retire(attempted)
         in_batch = used.repeat(self._training.samples_per_prompt)
@@ -187,7 +201,7 @@ class Buffer:
         drawn = Drawn(
             used=tuple(used.tolist()),
             discarded=tuple(each for each, is_used in zip(attempted, in_batch, strict=True) if not is_used),
-            figures=figures(used, rounds, self.drawing.retired, self._training),
+            figures=figures(used, made.rounds, self.drawing.retired, made.cut_off, self._training),
         )
         return StepRollouts(
             step=step,
@@ -196,7 +210,7 @@ class Buffer:
             rewards=torch.from_numpy(rewards[order]),
             components={name: torch.from_numpy(values[order]) for name, values in self._components(graded).items()},
             weights={COMPONENTS.label(name): weight for name, weight in self._weights().items()},
-            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(greedy, used)])
+            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(made.greedy, used)])
             if self._sampling.greedy
             else None,
             several_turns=self._several_turns,
@@ -206,31 +220,52 @@ class Buffer:
             grading_seconds=self._grading_seconds,
         )
 
-    def _rounds(self, step: int) -> tuple[list[GradedTrajectory], list[Trajectory], int]:
-        """Every attempt of the step, prompt by prompt in the order of drawing; so the greedy ones, which are not graded yet
-        and count nowhere; and how many rounds they took.
-        """
-        attempted, greedy = list[GradedTrajectory](), list[Trajectory]()
-        rounds = 0
-        while rounds < self._training.dynamic_sampling.max_rounds and (
-            count := prompts_to_draw(attempted, self._training)
+    def _rounds(self, step: int) -> _Attempted:
+        """Every attempt of the step that was not cut off."""
+        made = _Attempted()
+        attempt = self._attempt_in_lockstep if self._sampling.lockstep else self._attempt_freely
+        while made.rounds < self._training.dynamic_sampling.max_rounds and (
+            count := prompts_to_draw(made.graded, self._training)
         ):
-            collected = self._attempts(self.drawing.draw(count, step), attempted, step)
-            sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
-            self._require_sound([*(each.trajectory for each in attempted), *sampled], step)
-            attempted += self._graded(sampled)
-            greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
-            rounds += 1
-        return attempted, greedy, rounds
+            first = len(made.graded) // self._training.samples_per_prompt
+            attempt(made, self.drawing.draw(count, step), step, partial(self._seed_of, step, first))
+            made.rounds += 1
+        return made
 
-    def _attempts(self, problems: Sequence[Problem], before: Sequence[GradedTrajectory], step: int) -> list[Trajectory]:
-        """Those at some more problems of the step, after what was attempted `before`, and the greedy ones."""
-        first = len(before) // self._training.samples_per_prompt
+    def _seed_of(self, step: int, first: int, position: int, sample: int) -> int:
+        """Of the attempt at a problem of a round; `first`: how many problems the step has attempted before."""
+        return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
-        def seed_of(position: int, sample: int) -> int:
-            return sampling_seed(self._seed, "rollout", step, first + position, sample)
+    def _attempt_in_lockstep(self, made: _Attempted, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
+        """Attempt some more prompts, one wave after the other, and grade them when all are finished."""
+        problems = [prompt.problem for prompt in prompts]
+        collected = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+        sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
+        self._require_sound([*(each.trajectory for each in made.graded), *sampled], step)
+        made.graded += self._graded(sampled)
+        made.greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
 
-        return collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
+    def _attempt_freely(self, made: _Attempted, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
+        """The same, each prompt's group as fast as it can, and graded as soon as it has finished.
+
+        What runs when the batch is full goes back, where training.dynamic_sampling.max_aborts allows.
+        """
+        most = self._training.dynamic_sampling.max_aborts
+        full = FullBatch(made.graded, self._graded_beside, self._training)
+        made.cut_off = collect_until_full(
+            [prompt.problem for prompt in prompts],
+            self._sampling,
+            seed_of,
+            engine=self._engine,
+            agent=self._agent,
+            judge=full,
+            cuttable=[position for position, prompt in enumerate(prompts) if prompt.aborts < most],
+        )
+        cut_off = {*made.cut_off.positions}
+        self.drawing.put_back(prompts, [p.problem.index for at, p in enumerate(prompts) if at not in cut_off])
+        made.graded += full.graded
+        made.greedy += full.greedy
+        self._require_sound([each.trajectory for each in made.graded], step)
 
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
         """UserError, which names a table of them: what the step has sampled cannot be learned from."""
@@ -240,9 +275,13 @@ class Buffer:
 
     def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         started = time.perf_counter()
-        graded = grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
+        graded = self._graded_beside(trajectories)
         self._grading_seconds += time.perf_counter() - started
         return graded
+
+    def _graded_beside(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+        """While others are sampled, so that it takes no time of its own."""
+        return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]

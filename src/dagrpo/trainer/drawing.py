@@ -1,16 +1,27 @@
 """Which prompts a run draws: the next ones of an endless row of shuffled epochs, less those that are retired.
 
-A function of the run's seed, how far the run has come in that row, and who is retired: the last two are saved with a state,
-so that a resumed run draws what an uninterrupted one does. Not here: how many a step draws (groups.py).
+A function of the run's seed, how far the run has come in that row, whose groups were cut off and come first therefore, and
+who is retired: all but the seed are saved with a state, so that a resumed run draws what an uninterrupted one does. No place of
+the row is lost or taken twice. Not here: how many a step draws (groups.py).
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagrpo.errors import UserError
 from dagrpo.params.training import Training
 from dagrpo.rollout.prompts import epoch_order
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A problem that was drawn."""
+
+    problem: Problem
+    aborts: int = 0  # how often in a row its group was cut off before
 
 
 class Drawing:
@@ -32,32 +43,51 @@ class Drawing:
         self._seed = seed
         self._position = int(known["position"])  # in the row: so many places of it were drawn, or passed over
         self._retired = {int(index) for index in known["retired"]}  # rows of the split
+        by_row = {problem.index: problem for problem in problems}
+        cut_off = known.get("cut_off", [])  # a state of before has none
+        self._cut_off = deque(Prompt(problem=by_row[int(row)], aborts=int(aborts)) for row, aborts in cut_off)
         self._epoch: tuple[int, list[int]] = (-1, [])
 
     @property
     def saved(self) -> dict[str, Any]:
         """What a resumed run has to know, as JSON can say it."""
-        return {"position": self._position, "retired": sorted(self._retired)}
+        cut_off = [[prompt.problem.index, prompt.aborts] for prompt in self._cut_off]
+        return {"position": self._position, "retired": sorted(self._retired), "cut_off": cut_off}
 
     @property
     def retired(self) -> int:
         """How many problems are retired."""
         return len(self._retired)
 
-    def draw(self, count: int, step: int) -> list[Problem]:
-        """The next problems of the step numbered from 0. UserError: all are retired."""
+    def draw(self, count: int, step: int) -> list[Prompt]:
+        """The next problems of the step numbered from 0, first those that were put back. UserError: all are retired."""
         if all(problem.index in self._retired for problem in self._problems):
             raise UserError(
                 f"step {step + 1}: all {len(self._problems)} problems have reached training.retire_at "
                 f"({self._training.retire_at}), so that none is left to draw: take the policy as it is with training.steps "
                 f"{step}, or give harder problems or a higher training.retire_at and train again."
             )
-        drawn: list[Problem] = []
+        drawn: list[Prompt] = []
         while len(drawn) < count:
-            problem = self._next()
-            if problem.index not in self._retired:
-                drawn.append(problem)
+            prompt = self._cut_off.popleft() if self._cut_off else Prompt(problem=self._next())
+            if prompt.problem.index not in self._retired:
+                drawn.append(prompt)
         return drawn
+
+    def put_back(self, drawn: Sequence[Prompt], finished: Sequence[int]) -> list[Prompt]:
+        """Of what was drawn, in this order, only groups at these rows have finished: the others are drawn next, before all else.
+
+        `finished` are in the order of drawing, too; where a row was drawn twice and has finished once, it is the first that
+        has. So what is put back follows from the rows alone. Returned as it was drawn.
+        """
+        left, rows = list[Prompt](), deque(finished)
+        for prompt in drawn:
+            if rows and rows[0] == prompt.problem.index:
+                rows.popleft()
+            else:
+                left.append(prompt)
+        self._cut_off.extendleft(replace(prompt, aborts=prompt.aborts + 1) for prompt in reversed(left))
+        return left
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:
         """Draw no more the problems of which a group has reached training.retire_at. They are groups, one after the other."""

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from dagrpo.errors import UserError
 from dagrpo.params.training import Training
 from dagrpo.rollout.trajectory import GradedTrajectory
+from dagrpo.rollout.until_full import CutOff
 
 Flags = NDArray[np.bool_]
+CUT_OFF_GROUPS = "rollout/cut_off_groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,15 @@ def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool
 
 def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
     """Whether training.dynamic_sampling keeps each group for what is in it. [groups]"""
-    by_reward = training.dynamic_sampling.spread_of == "reward"
-    values = [each.score.reward if by_reward else float(each.score.correct is True) for each in graded]
-    return spread(values, [each.trajectory.learned for each in graded], training.samples_per_prompt)
+    learned = [each.trajectory.learned for each in graded]
+    match training.dynamic_sampling.spread_of:
+        case "reward":
+            values = [each.score.reward for each in graded]
+        case "accuracy":
+            values = [float(each.score.correct is True) for each in graded]
+        case None:  # any will do from which there is something to learn
+            return np.asarray(np.array(learned, dtype=np.bool_).reshape(-1, training.samples_per_prompt).any(axis=1))
+    return spread(values, learned, training.samples_per_prompt)
 
 
 def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training) -> int:
@@ -58,7 +66,7 @@ def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: in
     sampling has found none with spread.
     """
     with_spread = has_spread(graded, training)
-    if training.dynamic_sampling.is_on and not with_spread.any():
+    if training.dynamic_sampling.wants_spread and not with_spread.any():
         raise UserError(
             f"step {step + 1}: in none of {len(with_spread)} groups do samples differ in {training.dynamic_sampling.spread_of}, "
             f"and training.dynamic_sampling.max_rounds is {training.dynamic_sampling.max_rounds}: raise it or "
@@ -70,14 +78,16 @@ def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: in
     return used
 
 
-def figures(used: Flags, rounds: int, retired: int, training: Training) -> dict[str, float]:
+def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: Training) -> dict[str, float]:
     """Metrics of a step's drawing: only what its parameters can change. `retired`: prompts of the run so far."""
     dynamic = {
         "rollout/rounds": float(rounds),
         "rollout/discarded_groups": float((~used).sum()),
         "rollout/discarded_fraction": float((~used).mean()),
     }
+    cut = {CUT_OFF_GROUPS: float(len(cut_off.positions)), "rollout/cut_off_tokens": float(cut_off.tokens)}
     return {
         **(dynamic if training.dynamic_sampling.is_on else {}),
+        **(cut if training.dynamic_sampling.max_aborts else {}),
         **({"rollout/retired_prompts": float(retired)} if training.retire_at is not None else {}),
     }

@@ -72,6 +72,42 @@ def test_where_a_step_may_draw_more_the_next_goes_on_behind_all_that_it_drew(tmp
         _check(tmp_path, 2, dynamic_sampling=several)
 
 
+def _check_cut(folder: Path, *cut_off: int) -> None:
+    values: dict[str, Any] = {"prompts_per_step": 2, "samples_per_prompt": 2, "order": "easy_first"}
+    training = Training.model_validate(values | {"dynamic_sampling": {"oversampling": 2.0, "max_aborts": 1}})
+    drawing = Drawing(PROBLEMS, training, 0)
+    require_prompts(
+        lambda step: folder / f"{step}.parquet", len(cut_off), drawing, training, lambda step: cut_off[step - 1]
+    )
+
+
+def test_prompts_that_were_cut_off_are_planned_again_before_all_others(tmp_path: Path) -> None:
+    """Step 1 has drawn 4, 9, 2, 7 and put 4 and 2 back; step 2 draws these, 1 and 3, and puts 1 back; then comes an epoch's end."""
+    _recorded(tmp_path, [9, 9, 7, 7], [4, 4, 2, 2, 3, 3], [1, 1, 4, 4])
+    _check_cut(tmp_path, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "cut_off", "told"),
+    [
+        (([9, 9, 7, 7], [1, 1, 3, 3]), (2, 0), r"2\.parquet is .* rows 1, 3 of .* rows 4, 2"),  # two are lost
+        (
+            ([9, 9, 7, 7], [4, 4, 2, 2], [9, 9, 1, 1]),
+            (2, 0, 0),
+            r"3\.parquet is .* rows 9, 1 of .* rows 1, 3",
+        ),  # one comes twice
+        (([9, 9, 7, 7],), (0,), r"1\.parquet is .* rows 9, 7 of .* rows 4, 9"),  # nothing was cut off
+        (([7, 7, 9, 9],), (2,), r"1\.parquet is .* rows 7, 9 of .* rows 4, 9, 2, 7"),  # in another order
+    ],
+)
+def test_a_step_that_loses_or_repeats_what_was_cut_off_is_refused(
+    steps: tuple[list[int], ...], cut_off: tuple[int, ...], told: str, tmp_path: Path
+) -> None:
+    _recorded(tmp_path, *steps)
+    with pytest.raises(UserError, match=told):
+        _check_cut(tmp_path, *cut_off)
+
+
 def test_prompts_that_the_records_retire_are_not_planned_again(tmp_path: Path) -> None:
     """All that is left of row 4 is right; of row 9 one attempt is wrong, and nothing was written in row 7."""
     reasons = ["answered", "excluded", "answered", "answered"]

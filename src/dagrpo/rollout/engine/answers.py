@@ -53,6 +53,19 @@ def completions_of(
         return [_completion(reply, request, address, version) for reply, request in pairs]
 
 
+def tokens_written(data: bytes) -> int:
+    """How many tokens an answer to aborted requests tells of; 0 for what it does not say. They are counted, and never used."""
+    try:
+        replies = json.loads(data)
+    except (ValueError, RecursionError):
+        return 0
+    about = (
+        [reply.get("meta_info") for reply in replies if isinstance(reply, dict)] if isinstance(replies, list) else []
+    )
+    counts = [each.get("completion_tokens") for each in about if isinstance(each, dict)]
+    return sum(count for count in counts if type(count) is int and count > 0)
+
+
 def scores_of(
     data: bytes, requests: Sequence[ScoringRequest], address: str, version: WeightVersion
 ) -> list[tuple[float, ...]]:

@@ -21,8 +21,9 @@ from dagrpo.rollout.engine.answers import (
     largest_scores,
     message_of,
     scores_of,
+    tokens_written,
 )
-from dagrpo.rollout.engine.errors import ServerError, ServerLost, ServerUnreachable
+from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.pictures import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 from dagrpo.rollout.engine.version import WeightVersion
 
@@ -53,6 +54,7 @@ class ServerClient:
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
         self._has_left = False  # its GPU
+        self._aborted: set[str] = set()  # identifiers of requests that are not answered yet
         authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
         self._http = httpx.AsyncClient(
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
@@ -65,8 +67,13 @@ class ServerClient:
         """Close its connections."""
         await self._http.aclose()
 
-    async def generate(self, requests: Sequence[SamplingRequest], version: WeightVersion) -> list[Completion]:
-        """One completion per request, in order, by one HTTP request; ServerError also when other weights made them."""
+    async def generate(
+        self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str] = ()
+    ) -> list[Completion]:
+        """One completion per request, in order, by one HTTP request; ServerError also when other weights made them.
+
+        With an identifier for each they can be aborted together: RequestsAborted then, whether or not some had finished.
+        """
         assert not self._has_left, "a server without weights is asked"
         prompts = [sent_ids(request.input_ids, request.pictures) for request in requests]
         pictures = [files_of(request) for request in requests]
@@ -79,8 +86,26 @@ class ServerClient:
         }
         if any(request.support for request in requests):
             body["return_sampling_mask"] = [request.support for request in requests]
-        answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_answer(requests))
+        if identifiers:
+            body["rid"] = [*identifiers]
+        try:
+            if not self._aborted.isdisjoint(identifiers):  # while their prompt was read
+                raise RequestsAborted(0)
+            answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_answer(requests))
+            if not self._aborted.isdisjoint(identifiers):
+                raise RequestsAborted(tokens_written(answer))
+        finally:
+            self._aborted.difference_update(identifiers)
         return completions_of(answer, requests, self.address, version)
+
+    async def abort(self, identifiers: Sequence[str]) -> None:
+        """Have the server stop computing these requests, which are then answered at once.
+
+        No effect on what the server does not know yet, as a request may still be on its way: whoever waits asks again.
+        """
+        self._aborted.update(identifiers)
+        for identifier in identifiers:
+            await self._post("/abort_request", {"rid": identifier})
 
     async def score(self, requests: Sequence[ScoringRequest], version: WeightVersion) -> list[tuple[float, ...]]:
         """The logprobs that each asks for, in order, by one HTTP request; ServerError also when other weights gave them."""

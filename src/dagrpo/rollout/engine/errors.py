@@ -26,6 +26,14 @@ class ServerGone(ServerError):
     """One of several servers died. The others go on: what was on its way there can be asked for again."""
 
 
+class RequestsAborted(ServerError):
+    """Requests that we have aborted: nothing of what was written for them may be used."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"The requests were aborted after {tokens} tokens, as enough others had finished.")
+        self.tokens = tokens  # that were written, as far as the server says
+
+
 class ServerUnreachable(ServerError):
     """A server that runs elsewhere does not answer at all."""
 

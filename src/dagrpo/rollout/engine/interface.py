@@ -1,6 +1,6 @@
 """What the rest of the program asks of a rollout engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -29,10 +29,18 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
 
-        ServerGone when that server died and others are left: the session's next requests go to one of those.
+        `apart`: it is asked for together with none of another session's, so that it waits for none of those and can be
+        aborted. ServerGone when that server died and others are left: the session's next requests go to one of those.
+        """
+        ...
+
+    async def abort(self, sessions: Collection[str]) -> int:
+        """Have the servers stop computing what was asked for in these sessions, apart from others. Nobody waits for it any more.
+
+        When it returns, all of that is over. How many tokens the servers say that they had written for it.
         """
         ...
 

@@ -7,9 +7,11 @@ scheduler then does follows from them. Nobody else may use the server meanwhile.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 import torch
 
@@ -18,16 +20,27 @@ from dagrpo.console import say
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.errors import ServerError, ServerGone, ServerUnreachable
+from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerGone, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion, new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
 SLICE = 64  # requests per HTTP request when not in lockstep
 SLICES_IN_FLIGHT = 8  # per server
+SECONDS_TO_ABORT = 0.1  # until requests that go on are aborted once more: the server may not have known them yet
 
 T = TypeVar("T")
 _Ask = Callable[[ServerClient, Sequence[int]], Awaitable[list[T]]]
-_Gathering = tuple[list[SamplingRequest], "asyncio.Future[list[Completion]]"]
+_Key = tuple[int, str]  # server; session, or "" for all that may be asked for together
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """What is asked of a server by one HTTP request, and those who ask: together they wait for its last completion."""
+
+    server: int
+    requests: list[SamplingRequest] = field(default_factory=list)
+    identifiers: list[str] = field(default_factory=list)  # of each, where it can be aborted
+    answers: "asyncio.Future[list[Completion]]" = field(init=False)
 
 
 class ServerPool:
@@ -57,7 +70,8 @@ class ServerPool:
         self._keeps_all = keeps_all
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
-        self._gathering: dict[int, _Gathering] = {}  # by server
+        self._gathering: dict[_Key, _Flight] = {}  # that others can join
+        self._apart: dict[_Flight, str] = {}  # on their way, and their sessions
         self._interrupted = False
 
     def generate(
@@ -88,19 +102,46 @@ class ServerPool:
 
         return self._loop.run(self._asked(ask, parts, empty_cache=lockstep))
 
-    async def complete(self, request: SamplingRequest, session: str) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
 
         Those for one server that come at the same moment, such as first turns, are one HTTP request, up to SLICE of them:
-        one for each costs several times as much. ServerGone when that server died and others are left.
+        one for each costs several times as much. `apart`: only those of the session, which then can be aborted. ServerGone
+        when that server died and others are left.
         """
-        server = self._server_for(session)
-        gathered, answers = self._gathering.get(server) or self._gather(server)
-        gathered.append(request)
-        place = len(gathered) - 1
-        if len(gathered) == SLICE:
-            del self._gathering[server]
-        return (await asyncio.shield(answers))[place]
+        key = (self._server_for(session), session if apart else "")
+        flight = self._gathering.get(key) or self._gather(key)
+        flight.requests.append(request)
+        if apart:
+            flight.identifiers.append(uuid4().hex)
+        place = len(flight.requests) - 1
+        if len(flight.requests) == SLICE:
+            del self._gathering[key]
+        return (await asyncio.shield(flight.answers))[place]
+
+    async def abort(self, sessions: Collection[str]) -> int:
+        """Have the servers stop computing what was asked for in these sessions, apart from others; how many tokens that was."""
+        flights = [flight for flight, session in self._apart.items() if session in sessions]
+        return sum(await all_of(map(self._aborted, flights)))
+
+    async def _aborted(self, flight: _Flight) -> int:
+        """The tokens that a flight had written when it was over. What it broke with is of no interest, unless no server is left."""
+        while not flight.answers.done():
+            if flight.server in self._servers:
+                await self._loop.join(self._abort_at(flight.server, flight.identifiers))
+            await asyncio.wait([flight.answers], timeout=SECONDS_TO_ABORT)
+        try:
+            return sum(len(completion.token_ids) for completion in flight.answers.result())
+        except RequestsAborted as aborted:
+            return aborted.tokens
+        except ServerError:
+            return 0
+
+    async def _abort_at(self, server: int, identifiers: Sequence[str]) -> None:
+        try:
+            await self._servers[server].abort(identifiers)
+        except ServerUnreachable as error:
+            self._give_up(server, error)
 
     def _server_for(self, session: str) -> int:
         if self._server_of.get(session) not in self._servers:
@@ -108,25 +149,29 @@ class ServerPool:
             self._server_of[session] = numbers[len(self._server_of) % len(numbers)]
         return self._server_of[session]
 
-    def _gather(self, server: int) -> _Gathering:
-        requests: list[SamplingRequest] = []
-        gathering = (requests, asyncio.ensure_future(self._send_gathered(server, requests)))
-        self._gathering[server] = gathering
-        return gathering
+    def _gather(self, key: _Key) -> _Flight:
+        server, session = key
+        flight = _Flight(server)
+        flight.answers = asyncio.ensure_future(self._send_gathered(key, flight))
+        self._gathering[key] = flight
+        if session:
+            self._apart[flight] = session
+            flight.answers.add_done_callback(lambda _: self._apart.pop(flight))
+        return flight
 
-    async def _send_gathered(self, server: int, requests: list[SamplingRequest]) -> list[Completion]:
+    async def _send_gathered(self, key: _Key, flight: _Flight) -> list[Completion]:
         await asyncio.sleep(0)  # until everybody who is about to ask has done so
-        if server in self._gathering and self._gathering[server][0] is requests:
-            del self._gathering[server]
+        if self._gathering.get(key) is flight:
+            del self._gathering[key]
         self._cache_is_empty = False
         self._require_going_on()
-        if server not in self._servers:
-            raise ServerGone(f"server {server} has died meanwhile")
-        client = self._servers[server]
+        if flight.server not in self._servers:
+            raise ServerGone(f"server {flight.server} has died meanwhile")
+        client = self._servers[flight.server]
         try:
-            return await self._loop.join(client.generate(requests, self._version))
+            return await self._loop.join(client.generate(flight.requests, self._version, flight.identifiers))
         except ServerUnreachable as error:
-            self._give_up(server, error)
+            self._give_up(flight.server, error)
             raise ServerGone(str(error)) from None
 
     def _require_going_on(self) -> None:

@@ -22,17 +22,23 @@ PROMPT = "problem_index"
 OUTCOME = ["correct", "stop_reason", "completion_ids"]  # of an attempt, which may retire its prompt
 
 
-def require_prompts(rollouts: Callable[[int], Path], steps: int, drawing: Drawing, training: Training) -> None:
+def require_prompts(
+    rollouts: Callable[[int], Path],
+    steps: int,
+    drawing: Drawing,
+    training: Training,
+    cut_off: Callable[[int], int] = lambda step: 0,
+) -> None:
     """Check the first `steps` records; `rollouts` is the file of the step numbered from 1. UserError names a wrong step.
 
-    `drawing` is that of a run which has not begun.
+    `drawing` is that of a run which has not begun; `cut_off` says of each step how many more groups it has drawn and put back.
     """
     for step in range(1, steps + 1):
         path = rollouts(step)
         with naming_parquet(path, "delete the run's state and train again"):
             table = pq.read_table(path, columns=[PROMPT, *(OUTCOME if training.retire_at is not None else [])])
         recorded = table[PROMPT].to_pylist()
-        planned = _planned(len(recorded), drawing, training, step)
+        planned = _planned(recorded, drawing, training, step, cut_off(step))
         if training.retire_at is not None:
             drawing.retire_rows(recorded, _right(table))
         if recorded != planned:
@@ -43,12 +49,19 @@ def require_prompts(rollouts: Callable[[int], Path], steps: int, drawing: Drawin
             )
 
 
-def _planned(attempts: int, drawing: Drawing, training: Training, step: int) -> list[int]:
-    """The row of the train split of each attempt of a step, from 1, that has made so many."""
-    prompts = training.prompts_per_step
+def _planned(recorded: Sequence[int], drawing: Drawing, training: Training, step: int, cut_off: int) -> list[int]:
+    """The row of the train split of each attempt of a step, from 1, that has recorded these.
+
+    Which of the drawn groups were cut off, so many, only the record knows: those that are not in it. They are put back.
+    """
+    size, prompts = training.samples_per_prompt, training.prompts_per_step
     if training.dynamic_sampling.is_on:
-        prompts = max(prompts, attempts // training.samples_per_prompt)
-    return [p.index for p in drawing.draw(prompts, step - 1) for _ in range(training.samples_per_prompt)]
+        prompts = max(prompts, len(recorded) // size)
+    drawn = drawing.draw(prompts + cut_off, step - 1)
+    rows = [prompt.problem.index for prompt in drawn]
+    if cut_off and len(drawing.put_back(drawn, recorded[::size])) == cut_off:
+        rows = [*recorded[::size]]
+    return [row for row in rows for _ in range(size)]
 
 
 def _right(table: pa.Table) -> list[bool | None]:

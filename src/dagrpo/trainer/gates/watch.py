@@ -22,6 +22,7 @@ from dagrpo.trainer.gates.finite import SKIPPED, SkippedSteps, finite_or_zero
 from dagrpo.trainer.gates.hand_over import HandOver
 from dagrpo.trainer.gates.learns_nothing import LearnsNothing
 from dagrpo.trainer.gates.probe import Probe
+from dagrpo.trainer.groups import CUT_OFF_GROUPS
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.record import Record
@@ -131,7 +132,13 @@ class Watch:
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
             drawing = Drawing(self._problems, training, self._run.seed)
-            require_prompts(self._record.rollouts, steps, drawing, training)
+            require_prompts(self._record.rollouts, steps, drawing, training, self._cut_off)
+
+    def _cut_off(self, step: int) -> int:
+        """How many groups a recorded step, numbered from 1, has cut off."""
+        if not self._run.training.dynamic_sampling.max_aborts:
+            return 0
+        return int(self._record.metrics(step)[CUT_OFF_GROUPS])
 
 
 def storable(metrics: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:

@@ -1,0 +1,157 @@
+"""Free-running attempts whose groups are judged while others still run, until there are enough of them; the rest is cut off.
+
+A group is the attempts at one problem. What is cut off is aborted at the engine, so that nothing is computed for it any
+more, and nothing of it is used. Not here: what makes a group count (trainer/full_batch.py), and who attempts it again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from dagrpo.console import say
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.background import all_of
+from dagrpo.rollout.engine.errors import ServerError, ServerGone
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
+from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.schedule import PlannedAttempt, attempt
+from dagrpo.rollout.trajectory import Trajectory
+
+Group = Sequence[PlannedAttempt]
+
+
+class Judge(Protocol):
+    """Says of finished groups whether there are enough."""
+
+    def judge(self, position: int, group: Sequence[Trajectory]) -> None:
+        """Take a finished group. Called in a thread of its own, for one group after the other, as they finish."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough: once they are, they stay so."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff:
+    """What was not finished when there was enough."""
+
+    positions: tuple[int, ...] = ()  # rising, of the problems whose groups were cut off
+    tokens: int = 0  # that were written for these, as far as the engine tells
+
+
+async def until_full(
+    planned: Sequence[PlannedAttempt],
+    sampling: Sampling,
+    engine: RolloutEngine,
+    agent: OpenAgent,
+    judge: Judge,
+    cuttable: Collection[int],
+) -> CutOff:
+    """Every attempt as fast as it can, those at one problem together, until `judge` has enough.
+
+    Only groups at the positions `cuttable` are cut off then; all others are waited for. Every group that has finished is
+    judged. When the server of a group dies and there are others, its attempts are made again on one of those.
+    """
+    assert sampling.batch_size is None, "all are in flight at once"
+    width = len(sampling.sample_indices)
+    groups = [planned[start : start + width] for start in range(0, len(planned), width)]
+    executor = ThreadPoolExecutor(1, thread_name_prefix="judging")
+    try:
+        return await _Race(sampling, engine, agent, judge, executor, cuttable).run(groups)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)  # it works only where this was broken off
+
+
+class _Race:
+    """The groups of one round."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        engine: RolloutEngine,
+        agent: OpenAgent,
+        judge: Judge,
+        executor: ThreadPoolExecutor,
+        cuttable: Collection[int],
+    ) -> None:
+        self._sampling = sampling
+        self._engine = engine
+        self._agent = agent
+        self._judge = judge
+        self._executor = executor
+        self._cuttable = {*cuttable}  # of those that still run
+        self._apart = bool(cuttable)
+        self._cut: set[int] = set()
+        self._written: Counter[int] = Counter()  # tokens that the engine has given to each group
+        self._made_again = 0
+
+    async def run(self, groups: Sequence[Group]) -> CutOff:
+        """Until the last group is judged or cut off."""
+        tasks = {asyncio.ensure_future(self._made_and_judged(group)): group[0].position for group in groups}
+        running, aborted = {*tasks}, 0
+        try:
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if self._cuttable and running and self._judge.is_full:
+                    cut = {task for task in running if tasks[task] in self._cuttable}
+                    running -= cut
+                    aborted += await self._cut_off({task: tasks[task] for task in cut})
+        finally:
+            for task in running:
+                task.cancel()
+            await _ended(tasks)
+        if self._made_again:
+            say(f"{self._made_again} trajectories were made again, as their server had died.")
+        given = sum(self._written[position] for position in self._cut)
+        return CutOff(positions=tuple(sorted(self._cut)), tokens=given + aborted)
+
+    async def _made_and_judged(self, group: Group) -> None:
+        position = group[0].position
+        finished = await self._made(group, position)
+        self._cuttable.discard(position)
+        if position not in self._cut:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._judge.judge, position, finished)
+
+    async def _made(self, group: Group, position: int) -> list[Trajectory]:
+        async def send(request: SamplingRequest) -> Completion:
+            if position in self._cut:  # an agent that takes its time to end
+                raise ServerError("The attempt was cut off, as there are enough others.")
+            completion = await self._engine.complete(request, session=str(position), apart=self._apart)
+            self._written[position] += len(completion.token_ids)
+            return completion
+
+        while True:
+            try:
+                return await all_of(attempt(each, self._sampling, self._agent, send) for each in group)
+            except ServerGone:
+                self._made_again += len(group)
+
+    async def _cut_off(self, groups: dict["asyncio.Task[None]", int]) -> int:
+        """End these groups, here and at the engine; how many tokens the engine had written that it has not given yet.
+
+        What an agent breaks with while it is cut off is of no interest.
+        """
+        self._cut |= {*groups.values()}
+        self._cuttable -= self._cut
+        for task in groups:
+            task.cancel()
+        tokens = await self._engine.abort([str(position) for position in groups.values()])
+        await _ended(groups)
+        return tokens
+
+
+async def _ended(tasks: Collection["asyncio.Task[None]"]) -> None:
+    """Wait until all have ended, whatever they raise. They are cancelled but once, so that what agents close is closed."""
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # asyncio complains about one that nobody has looked at

@@ -1,0 +1,208 @@
+"""Requests that are aborted: they end at the server, nothing that was written for them is used, and others go on."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.rollout.engine.conftest import MakePool, Serve
+from tests.rollout.engine.scripted import Echo, Hangup, ScriptedServer, reply
+from tests.rollout.engine.test_pool import at, request
+
+from dagrpo.records import Completion
+from dagrpo.rollout.engine.errors import RequestsAborted, ServerError
+from dagrpo.rollout.engine.pool import ServerPool
+
+LONG = 50  # the token whose completion takes until it is aborted
+
+
+class Slow(Echo):
+    """Answers prompts that end in LONG only when they are aborted; each has then written `tokens`. Others at once.
+
+    It knows a request only when it was aborted `deaf` times before, as one that is still on its way.
+    """
+
+    def __init__(self, *, tokens: int = 3, deaf: int = 0) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.asked = threading.Event()  # for a LONG one
+        self.aborted: list[str] = []
+        self._deaf = deaf
+        self._released = False
+        self._over = threading.Condition()
+
+    def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/abort_request":
+            with self._over:
+                self._deaf -= 1
+                if self._deaf < 0:
+                    self.aborted.append(body["rid"])
+                self._over.notify_all()
+            return 200, None
+        if path == "/generate" and any(prompt[-1] == LONG for prompt in body["input_ids"]) and "rid" in body:
+            self.asked.set()
+            with self._over:
+                assert self._over.wait_for(lambda: self._released or {*body["rid"]} <= {*self.aborted}, timeout=20)
+            return 200, [self._cut(prompt[-1]) for prompt in body["input_ids"]]
+        return super().__call__(path, body)
+
+    def release(self) -> None:
+        """Let go of who still waits."""
+        with self._over:
+            self._released = True
+            self._over.notify_all()
+
+    def _cut(self, token: int) -> dict[str, Any]:
+        cut = reply(token, reason={"type": "abort", "message": "Aborted"})
+        return cut | {"meta_info": cut["meta_info"] | {"completion_tokens": self.tokens}}
+
+
+async def _cut_off(pool: ServerPool, slow: Slow, *sessions: str) -> int:
+    """What two requests in each of some sessions have written when they are cut off on their way."""
+    works = [
+        asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), session, apart=True))
+        for session in sessions
+        for seed in range(2)
+    ]
+    await asyncio.to_thread(slow.asked.wait, 20)
+    for work in works:
+        work.cancel()
+    tokens = await pool.abort(sessions)
+    await asyncio.wait(works)
+    assert all(work.cancelled() for work in works)
+    return tokens
+
+
+def _bodies(server: ScriptedServer) -> list[dict[str, Any]]:
+    return [body for path, body in server.asked if path == "/generate" and "rid" in body]
+
+
+def test_what_is_asked_for_apart_is_one_http_request_for_each_session(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+
+    async def ask() -> list[Completion]:
+        works = [pool.complete(request(1, 2 + at // 2, seed=at), str(at // 2), apart=True) for at in range(6)]
+        return await asyncio.gather(*works)
+
+    assert [completion.token_ids for completion in asyncio.run(ask())] == [(2 + at // 2,) for at in range(6)]
+    bodies = _bodies(server)
+    assert sorted(body["input_ids"] for body in bodies) == [[[1, token]] * 2 for token in (2, 3, 4)]
+    identifiers = [identifier for body in bodies for identifier in body["rid"]]
+    assert len({*identifiers}) == 6
+
+
+def test_aborted_requests_end_at_their_server_and_tell_how_much_they_had_written(
+    serve: Serve, pool_of: MakePool
+) -> None:
+    slow = Slow(tokens=3)
+    server = serve(slow)
+    pool = pool_of(at(server), timeout=60)
+
+    async def ask() -> tuple[int, Completion]:
+        other = asyncio.ensure_future(pool.complete(request(7), "other", apart=True))
+        tokens = await _cut_off(pool, slow, "a")
+        return tokens, await other
+
+    tokens, other = asyncio.run(ask())
+    assert tokens == 2 * 3
+    assert other.token_ids == (7,), "nobody has aborted it"
+    (cut,) = [body for body in _bodies(server) if body["input_ids"][0][-1] == LONG]
+    assert slow.aborted == cut["rid"]
+    assert asyncio.run(pool.complete(request(1), "a", apart=True)).token_ids == (1,), "the session may go on"
+
+
+def test_requests_that_their_server_did_not_know_yet_are_aborted_again(serve: Serve, pool_of: MakePool) -> None:
+    slow = Slow(deaf=3)
+    pool = pool_of(at(serve(slow)), timeout=60)
+    assert asyncio.run(_cut_off(pool, slow, "a")) == 6
+    assert len(slow.aborted) >= 2
+
+
+def test_sessions_at_several_servers_are_aborted_at_each(serve: Serve, pool_of: MakePool) -> None:
+    slow = [Slow(tokens=1), Slow(tokens=10)]
+    pool = pool_of(*(at(serve(each)) for each in slow), timeout=60)
+
+    async def ask() -> int:
+        works = [
+            asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), str(seed), apart=True)) for seed in (0, 1)
+        ]
+        for each in slow:
+            await asyncio.to_thread(each.asked.wait, 20)
+        tokens = await pool.abort({"0", "1"})
+        assert {type(failure) for failure in await asyncio.gather(*works, return_exceptions=True)} == {RequestsAborted}
+        return tokens
+
+    assert asyncio.run(ask()) == 11
+    assert [len(each.aborted) for each in slow] == [1, 1]
+
+
+def test_what_had_finished_before_it_could_be_aborted_is_counted_all_the_same(serve: Serve, pool_of: MakePool) -> None:
+    pool = pool_of(at(serve()))
+
+    async def ask() -> int:
+        work = asyncio.ensure_future(pool.complete(request(7), "a", apart=True))
+        await asyncio.sleep(0)
+        return (await asyncio.gather(pool.abort({"a"}), work, return_exceptions=True))[0]  # type: ignore[return-value]
+
+    assert asyncio.run(ask()) in (0, 1), "aborted before it was asked for, or just after"
+
+
+def test_nothing_is_asked_of_a_server_for_sessions_that_wait_for_none(serve: Serve, pool_of: MakePool) -> None:
+    server = serve()
+    pool = pool_of(at(server))
+    asyncio.run(pool.complete(request(7), "a", apart=True))
+    assert asyncio.run(pool.abort({"a", "b"})) == 0
+    assert server.paths == ["/generate"]
+
+
+def test_a_server_that_dies_while_its_requests_are_aborted_is_given_up_and_the_others_go_on(
+    serve: Serve, pool_of: MakePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Dying(Slow):
+        def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+            if path == "/abort_request":
+                with self._over:
+                    self.aborted += [each for asked in _bodies(dying_server) for each in asked["rid"]]
+                    self._over.notify_all()
+                raise Hangup
+            answer = super().__call__(path, body)
+            if "rid" in body:
+                raise Hangup
+            return answer
+
+    dying = Dying()
+    dying_server = serve(dying)
+    pool = pool_of(at(dying_server), at(serve()), timeout=60)
+    assert asyncio.run(_cut_off(pool, dying, "a")) == 0
+    assert "Its work is done again by the other 1." in capsys.readouterr().err
+    assert asyncio.run(pool.complete(request(7), "a", apart=True)).token_ids == (7,)
+
+
+def test_the_last_server_that_dies_while_its_requests_are_aborted_is_an_error(serve: Serve, pool_of: MakePool) -> None:
+    slow = Slow()
+    server = serve(slow)
+    pool = pool_of(at(server), timeout=60)
+
+    async def ask() -> None:
+        work = asyncio.ensure_future(pool.complete(request(1, LONG), "a", apart=True))
+        await asyncio.to_thread(slow.asked.wait, 20)
+        server.http.shutdown()
+        server.http.server_close()
+        try:
+            await pool.abort({"a"})
+        finally:
+            work.cancel()
+            slow.release()
+
+    with pytest.raises(ServerError, match="cannot be reached"):
+        asyncio.run(ask())
+
+
+def test_a_request_that_the_server_aborts_by_itself_is_an_error_and_no_completion(
+    serve: Serve, pool_of: MakePool
+) -> None:
+    answer = [reply(1, reason={"type": "abort", "message": "out of memory"})]
+    pool = pool_of(at(serve(lambda path, body: (200, answer))))
+    with pytest.raises(ServerError, match="gave up a request: out of memory"):
+        asyncio.run(pool.complete(request(1), "a", apart=True))

@@ -1,0 +1,84 @@
+"""The real SGLang server computes nothing more for requests that were aborted, and goes on with the others."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.rollout.engine.batches import batch
+
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.engine.client import Endpoint
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.server import SGLangServer
+
+SAMPLES = 8
+LONGEST = 220  # tokens, near the most that the model takes
+
+
+def at_work(endpoint: Endpoint) -> int:
+    """How many requests the server computes, or has yet to compute."""
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    answer = httpx.get(f"{endpoint.address}/v1/loads", headers=headers, trust_env=False).raise_for_status()
+    return sum(each["num_running_reqs"] + each["num_waiting_reqs"] for each in answer.json()["loads"])
+
+
+async def _until_at_work(endpoint: Endpoint) -> None:
+    deadline = time.monotonic() + 20
+    while await asyncio.to_thread(at_work, endpoint) == 0:
+        assert time.monotonic() < deadline, "the server was asked for nothing"
+
+
+async def _kept_of(
+    pool: ServerPool, endpoint: Endpoint, requests: Sequence[SamplingRequest]
+) -> tuple[int, list[Completion]]:
+    """Ask for groups of SAMPLES, then abort all but the first: the tokens of those, and the completions of the first."""
+    works = [
+        asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), apart=True))
+        for place, each in enumerate(requests)
+    ]
+    first, others = works[:SAMPLES], works[SAMPLES:]
+    await _until_at_work(endpoint)
+    for work in others:
+        work.cancel()
+    tokens = await pool.abort([str(group) for group in range(1, len(requests) // SAMPLES)])
+    return tokens, list(await asyncio.gather(*first))
+
+
+@pytest.mark.server
+def test_a_server_stops_what_was_aborted_and_finishes_the_rest(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
+) -> None:
+    requests = [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=8, samples=SAMPLES)]
+    tokens, kept = asyncio.run(_kept_of(pool, server.endpoint, requests))
+    whole = pool.generate(requests, lockstep=False)
+    assert 0 <= tokens < sum(len(each.token_ids) for each in whole[SAMPLES:]), "they had not finished"
+    same = [one.token_ids == other.token_ids for one, other in zip(kept, whole[:SAMPLES], strict=True)]
+    assert sum(same) >= SAMPLES - 2, "nobody has touched the others"
+    assert {each.finish_reason for each in kept} <= {"stop", "length"}
+
+
+@pytest.mark.server
+def test_no_request_is_left_at_a_server_all_of_whose_requests_were_aborted(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
+) -> None:
+    requests = [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=6, samples=SAMPLES)]
+
+    async def ask() -> int:
+        works = [
+            asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), apart=True))
+            for place, each in enumerate(requests)
+        ]
+        await _until_at_work(server.endpoint)
+        for work in works:
+            work.cancel()
+        await pool.abort([str(group) for group in range(6)])
+        return await asyncio.to_thread(at_work, server.endpoint)
+
+    assert asyncio.run(ask()) == 0
+    pool.load(HuggingFaceTensors(tiny_model), "first")
+    assert len(pool.generate(batch(prompts=1), lockstep=True)) == SAMPLES, "it takes weights, and samples, as before"

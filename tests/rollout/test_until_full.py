@@ -1,0 +1,252 @@
+"""Groups are judged while others still run; once there are enough, the others are cut off, here and at the engine."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tests.rollout.paced_engine import NEVER, TOKENS_OF_ABORTED, PacedEngine
+from tests.rollout.talking import SAMPLING, Echo, agent_with, tool_problem
+
+from dagrpo.errors import UserError
+from dagrpo.records import Completion, SamplingRequest
+from dagrpo.rollout.collect import collect_until_full
+from dagrpo.rollout.engine.errors import ServerError, ServerGone
+from dagrpo.rollout.engine.interface import RolloutEngine
+from dagrpo.rollout.open_agent import OpenAgent
+from dagrpo.rollout.trajectory import Problem, Trajectory
+from dagrpo.rollout.until_full import CutOff, Judge
+
+WAIT = 20.0  # seconds, for what comes at once
+
+
+@dataclass
+class Counting(Judge):
+    """Has enough after so many groups; does `also` to each."""
+
+    enough: int
+    also: Callable[[int], None] = lambda position: None
+    judged: dict[int, list[Trajectory]] = field(default_factory=dict)
+
+    def judge(self, position: int, group: Sequence[Trajectory]) -> None:
+        self.also(position)
+        self.judged[position] = list(group)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.judged) >= self.enough
+
+
+def collected(
+    engine: RolloutEngine, agent: OpenAgent, judge: Judge, problems: int = 4, cuttable: Collection[int] | None = None
+) -> CutOff:
+    """Two attempts at each problem, whose seeds are ten times its position, and one more."""
+    return collect_until_full(
+        [tool_problem(index=index, question=str(index)) for index in range(problems)],
+        replace(SAMPLING, lockstep=False, samples=2),
+        lambda position, sample: 10 * position + sample,
+        engine=engine,
+        agent=agent,
+        judge=judge,
+        cuttable=range(problems) if cuttable is None else cuttable,
+    )
+
+
+def never_at(*positions: int) -> Callable[[SamplingRequest], int]:
+    """The second attempt at these problems does not end; all others do at once."""
+    return lambda request: NEVER if request.seed // 10 in positions and request.seed % 10 == 1 else 0
+
+
+def test_what_still_runs_when_there_is_enough_is_cut_off_here_and_at_the_engine() -> None:
+    engine, judge = PacedEngine(never_at(1, 3)), Counting(enough=2)
+    with agent_with({"echo": Echo()}) as agent:
+        cut_off = collected(engine, agent, judge)
+    done = len("done") + 1  # of the first attempt at each
+    assert cut_off == CutOff(positions=(1, 3), tokens=2 * (done + TOKENS_OF_ABORTED))
+    assert engine.aborted == ["1", "3"]
+    assert sorted(judge.judged) == [0, 2]
+    assert [each.sample_index for each in judge.judged[2]] == [0, 1]
+    assert engine.at_work.total() == 0
+    assert engine.apart == {True}
+
+
+def test_where_nothing_may_be_cut_off_all_are_waited_for() -> None:
+    engine, judge = PacedEngine(lambda request: request.seed), Counting(enough=1)
+    with agent_with({"echo": Echo()}) as agent:
+        assert collected(engine, agent, judge, cuttable=()) == CutOff()
+    assert sorted(judge.judged) == [0, 1, 2, 3]
+    assert (engine.aborted, engine.apart) == ([], {False})
+
+
+def test_a_group_that_may_not_be_cut_off_is_waited_for_when_the_others_are_gone() -> None:
+    class Patient(PacedEngine):
+        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+            while session == "2" and not self.aborted:
+                await asyncio.sleep(0)
+            return await super().complete(request, session, apart=apart)
+
+    engine, judge = Patient(never_at(1, 3)), Counting(enough=1)
+    with agent_with({"echo": Echo()}) as agent:
+        assert collected(engine, agent, judge, cuttable=(0, 1, 3)).positions == (1, 3)
+    assert sorted(judge.judged) == [0, 2]
+
+
+def test_a_group_that_has_finished_is_judged_even_when_there_is_enough() -> None:
+    """All are finished before the first of them is judged."""
+    asked = threading.Semaphore(0)
+
+    def slowly(position: int) -> None:
+        if not judge.judged:
+            assert all(asked.acquire(timeout=WAIT) for _ in range(8))
+
+    def pace(request: SamplingRequest) -> int:
+        asked.release()
+        return 0
+
+    judge = Counting(enough=1, also=slowly)
+    with agent_with({"echo": Echo()}) as agent:
+        assert collected(PacedEngine(pace), agent, judge) == CutOff()
+    assert sorted(judge.judged) == [0, 1, 2, 3]
+
+
+def test_judging_and_sampling_do_not_wait_for_each_other() -> None:
+    """The second group is answered while the first is judged, and the third when the first was judged."""
+    judging, answered = threading.Event(), threading.Event()
+
+    class Meeting(PacedEngine):
+        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+            while session == "1" and not judging.is_set():
+                await asyncio.sleep(0)
+            if session == "1":
+                answered.set()
+            while session == "2" and 0 not in judge.judged:
+                await asyncio.sleep(0)
+            return await super().complete(request, session, apart=apart)
+
+    def meet(position: int) -> None:
+        if position == 0:
+            judging.set()
+            assert answered.wait(WAIT)
+
+    judge = Counting(enough=99, also=meet)
+    with agent_with({"echo": Echo()}) as agent:
+        assert collected(Meeting(lambda request: 0), agent, judge, problems=3) == CutOff()
+    assert next(iter(judge.judged)) == 0
+    assert len(judge.judged) == 3
+
+
+def test_what_judging_breaks_with_ends_the_round_and_all_of_its_attempts() -> None:
+    def refuse(position: int) -> None:
+        raise UserError("row 3: no ground truth")
+
+    engine, tool = PacedEngine(never_at(1, 2, 3)), Echo()
+    with agent_with({"echo": tool}) as agent, pytest.raises(UserError, match=r"^row 3: no ground truth$"):
+        collected(engine, agent, Counting(enough=9, also=refuse))
+    assert engine.at_work.total() == 0
+    assert len(tool.forgotten) == 8
+
+
+def test_an_attempt_is_cut_off_within_a_tool_which_hears_of_its_end_once() -> None:
+    asked = asyncio.Event()
+
+    async def endless() -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    class Calling(PacedEngine):
+        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+            if session == "0":
+                await asked.wait()
+            return await super().complete(request, session, apart=apart)
+
+    tool = Echo(lambda arguments, context: endless())
+    engine = Calling(lambda request: 0, lambda request: "done" if request.seed < 10 else "@echo{}")
+    judge = Counting(enough=1)
+    with agent_with({"echo": tool}) as agent:
+        cut_off = collected(engine, agent, judge, problems=2)
+    assert cut_off == CutOff(positions=(1,), tokens=2 * (len("@echo{}") + 1)), "of the turns before the call"
+    assert sorted(judge.judged) == [0]
+    assert sorted(tool.forgotten) == ["0-0-0", "0-1-1", "1-0-10", "1-1-11"]
+
+
+def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_is_not_judged() -> None:
+    told: list[str] = []
+    engine, judge = PacedEngine(never_at(1)), Counting(enough=1)
+    with agent_with({"echo": Echo()}) as agent:
+        make_attempt = agent.make_attempt
+
+        async def stubborn(problem: Problem, sample_index: int, session: Any) -> Trajectory:
+            try:
+                return await make_attempt(problem, sample_index, session)
+            except asyncio.CancelledError:
+                with pytest.raises(ServerError) as refused:
+                    await session.ask(problem.example.prompt)
+                told.append(str(refused.value))
+                return judge.judged[0][0]
+
+        agent.make_attempt = stubborn
+        assert collected(engine, agent, judge, problems=2).positions == (1,)
+    assert told == ["The attempt was cut off, as there are enough others."]
+    assert sorted(judge.judged) == [0]
+
+
+class _Dying(PacedEngine):
+    """The server of the session "1" dies at its first request, and does so again when it is asked while others are aborted."""
+
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        if session == "1" and "1" not in self.sessions:
+            self.sessions.append("1")
+            raise ServerGone("http://b cannot be reached")
+        return await super().complete(request, session, apart=apart)
+
+
+def test_a_group_whose_server_died_is_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    judge = Counting(enough=9)
+    with agent_with({"echo": Echo()}) as agent:
+        assert collected(_Dying(lambda request: 0), agent, judge) == CutOff()
+    assert [len(group) for group in judge.judged.values()] == [2] * 4
+    assert "2 trajectories were made again, as their server had died." in capsys.readouterr().err
+
+
+def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    class DyingLate(PacedEngine):
+        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+            try:
+                return await super().complete(request, session, apart=apart)
+            except asyncio.CancelledError:
+                raise ServerGone("http://b cannot be reached") from None
+
+    engine, judge = DyingLate(never_at(1)), Counting(enough=1)
+    with agent_with({"echo": Echo()}) as agent:
+        assert collected(engine, agent, judge, problems=2).positions == (1,)
+    assert sorted(judge.judged) == [0]
+    assert engine.at_work.total() == 0
+
+
+def test_the_last_server_that_dies_while_a_round_is_cut_off_ends_it() -> None:
+    class Lost(PacedEngine):
+        async def abort(self, sessions: Collection[str]) -> int:
+            raise ServerError("The SGLang server died.")
+
+    engine = Lost(never_at(1))
+    with agent_with({"echo": Echo()}) as agent, pytest.raises(ServerError, match=r"^The SGLang server died\.$"):
+        collected(engine, agent, Counting(enough=1), problems=2)
+    assert engine.at_work.total() == 0
+
+
+def test_a_round_that_is_interrupted_while_it_is_cut_off_leaves_nothing_behind() -> None:
+    class Hanging(PacedEngine):
+        async def abort(self, sessions: Collection[str]) -> int:
+            threading.Thread(target=agent.interrupt).start()
+            await asyncio.Event().wait()
+            return 0
+
+    engine, tool = Hanging(never_at(1)), Echo()
+    with agent_with({"echo": tool}) as agent, pytest.raises((asyncio.CancelledError, CancelledError)):
+        collected(engine, agent, Counting(enough=1), problems=2)
+    assert engine.at_work.total() == 0
+    assert len(tool.forgotten) == 4

@@ -1,0 +1,24 @@
+"""An engine whose attempts run freely, and of which some groups are slower than the step that asks for them."""
+
+import asyncio
+from collections.abc import Collection
+
+from tests.trainer import runs
+
+from dagrpo.records import Completion, SamplingRequest
+
+LONG = 0.3  # seconds: a batch is full before, as nothing else takes any
+
+
+class FreeEngine(runs.ScriptedEngine):
+    """Completions of more than four tokens take long."""
+
+    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        self.asked.append("complete")
+        completion = self._completion(request)
+        await asyncio.sleep(LONG if len(completion.token_ids) > 4 else 0)
+        return completion
+
+    async def abort(self, sessions: Collection[str]) -> int:
+        self.asked.append(f"abort {len(sessions)}")
+        return len(sessions)

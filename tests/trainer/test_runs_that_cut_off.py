@@ -1,0 +1,127 @@
+"""Whole runs whose rounds end when the batch is full: what they record, and that they go on where they were interrupted."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from tests.trainer import runs
+from tests.trainer.free_engine import FreeEngine
+
+from dagrpo.errors import Terminated, UserError
+from dagrpo.files import read_parquet
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.training import Training
+from dagrpo.rollout.prompts import prompt_indices
+from dagrpo.trainer import state
+from dagrpo.trainer.run import TrainingRun
+
+Inputs = tuple[Path, Path]
+STEPS, PROMPTS, SAMPLES = 5, 3, 2
+CUTTING: dict[str, Any] = {"oversampling": 2.0, "max_aborts": 2, "spread_of": None}
+
+
+def _run(inputs: Inputs, folder: Path, **training: Any) -> TrainingRun:
+    run = runs.training_run(inputs, folder / "state", folder, STEPS, save_every=1)
+    values = run.training.model_dump() | {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES}
+    return replace(
+        run,
+        training=Training.model_validate(values | {"dynamic_sampling": CUTTING} | training),
+        rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, deterministic=False),
+    )
+
+
+def _finished(run: TrainingRun) -> list[int]:
+    """The rows of all groups that have finished."""
+    tables = [read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")) for step in range(1, STEPS + 1)]
+    return [row for table in tables for row in table["problem_index"].to_pylist()[::SAMPLES]]
+
+
+def _require_nothing_is_lost(run: TrainingRun) -> None:
+    """The groups that have finished and those that are to be drawn next are the places of the row, each once."""
+    drawn = state.at(run.state, STEPS).notes["drawn"]
+    row = [prompt_indices(run.seed, place, 1, 10)[0] for place in range(drawn["position"])]
+    assert sorted(_finished(run) + [index for index, _ in drawn["cut_off"]]) == sorted(row)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_a_stage() -> Iterator[None]:
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated(128 + number)
+
+    former = signal.signal(signal.SIGTERM, terminate)
+    yield
+    signal.signal(signal.SIGTERM, former)
+
+
+@pytest.mark.parametrize("changes", [{}, {"staleness": 1}, {"retire_at": 0.5}], ids=["plain", "staleness", "retire"])
+def test_a_run_that_was_killed_goes_on_without_losing_a_prompt(
+    inputs: Inputs, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """The gate of consumed prompts looks at the records when the run goes on and at its end."""
+    run = _run(inputs, tmp_path, **changes)
+    runs.execute(run, FreeEngine, stop=lambda step: step == 3)
+    asked, reported = runs.execute(run, FreeEngine)
+    _require_nothing_is_lost(run)
+    assert any(each.startswith("abort") for each in asked)
+    metrics = read_parquet(run.metrics).to_pylist()
+    assert max(row["rollout/cut_off_groups"] for row in metrics) > 0
+    assert sum(row["rollout/cut_off_tokens"] for row in metrics) > 0
+    for row in metrics:
+        sampled = read_parquet(run.rollouts.with_name(f"step_{row['step']:05d}.parquet")).num_rows / SAMPLES
+        assert sampled == PROMPTS + row["rollout/discarded_groups"], "what was cut off is in no record"
+    assert reported[-1][1]["timing/rewards_seconds"] == 0, "it is no time of its own"
+
+
+def test_a_step_whose_record_has_other_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:
+    """Those of another seed."""
+    run = _run(inputs, tmp_path)
+    runs.execute(run, FreeEngine, stop=lambda step: step == 3)
+    with pytest.raises(
+        UserError, match=r"step_0000\d\.parquet is of .* attempts at rows .*where the seed and the steps"
+    ):
+        runs.execute(replace(run, seed=8), FreeEngine)
+
+
+def test_greedy_baselines_are_those_of_the_groups_that_have_finished(inputs: Inputs, tmp_path: Path) -> None:
+    run = replace(_run(inputs, tmp_path), algorithm=Algorithm.model_validate({"advantage": {"name": "remax"}}))
+    _, reported = runs.execute(run, FreeEngine)
+    _require_nothing_is_lost(run)
+    assert len(reported) == STEPS
+    greedy = (
+        read_parquet(run.rollouts.with_name("step_00001.parquet"))
+        .filter(~pc.field("discarded"))["greedy_reward"]
+        .to_pylist()
+    )
+    assert len(greedy) == PROMPTS * SAMPLES
+    assert None not in greedy
+
+
+class ToldWhileAborting(FreeEngine):
+    """An engine in which the run is told to stop when groups are cut off for the third time."""
+
+    async def abort(self, sessions: Collection[str]) -> int:
+        if sum(each.startswith("abort") for each in self.asked) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(60)
+        return await super().abort(sessions)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_that_is_told_to_stop_while_it_cuts_groups_off_goes_on_with_their_prompts(
+    inputs: Inputs, tmp_path: Path, staleness: int
+) -> None:
+    run = _run(inputs, tmp_path, staleness=staleness, dynamic_sampling=CUTTING | {"max_aborts": 1000})
+    with pytest.raises(Terminated):
+        runs.execute(run, ToldWhileAborting)
+    assert [*run.state.glob("step_*")], "the steps before are saved"
+    assert not run.rollouts.exists(), "it has not come to its end"
+    runs.execute(run, FreeEngine)
+    _require_nothing_is_lost(run)
