@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
+from dagrpo.trainer.budget import CACHED, LAUNCHED
 from dagrpo.trainer.support import PaddedSupport
 
 NEVER = -1e30  # the logit of a token that cannot be drawn: its probability is 0 in any type
-CACHED = 1 << 19  # logits that are read at a time on a CPU: 2 MiB in float32
-LAUNCHED = 1 << 26  # the same on other devices, where more of them keep the device busy: 256 MiB
 Read = tuple[Tensor, Tensor, Tensor]  # (logprobs, entropy, collision), all [tokens]; see TokenLogprobs
 
 
