@@ -20,7 +20,8 @@ FAMILIES = pytest.mark.parametrize("family", vision.FAMILIES)
 def _logprobs(policy: Policy, sequences: TokenSequences, rows: range | None = None) -> Tensor:
     padded = sequences.padded(rows or range(len(sequences)), 0, CPU)
     # The whole of the softmax in double, which `token_logprobs` is not.
-    logits = policy.model.get_output_embeddings()(policy._hidden(padded)[padded.rows, padded.columns])
+    hidden = policy._hidden(padded)[padded.rows, padded.columns]
+    logits: Tensor = policy.model.get_output_embeddings()(hidden)
     return logits.log_softmax(-1).gather(1, padded.targets[:, None])[:, 0]
 
 
