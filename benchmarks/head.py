@@ -1,13 +1,16 @@
 """The head of a language model all at once and in chunks: peak memory and processor seconds of a forward and a backward pass.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.head [--vocabulary 151936] [--width 64] [--at-once 1024 2048] [--streamed 2048 8192]
+    OMP_NUM_THREADS=1 python -m benchmarks.head [--vocabulary 151936] [--width 64] [--plain 1024] [--at-once 1024 2048]
+        [--streamed 2048 8192] [--chunks 128 512] [--dtype float32]
 
-Logprobs, entropies and the gradients of hidden states and weights, in float32, with random numbers. Each row is a process of its
-own; its memory is the peak above what it held before the first pass, gradients included. The width is small, so that most of the time goes
+Logprobs, entropies and the gradients of hidden states and weights, with random numbers. Each row is a process of its
+own; its memory is the peak above what it held before the first pass, gradients included. The plain form is log_softmax and autograd;
+the last column says how long a token takes, of what it takes in the plain row before it. The width is small, so that most of the time goes
 to the softmax: with more width the extra product of the backward pass counts for more, at most a third of the head.
 """
 
 import argparse
+import json
 import resource
 import subprocess
 import sys
@@ -15,9 +18,11 @@ import time
 
 import torch
 
-from dagrpo.trainer.head import Reading, streamed
+from dagrpo.trainer.head import read_of_head
+from dagrpo.trainer.reading import Reading
 
 MEBIBYTE = 1 << 20
+PLAIN, ALL = "plain", "all"  # kinds of rows, beside the numbers of tokens in a chunk
 
 
 def main() -> None:
@@ -25,36 +30,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocabulary", type=int, default=151_936, help="of Qwen2.5")
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--plain", type=int, nargs="*", default=[1024], help="tokens")
     parser.add_argument("--at-once", type=int, nargs="*", default=[1024, 2048], help="tokens")
     parser.add_argument("--streamed", type=int, nargs="*", default=[2048, 8192], help="tokens")
     parser.add_argument("--chunks", type=int, nargs="*", default=[128, 512])
-    parser.add_argument("--side", type=int, nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
-        print(_row(*given.side))
+        print(json.dumps(_measured(int(given.side[0]), given.side[1], given.vocabulary, given.width, given.dtype)))
         return
-    print("| tokens | chunk | MiB | processor seconds |\n|---|---|---|---|")
-    cases = [(tokens, 0) for tokens in given.at_once]
-    cases += [(tokens, chunk) for tokens in given.streamed for chunk in given.chunks]
-    for tokens, chunk in cases:
-        side = map(str, (tokens, chunk, given.vocabulary, given.width))
-        subprocess.run([sys.executable, "-m", "benchmarks.head", "--side", *side], check=True)
+    print("| tokens | chunk | MiB | processor seconds | of the plain form's |\n|---|---|---|---|---|")
+    cases = [*((tokens, PLAIN) for tokens in given.plain), *((tokens, ALL) for tokens in given.at_once)]
+    cases += [(tokens, str(chunk)) for tokens in given.streamed for chunk in given.chunks]
+    shape = ["--vocabulary", str(given.vocabulary), "--width", str(given.width), "--dtype", given.dtype]
+    plain = 0.0  # seconds of a token
+    for tokens, kind in cases:
+        command = [sys.executable, "-m", "benchmarks.head", *shape, "--side", str(tokens), kind]
+        mebibytes, seconds = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        plain = seconds / tokens if kind == PLAIN else plain
+        ratio = f"{seconds / tokens / plain:.2f}" if plain else ""
+        print(f"| {tokens:,} | {kind} | {mebibytes:,.0f} | {seconds:.1f} | {ratio} |", flush=True)
 
 
-def _row(tokens: int, chunk: int, vocabulary: int, width: int) -> str:
-    """Of one pass; chunk 0: all at once."""
-    drawn = torch.Generator().manual_seed(0)
-    hidden = torch.randn(tokens, width, generator=drawn).requires_grad_()
-    weight = (torch.randn(vocabulary, width, generator=drawn) / width**0.5).requires_grad_()
+def _measured(tokens: int, kind: str, vocabulary: int, width: int, dtype: str) -> tuple[float, float]:
+    """MiB and processor seconds of one pass."""
+    drawn, type_ = torch.Generator().manual_seed(0), getattr(torch, dtype)
+    hidden = torch.randn(tokens, width, generator=drawn).to(type_).requires_grad_()
+    weight = (torch.randn(vocabulary, width, generator=drawn) / width**0.5).to(type_).requires_grad_()
     reading = Reading(targets=torch.randint(vocabulary, (tokens,), generator=drawn), temperature=1.0)
     before, begun = _peak(), time.process_time()
-    if chunk:
-        logprobs, _, _ = streamed(hidden, weight, None, reading, chunk)
+    if kind == PLAIN:
+        logprobs = _plain(hidden, weight, reading.targets)
     else:
-        logprobs, _, _ = reading.of(torch.nn.functional.linear(hidden, weight))
+        logprobs, _, _ = read_of_head(hidden, weight, None, reading, None if kind == ALL else int(kind))
     logprobs.mean().backward()  # type: ignore[no-untyped-call]
-    seconds = time.process_time() - begun
-    return f"| {tokens:,} | {f'{chunk:,}' if chunk else 'all'} | {_peak() - before:,.0f} | {seconds:.1f} |"
+    return _peak() - before, time.process_time() - begun
+
+
+def _plain(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The same logprobs by autograd, and the entropies that nobody differentiates."""
+    log_softmax = torch.log_softmax(torch.nn.functional.linear(hidden, weight).float(), dim=-1)
+    with torch.no_grad():
+        (log_softmax.exp() * log_softmax).sum(dim=-1)
+    return log_softmax.gather(1, targets[:, None])[:, 0]
 
 
 def _peak() -> float:

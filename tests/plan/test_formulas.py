@@ -82,17 +82,19 @@ def test_gradients_that_wait_for_the_last_micro_batch_are_whole(shape: Shape) ->
     assert _process(shape, {"runtime": {"training": {"processes": 8}}}).of("gradients not yet reduced") == 0  # one pass
 
 
-def test_sixteen_thousand_logits_of_a_large_vocabulary_take_forty_gigabytes(shape: Shape) -> None:
-    """16,384 x 151,936 in float32, four times: logits, log-softmax, its exponential and their product."""
-    batch = MicroBatch(sequences=8, tokens=16_384, trained=16_384, longest=2048, number=1)
-    assert of_logits(shape.vocabulary, batch) == 4 * 4 * 16_384 * 151_936 == 39_829_110_784
-    assert of_logits(shape.vocabulary, batch, reference=True) == 5 * 4 * 16_384 * 151_936
-    assert of_logits(shape.vocabulary, batch, support=True) == (4 * 4 + 1) * 16_384 * 151_936
+def test_sixteen_thousand_logits_of_a_large_vocabulary_take_ten_gigabytes(shape: Shape) -> None:
+    """16,384 x 151,936 in float32; and 2**26 of them at a time three times more, on a GPU."""
+    logits, read = 16_384 * 151_936, 2**26
+    assert of_logits(shape.vocabulary, 16_384, 4, gpu=True) == 4 * logits + 12 * read == 10_762_584_064
+    assert of_logits(shape.vocabulary, 16_384, 2, gpu=True) == 2 * logits + 12 * read
+    assert of_logits(shape.vocabulary, 16_384, 4, gpu=True, reference=True) == 8 * logits + 12 * read
+    assert of_logits(shape.vocabulary, 16_384, 4, gpu=True, support=True) == 4 * logits + 13 * read
+    assert of_logits(shape.vocabulary, 16_384, 4, gpu=False) == 4 * logits + 12 * 2**19
 
 
 def test_a_head_in_chunks_has_the_logits_of_one_chunk(shape: Shape) -> None:
     whole, chunks = (_process(shape, {"runtime": {"training": {"head_chunk_tokens": chunk}}}) for chunk in (None, 512))
-    assert chunks.of("logits") == 4 * 4 * 512 * 151_936 < whole.of("logits")
+    assert chunks.of("logits") == 4 * 512 * 151_936 + 12 * 2**26 < whole.of("logits")
 
 
 def test_a_head_in_float32_is_there_once_more_beside_fewer_bits(shape: Shape) -> None:

@@ -18,10 +18,11 @@ from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.head import Extras, LogitProcessing, Read, Reading, streamed
+from dagrpo.trainer.head import read_of_head
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, TokenLogprobs, token_logprobs
+from dagrpo.trainer.reading import NEVER, Extras, LogitProcessing, Read, Reading
 from dagrpo.trainer.support import PaddedSupport
 from dagrpo.trainer.update import PolicyUpdate
 
@@ -49,7 +50,22 @@ def _reading(tokens: int, *, supported: bool = False, **options: Any) -> Reading
 
 
 def _at_once(hidden: Tensor, weight: Tensor, bias: Tensor | None, reading: Reading) -> Read:
-    return reading.of(torch.nn.functional.linear(hidden, weight, bias))
+    """All logits, and autograd: what the closed forms in chunks are compared with."""
+    logits = reading.processing.apply(torch.nn.functional.linear(hidden, weight, bias)) / reading.temperature
+    if reading.support is not None:
+        left = torch.zeros_like(logits, dtype=torch.bool)
+        left[reading.support.rows, reading.support.token_ids] = True
+        logits = logits.masked_fill(~left, NEVER)
+    log_softmax = torch.log_softmax(logits, dim=-1)
+    logprobs = log_softmax.gather(1, reading.targets[:, None])[:, 0]
+    entropy = -(log_softmax.exp() * log_softmax).sum(dim=-1)
+    collision = (2 * log_softmax.detach()).exp().sum(dim=-1)
+    extras = reading.extras
+    return (
+        logprobs,
+        entropy if extras.entropy_gradient else entropy.detach(),
+        collision if extras.collision else torch.zeros_like(logprobs),
+    )
 
 
 def _gradients(read: Read, inputs: list[Tensor]) -> list[Tensor]:
@@ -60,9 +76,9 @@ def _gradients(read: Read, inputs: list[Tensor]) -> list[Tensor]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(1, 9), st.integers(1, 10), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+@given(st.integers(1, 9), st.none() | st.integers(1, 10), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_chunks_of_any_size_give_the_values_and_gradients_of_all_tokens_at_once(
-    tokens: int, chunk: int, has_bias: bool, supported: bool, processed: bool, everything: bool
+    tokens: int, chunk: int | None, has_bias: bool, supported: bool, processed: bool, everything: bool
 ) -> None:
     hidden, weight, bias = _inputs(tokens)
     inputs = [hidden, weight, *([bias] if has_bias else [])]
@@ -73,7 +89,10 @@ def test_chunks_of_any_size_give_the_values_and_gradients_of_all_tokens_at_once(
         processing=ALL_PROCESSING if processed else LogitProcessing(),
     )
     given_bias = bias if has_bias else None
-    whole, parts = _at_once(hidden, weight, given_bias, reading), streamed(hidden, weight, given_bias, reading, chunk)
+    whole, parts = (
+        _at_once(hidden, weight, given_bias, reading),
+        read_of_head(hidden, weight, given_bias, reading, chunk),
+    )
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(other, one, atol=1e-12, rtol=1e-12)
         assert other.requires_grad == one.requires_grad
@@ -85,7 +104,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     reading = _reading(5, supported=True, extras=EVERYTHING, processing=ALL_PROCESSING)
 
     def function(hidden: Tensor, weight: Tensor, bias: Tensor) -> Read:
-        return streamed(hidden, weight, bias, reading, 2)
+        return read_of_head(hidden, weight, bias, reading, 2)
 
     assert torch.autograd.gradcheck(function, _inputs(5))
 
@@ -94,7 +113,7 @@ def test_a_token_of_probability_one_half_has_the_numbers_computed_by_hand() -> N
     """Two tokens of the vocabulary with equal logits: log 1/2, an entropy of log 2, a collision of 1/2."""
     hidden, weight = torch.ones(3, 1), torch.ones(2, 1)
     reading = Reading(targets=torch.tensor([0, 1, 0]), temperature=1.0, extras=EVERYTHING)
-    logprobs, entropy, collision = streamed(hidden, weight, None, reading, 2)
+    logprobs, entropy, collision = read_of_head(hidden, weight, None, reading, 2)
     torch.testing.assert_close(logprobs.exp(), torch.full((3,), 0.5))
     torch.testing.assert_close(entropy.exp(), torch.full((3,), 2.0))
     torch.testing.assert_close(collision, torch.full((3,), 0.5))
@@ -122,7 +141,7 @@ def test_logits_of_more_tokens_than_a_chunk_are_never_there_at_once(supported: b
     hidden, weight, bias = _inputs(tokens)
     reading = _reading(tokens, supported=supported, extras=EVERYTHING)
     with _Watched() as in_chunks:
-        _gradients(streamed(hidden, weight, bias, reading, chunk), [hidden, weight, bias])
+        _gradients(read_of_head(hidden, weight, bias, reading, chunk), [hidden, weight, bias])
     with _Watched() as at_once:
         _gradients(_at_once(hidden, weight, bias, reading), [hidden, weight, bias])
     assert at_once.elements == tokens * VOCABULARY
@@ -131,14 +150,14 @@ def test_logits_of_more_tokens_than_a_chunk_are_never_there_at_once(supported: b
 
 def test_a_frozen_head_has_no_gradient_computed() -> None:
     hidden, weight, bias = _inputs(6)
-    read = streamed(hidden, weight.detach(), bias.detach(), _reading(6), 4)
+    read = read_of_head(hidden, weight.detach(), bias.detach(), _reading(6), 4)
     with _Watched() as watched:
         (gradient,) = torch.autograd.grad(read[0].sum(), hidden)
     expected = torch.autograd.grad(_at_once(hidden, weight, bias, _reading(6))[0].sum(), hidden)[0]
     torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=1e-12)
     assert "addmm_" not in watched.names
     with _Watched() as watched:
-        _gradients(streamed(hidden, weight, bias, _reading(6), 4), [hidden, weight, bias])
+        _gradients(read_of_head(hidden, weight, bias, _reading(6), 4), [hidden, weight, bias])
     assert "addmm_" in watched.names  # as it is where the weight is trained
 
 
@@ -148,7 +167,7 @@ def test_in_bfloat16_the_weights_gradient_is_added_up_in_float32_over_chunks() -
     exact, rounded = _inputs(tokens), _inputs(tokens, torch.bfloat16)
     reading = _reading(tokens)
     expected = torch.autograd.grad(_at_once(*exact, reading)[0].sum(), exact)[1]
-    gradient = torch.autograd.grad(streamed(*rounded, reading, 2)[0].sum(), rounded)[1]
+    gradient = torch.autograd.grad(read_of_head(*rounded, reading, 2)[0].sum(), rounded)[1]
     assert gradient.dtype == torch.bfloat16
     torch.testing.assert_close(gradient.double(), expected, atol=0.02 * float(expected.abs().max()), rtol=0)
 

@@ -9,10 +9,10 @@ import transformers
 from transformers import PreTrainedModel
 
 from dagrpo.errors import UserError
-from dagrpo.trainer.head import Extras, LogitProcessing
 from dagrpo.trainer.optimizer import adamw, take_step
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.reading import Extras, LogitProcessing
 from dagrpo.trainer.support import TokenSupport
 
 CPU = torch.device("cpu")

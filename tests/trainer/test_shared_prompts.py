@@ -21,10 +21,10 @@ from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates.sharing import require_sharing
-from dagrpo.trainer.head import Extras
 from dagrpo.trainer.micro_batches import Cutter
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.reading import Extras
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {

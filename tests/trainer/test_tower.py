@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.policy import Policy, require_known_logits
 from dagrpo.trainer.tower import Vision
 
 CPU = torch.device("cpu")
@@ -19,14 +19,10 @@ FAMILIES = pytest.mark.parametrize("family", vision.FAMILIES)
 
 def _logprobs(policy: Policy, sequences: TokenSequences, rows: range | None = None) -> Tensor:
     padded = sequences.padded(rows or range(len(sequences)), 0, CPU)
-    logits = policy.model.get_output_embeddings()  # the whole of the softmax in double, which `token_logprobs` is not
-    hidden: list[Tensor] = []
-    handle = logits.register_forward_hook(lambda module, given, output: hidden.append(output))
-    try:
-        token_logprobs(policy, padded, 1.0)
-    finally:
-        handle.remove()
-    return hidden[0].log_softmax(-1).gather(1, padded.targets[:, None])[:, 0]
+    # The whole of the softmax in double, which `token_logprobs` is not.
+    hidden = policy._hidden(padded)[padded.rows, padded.columns]
+    logits: Tensor = policy.model.get_output_embeddings()(hidden)
+    return logits.log_softmax(-1).gather(1, padded.targets[:, None])[:, 0]
 
 
 def _own(family: str, policy: Policy, folder: Path, row: int) -> Tensor:

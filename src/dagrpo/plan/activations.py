@@ -7,10 +7,11 @@ hands over each that is saved: torch.autograd.graph.saved_tensors_hooks), and a 
 from dagrpo.plan.amounts import FLOAT32
 from dagrpo.plan.sequences import MicroBatch
 from dagrpo.plan.shape import Stack
+from dagrpo.trainer.budget import CACHED, LAUNCHED
 
-COPIES_OF_LOGITS = 4  # the logits, their log-softmax, its exponential, and the product of both: see trainer/policy.py
-MORE_FOR_A_REFERENCE = 1  # whose logits are made while the policy's log-softmax waits for its gradient
-MORE_FOR_AN_ENTROPY_GRADIENT = 2  # the last two are kept, and have gradients
+READ_IN_FLOAT32 = (
+    3  # copies of the rows of logits that are read at a time: shifted, their exponential, and the product of both
+)
 
 
 def per_token(stack: Stack, longest: int, dtype_bytes: int, attention_bytes: int | None = None) -> int:
@@ -50,19 +51,14 @@ def of_layers(
 
 
 def of_logits(
-    vocabulary: int,
-    batch: MicroBatch,
-    *,
-    reference: bool = False,
-    support: bool = False,
-    entropy_gradient: bool = False,
+    vocabulary: int, trained: int, dtype_bytes: int, *, gpu: bool, reference: bool = False, support: bool = False
 ) -> int:
-    """Bytes of the logits of the trained tokens at their peak, always in float32.
+    """Bytes of the logits of so many trained tokens at their peak.
 
-    reference: whether one is asked in the same pass. support: whether they are limited to the tokens that were sampled from,
-    which takes a mask.
+    All of them wait in the head's type, which has dtype_bytes, and are turned into their gradient there; some rows at a time are read
+    in float32 (trainer/reading.py). reference: whether one is asked in the same pass, whose logits are made while the policy's
+    wait. support: whether they are limited to the tokens that were sampled from, which takes a mask.
     """
-    copies = COPIES_OF_LOGITS
-    copies += MORE_FOR_A_REFERENCE if reference else 0
-    copies += MORE_FOR_AN_ENTROPY_GRADIENT if entropy_gradient else 0
-    return batch.trained * vocabulary * (FLOAT32 * copies + support)
+    logits = trained * vocabulary
+    read = min(logits, LAUNCHED if gpu else max(CACHED, vocabulary))
+    return logits * dtype_bytes * (1 + reference) + read * (FLOAT32 * READ_IN_FLOAT32 + support)

@@ -1,9 +1,8 @@
 """The memory of a process that trains: the stages train and sft."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dagrpo.algorithms.terms import TERMS, computed
 from dagrpo.params.lora import Lora
 from dagrpo.params.rollout import Dtype
 from dagrpo.params.runtime import Reduction
@@ -42,7 +41,6 @@ class Training:
     reference: bool  # whether a reference policy is asked
     second_model: bool  # whether that one has weights of its own
     support: bool
-    entropy_gradient: bool
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
     checkpointed: bool  # whether activations are computed again
     head_chunk: int | None  # tokens whose logits are in memory at a time; None: all
@@ -118,14 +116,11 @@ class Training:
         how = f"{share:.0%} of the activations: memory between tensors that the allocator cannot use"
         yield Item(name="holes", bytes=round(share * layers), how=how)
         at_once = min(batch.trained, self.head_chunk or batch.trained)
+        of_head = "float32" if self.float32_head else self.dtype
         logits = activations.of_logits(
-            shape.vocabulary,
-            replace(batch, trained=at_once),
-            reference=self.reference,
-            support=self.support,
-            entropy_gradient=self.entropy_gradient,
+            shape.vocabulary, at_once, BYTES[of_head], gpu=self.gpu, reference=self.reference, support=self.support
         )
-        how = f"{at_once:,} trained tokens x {shape.vocabulary:,}, float32, several copies"
+        how = f"{at_once:,} trained tokens x {shape.vocabulary:,}, {of_head}, and some of them in float32"
         yield Item(name="logits", bytes=logits, how=how)
         head = shape.text.width * (2 * shape.vocabulary + batch.trained) * FLOAT32
         how = "weights and their gradient, and what enters, in float32"
@@ -149,7 +144,6 @@ def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None,
     training, algorithm = params.training, params.algorithm
     batch = MicroBatch.of_training(params, lengths)
     trained = shape.trained(training.lora, training.vision)
-    terms = [TERMS.get(name) for name in computed(algorithm.terms)]
     return Training(
         shape=shape,
         trained=trained,
@@ -159,7 +153,6 @@ def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None,
         reference=algorithm.kl.coefficient > 0,
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
         support=params.rollout.cuts,
-        entropy_gradient=any(term.needs_entropy for term in terms),
         patches=_patches(shape, batch, pixels, params) if training.vision == "trained" else 0,
         checkpointed=params.runtime.training.activation_checkpointing,
         head_chunk=params.runtime.training.head_chunk_tokens,
@@ -182,7 +175,6 @@ def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *
         reference=False,
         second_model=False,
         support=False,
-        entropy_gradient=False,
         patches=_patches(shape, batch, pixels, None) if params.sft.vision == "trained" else 0,
         checkpointed=params.runtime.sft.activation_checkpointing,
         head_chunk=params.runtime.sft.head_chunk_tokens,

@@ -18,9 +18,9 @@ from dagrpo.checkpoints.sharded import fill
 from dagrpo.errors import UserError
 from dagrpo.params.lora import Lora
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.head import PLAIN, Extras, Read
 from dagrpo.trainer.packing import PaddedBatch
 from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.reading import PLAIN, Extras, Read
 from dagrpo.trainer.tower import tower_module
 
 

@@ -5,6 +5,10 @@ from typing import Self
 
 from dagrpo.params.runtime import Reduction, TrainingRuntime
 
+# Logits that are read at a time, in rows of a vocabulary, see reading.py:
+CACHED = 1 << 19  # on a CPU, whose cache they are to stay in: 2 MiB in float32
+LAUNCHED = 1 << 26  # on other devices, where more of them keep the device busy: 256 MiB
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:

@@ -14,7 +14,7 @@ from dagrpo.algorithms.off_policy_mask import kept_by_policy
 from dagrpo.algorithms.terms import TERMS, Coefficient, computed
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.params.algorithm import Algorithm
-from dagrpo.trainer.head import Extras
+from dagrpo.trainer.reading import Extras
 
 
 class Objective:

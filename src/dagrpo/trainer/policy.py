@@ -11,8 +11,9 @@ from torch.func import functional_call
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
-from dagrpo.trainer.head import PLAIN, Extras, LogitProcessing, Read, Reading, streamed
+from dagrpo.trainer.head import read_of_head
 from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.reading import PLAIN, Extras, LogitProcessing, Read, Reading
 from dagrpo.trainer.recomputed import checkpoint_activations
 from dagrpo.trainer.shared_prompts import hidden_after
 from dagrpo.trainer.tower import Tower
@@ -127,10 +128,9 @@ class Policy(torch.nn.Module):
     def _read(self, hidden: Tensor, reading: Reading, head_chunk_tokens: int | None) -> Read:
         """Of hidden states, [tokens, width]. UserError: the head cannot be run in chunks, or in float32."""
         head = self.model.get_output_embeddings()
-        chunk = head_chunk_tokens if head_chunk_tokens is not None and len(hidden) > head_chunk_tokens else None
-        if chunk is None and not self.float32_head:
-            return reading.of(head(hidden))
-        if not isinstance(head, torch.nn.Linear):
+        if type(head).forward is not torch.nn.Linear.forward:
+            if head_chunk_tokens is None and not self.float32_head:
+                return reading.of(head(hidden))
             raise UserError(
                 f"The head of {type(self.model).__name__} is no linear layer, so that it can neither be run on some tokens at a time "
                 "nor in another type: set head_chunk_tokens (runtime.training, runtime.sft) and rollout.head_dtype to null."
@@ -139,9 +139,7 @@ class Policy(torch.nn.Module):
         bias: Tensor | None = head.bias
         if self.float32_head:
             hidden, weight, bias = hidden.float(), weight.float(), None if bias is None else bias.float()
-        if chunk is not None:
-            return streamed(hidden, weight, bias, reading, chunk)
-        return reading.of(torch.nn.functional.linear(hidden, weight, bias))
+        return read_of_head(hidden, weight, bias, reading, head_chunk_tokens)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """The logits of hidden states, [..., width] -> [..., vocabulary], as the model itself makes them."""

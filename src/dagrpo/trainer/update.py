@@ -18,7 +18,6 @@ from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.gates.sharing import require_sharing
-from dagrpo.trainer.head import PLAIN, Extras
 from dagrpo.trainer.loss_scale import LossScale
 from dagrpo.trainer.micro_batches import NOTHING, Cutter, Part
 from dagrpo.trainer.mini_batches import MiniBatches, RolloutMiniBatch
@@ -26,6 +25,7 @@ from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
 from dagrpo.trainer.packing import PaddedBatch, RolloutBatch
 from dagrpo.trainer.policy import Policy, Reference, TokenLogprobs, token_logprobs
+from dagrpo.trainer.reading import PLAIN, Extras
 from dagrpo.trainer.sharding import reduce_next
 from dagrpo.trainer.tower import tower_module
 
