@@ -285,3 +285,12 @@ def test_the_support_of_some_tokens_is_theirs_alone() -> None:
         part = support.part(start, stop)
         own = {(row - start, token) for row, token in pairs if start <= row < stop}
         assert set(zip(part.rows.tolist(), part.token_ids.tolist(), strict=True)) == own
+
+
+def test_of_no_tokens_nothing_is_read_and_the_weights_get_a_gradient_of_zeros() -> None:
+    hidden, weight = (torch.ones(rows, 8, requires_grad=True) for rows in (0, 11))
+    read = read_of_head(hidden, weight, None, Reading(targets=torch.zeros(0, dtype=torch.long), temperature=1.0))
+    assert [len(each) for each in read] == [0, 0, 0]
+    read[0].sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    assert not weight.grad.any()

@@ -24,7 +24,7 @@ def read_of_head(
     hidden: [tokens, width]; weight: [vocabulary, width]; bias: [vocabulary]. The gradients of weight and bias are added up over
     chunks in float32 at least, and rounded to the type of the weights once; of a weight that needs none, none is computed.
     """
-    read: Read = _LinearHead.apply(hidden, weight, bias, reading, chunk or len(hidden))  # type: ignore[no-untyped-call]
+    read: Read = _LinearHead.apply(hidden, weight, bias, reading, chunk or max(len(hidden), 1))  # type: ignore[no-untyped-call]
     return read
 
 
