@@ -7,7 +7,7 @@ from tests.trainer import runs
 
 from dagrpo.records import Completion, SamplingRequest
 
-LONG = 0.3  # seconds: a batch is full before, as nothing else takes any
+LONG = 0.7  # seconds: a batch is full before, also on a busy machine
 
 
 class FreeEngine(runs.ScriptedEngine):
