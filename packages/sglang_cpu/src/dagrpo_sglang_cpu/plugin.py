@@ -3,8 +3,7 @@
 1. Seeded sampling needs --enable-deterministic-inference, which knows no attention backend for a CPU and switches on
    kernels that need a GPU. On a CPU the native kernels are deterministic as they are, for one composition of the batch.
 2. LoRA code pins host memory unconditionally, which torch refuses without an accelerator.
-3. Attention, rotary positions, seeded sampling and products with weights, as SGLang does them on a CPU, take most of the time of a
-   small model.
+3. Attention, seeded sampling and products with weights, as SGLang does them on a CPU, take most of the time of a small model.
 4. A vision tower compares the patches of all pictures of a batch with each other, to leave most of it out.
 5. SGLang's processes are forked from the one that has imported everything, not started anew to import it three times.
 """
@@ -33,20 +32,17 @@ def register() -> None:
     from dagrpo_sglang_cpu.attention import BatchedAttention
     from dagrpo_sglang_cpu.packed import PackedWeights
     from dagrpo_sglang_cpu.picture_attention import attend_within_pictures
-    from dagrpo_sglang_cpu.rotary import RotaryTables
     from dagrpo_sglang_cpu.sampling import draw_from_probs, draw_in_slices
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
-    attention, rotary, weights = BatchedAttention(), RotaryTables(), PackedWeights()
+    attention, weights = BatchedAttention(), PackedWeights()
     for target, hook, kind in (
         (f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE),
         (f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE),
         (f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE),
-        (f"{backend}.init_forward_metadata", rotary.forget, HookType.BEFORE),
-        ("sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native", rotary.turn, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND),
         ("sglang.srt.layers.attention.vision.VisionSdpaAttention.forward", attend_within_pictures, HookType.AROUND),
