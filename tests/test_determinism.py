@@ -16,6 +16,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(WORKSPACE)
     yield
     torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # torch's default
 
 
 def test_torch_is_strict_whatever_the_device_since_attention_only_then_adds_up_in_order(
@@ -38,6 +39,12 @@ def test_whoever_asks_for_nothing_gets_the_fastest() -> None:
     compute_deterministically(False)
     assert not torch.are_deterministic_algorithms_enabled()
     assert WORKSPACE not in os.environ
+
+
+def test_new_memory_is_not_filled_before_it_is_written() -> None:
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    compute_deterministically(True)
+    assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
 
 
 def test_an_operation_without_a_deterministic_form_is_named_with_the_remedy() -> None:
