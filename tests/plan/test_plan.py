@@ -159,7 +159,7 @@ def test_a_matrix_product_is_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> 
     assert found is not None
     assert min(found.update, found.fine_tuning, found.sampling, found.bandwidth) > 0
     assert not found.processes_add_up
-    assert "in bfloat16 by 2 threads) for training; 2 of the server" in found.basis
+    assert "in bfloat16 by 2 threads) for training; the server with runtime.engine.threads 2" in found.basis
 
 
 def test_a_type_has_one_speed_in_both_kinds_of_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 import gc
 import multiprocessing
+import os
+import subprocess
 import sys
 from types import ModuleType
 
@@ -13,6 +15,24 @@ def test_the_plugin_does_nothing_where_there_is_a_gpu(monkeypatch: pytest.Monkey
     before = set(sys.modules)
     plugin.register()
     assert set(sys.modules) == before
+
+
+HOOKS = """
+from dagrpo_sglang_cpu import plugin
+from sglang.srt.plugins.hook_registry import HookRegistry
+plugin.register()
+for target, hooks in HookRegistry._hooks.items():
+    for kind, hook, _ in hooks:
+        print(target.rpartition(".")[2], kind.value, hook.__name__)
+"""
+
+
+def test_the_size_of_every_model_is_known_before_its_weights_are_packed() -> None:
+    """Else a model of any size would be there twice."""
+    environment = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_PLUGINS": "none"}
+    command = [sys.executable, "-c", HOOKS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "load_model after count" in done.stdout.splitlines(), done.stderr[-2000:]
 
 
 def test_processes_are_forked_only_from_a_process_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

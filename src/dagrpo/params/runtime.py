@@ -42,12 +42,13 @@ class Engine(Section):
     replicas: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
         description="Servers with the same weights that a stage starts, each on a GPU of its own where there are any. Each samples its "
-        "part of a batch.",
+        "part of a batch. Only of runtime.engine: a teacher has one server.",
     )
     own_gpus: bool = Field(
         False,
         description="While the policy is trained, these servers have GPUs to themselves, beside one for each of "
-        "runtime.training.processes; false: they share the policy's. Changes nothing where there is no GPU.",
+        "runtime.training.processes; false: they share the policy's. Changes nothing where there is no GPU. "
+        "Only of runtime.engine.",
     )
     release_memory: bool = Field(
         False,

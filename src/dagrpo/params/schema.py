@@ -200,7 +200,7 @@ class Params(Section):
             raise UserError(
                 "training.samples_per_prompt is 1, and a single sample differs from no other, so that training.zero_variance_filter "
                 "and dynamic_sampling would leave out everything: set zero_variance_filter to false, and max_rounds and oversampling "
-                "to 1, or training.samples_per_prompt to 2 or more"
+                "to 1 (or spread_of to null where max_aborts is above 0), or training.samples_per_prompt to 2 or more"
             )
         return self
 

@@ -34,9 +34,9 @@ class DynamicSampling(Section):
     max_aborts: Annotated[int, Field(ge=0, le=1000)] = Field(
         0,
         description=(
-            "How often in a row a prompt's group may be cut off. Above 0 a round ends as soon as the batch is full: what still "
-            "runs is aborted, and its prompts are the first of the next step, where one that was cut off so often is waited for. "
-            "0: a round waits for its longest completion."
+            "How many times in a row a prompt's group may be cut off. Above 0, a round ends as soon as the batch is full: what "
+            "still runs is aborted, and its prompts are drawn first in the next step. A prompt that has been cut off this often is "
+            "waited for. 0: a round waits for its longest completion."
         ),
     )
 
@@ -54,7 +54,7 @@ class DynamicSampling(Section):
     def _there_is_something_to_cut_off(self) -> Self:
         if self.max_aborts and self.oversampling == 1:
             raise UserError(
-                f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round draws no prompt more "
+                f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round draws no more prompts "
                 "than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set max_aborts to 0"
             )
         return self

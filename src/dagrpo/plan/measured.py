@@ -57,7 +57,9 @@ def measured(params: Params) -> Measured:
             beside.append(account.seconds - sum(map(step_seconds, _steps(name, account.seed))))
     seeds = sorted({each.seed for each in current.values() if each.stage == "train" and each.seed is not None})
     steps = [step for seed in seeds for step in _after_the_first(_steps(name, seed))]
-    whole = [seconds for seconds in beside if seconds > 0]  # a run that was resumed has taken some of its steps before
+    whole = [
+        seconds for seconds in beside if seconds > 0
+    ]  # one that was resumed has taken steps before; where they are few, this is too little
     return Measured(
         stages={stage: mean(seconds) for stage, seconds in taken.items()},
         steps=_means(steps),

@@ -43,7 +43,7 @@ class Speed:
 
 
 class Dtypes(NamedTuple):
-    """What each of them computes in."""
+    """The type that each stage computes in."""
 
     training: str
     rollout: str
@@ -55,8 +55,7 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
     dtypes = Dtypes(params.training.dtype, params.rollout.dtype, params.sft.dtype)
     if machine.gpu is not None:
         return _of_gpu(machine.gpu, dtypes)
-    runtime = params.runtime
-    return None if machine.on_gpu else _of_this_cpu(dtypes, runtime)
+    return None if machine.on_gpu else _of_this_cpu(dtypes, params.runtime)
 
 
 def cores_here() -> int:
@@ -104,7 +103,8 @@ def _of_this_cpu(dtypes: Dtypes, runtime: Runtime) -> Speed:
         processes_add_up=False,
         cores=cores_here(),
         basis=f"{CPU_SHARE:.0%} of a matrix product timed here just now ({training / 1e9:,.0f} GFLOP/s in {dtypes.training} "
-        f"by {threads} threads) for training; {engine_threads} of the server ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
+        f"by {threads} threads) for training; the server with runtime.engine.threads "
+        f"{engine_threads} ({sampling / 1e9:,.0f} GFLOP/s in {dtypes.rollout})",
     )
 
 

@@ -251,7 +251,7 @@ class Buffer:
         What runs when the batch is full goes back, where training.dynamic_sampling.max_aborts allows.
         """
         most = self._training.dynamic_sampling.max_aborts
-        full = FullBatch(made.graded, self._graded_beside, self._training)
+        full = FullBatch(made.graded, self._grade, self._training)
         made.cut_off = collect_until_full(
             [prompt.problem for prompt in prompts],
             self._sampling,
@@ -275,12 +275,12 @@ class Buffer:
 
     def _graded(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         started = time.perf_counter()
-        graded = self._graded_beside(trajectories)
+        graded = self._grade(trajectories)
         self._grading_seconds += time.perf_counter() - started
         return graded
 
-    def _graded_beside(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
-        """While others are sampled, so that it takes no time of its own."""
+    def _grade(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
+        """Grade them. The time is counted by `_graded` alone."""
         return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:

@@ -1,7 +1,7 @@
 """Which prompts a run draws: the next ones of an endless row of shuffled epochs, less those that are retired.
 
-A function of the run's seed, how far the run has come in that row, whose groups were cut off and come first therefore, and
-who is retired: all but the seed are saved with a state, so that a resumed run draws what an uninterrupted one does. No place of
+It depends on the run's seed, on how far the run has come in that row, on the prompts that were cut off, which come first, and on
+those that are retired: all but the seed are saved with a state, so that a resumed run draws what an uninterrupted one does. No place of
 the row is lost or taken twice. Not here: how many a step draws (groups.py).
 """
 
@@ -44,7 +44,7 @@ class Drawing:
         self._position = int(known["position"])  # in the row: so many places of it were drawn, or passed over
         self._retired = {int(index) for index in known["retired"]}  # rows of the split
         by_row = {problem.index: problem for problem in problems}
-        cut_off = known.get("cut_off", [])  # a state of before has none
+        cut_off = known.get("cut_off", [])  # older states have none
         self._cut_off = deque(Prompt(problem=by_row[int(row)], aborts=int(aborts)) for row, aborts in cut_off)
         self._epoch: tuple[int, list[int]] = (-1, [])
 
@@ -75,10 +75,10 @@ class Drawing:
         return drawn
 
     def put_back(self, drawn: Sequence[Prompt], finished: Sequence[int]) -> list[Prompt]:
-        """Of what was drawn, in this order, only groups at these rows have finished: the others are drawn next, before all else.
+        """Put back the prompts of `drawn` whose groups have not finished: they are drawn next, before all else. Returns them.
 
-        `finished` are in the order of drawing, too; where a row was drawn twice and has finished once, it is the first that
-        has. So what is put back follows from the rows alone. Returned as it was drawn.
+        `drawn` and the rows `finished` are in the order of drawing; where a row was drawn twice and has finished once, it is the
+        first that has. So what is put back follows from the rows alone.
         """
         left, rows = list[Prompt](), deque(finished)
         for prompt in drawn:

@@ -21,8 +21,8 @@ def read_of_head(
 ) -> Read:
     """What `reading` reads of the logits of a linear head. At most `chunk` tokens have logits at a time; None: all.
 
-    hidden: [tokens, width]; weight: [vocabulary, width]; bias: [vocabulary]. The gradients of weight and bias are added up over
-    chunks in float32 at least, and rounded to the type of the weights once; of a weight that needs none, none is computed.
+    hidden: [tokens, width]; weight: [vocabulary, width]; bias: [vocabulary]. The products of the chunks are of the type of
+    the weights, and their gradients are added up in float32 at least; for a weight without a gradient nothing is computed.
     """
     read: Read = _LinearHead.apply(hidden, weight, bias, reading, chunk or max(len(hidden), 1))  # type: ignore[no-untyped-call]
     return read

@@ -34,7 +34,8 @@ def pool_of(tmp_path: Path) -> Iterator[MakePool]:
     with ExitStack() as stack:
         (tmp_path / "like").mkdir()
 
-        def make(*endpoints: Endpoint, timeout: float = 5) -> ServerPool:
-            return stack.enter_context(pool_over(endpoints, tmp_path / "like", tmp_path / "weights", timeout))
+        def make(*endpoints: Endpoint, timeout: float = 5, keeps_all: bool = False) -> ServerPool:
+            opened = pool_over(endpoints, tmp_path / "like", tmp_path / "weights", timeout, keeps_all=keeps_all)
+            return stack.enter_context(opened)
 
         yield make

@@ -15,13 +15,18 @@ STARTED_WITH = WeightVersion(name="default", sent="default")  # what a server ca
 
 @contextmanager
 def pool_over(
-    endpoints: Sequence[Endpoint], like: Path, weights: Path | None = None, timeout: float = 120
+    endpoints: Sequence[Endpoint],
+    like: Path,
+    weights: Path | None = None,
+    timeout: float = 120,
+    *,
+    keeps_all: bool = False,
 ) -> Iterator[ServerPool]:
     """`weights`: the folder in which weights travel; None: memory."""
     with BackgroundLoop() as loop, WeightsFolder(like, weights) as folder:
         clients = [ServerClient(endpoint, timeout) for endpoint in endpoints]
         try:
-            yield ServerPool(clients, loop, folder, STARTED_WITH)
+            yield ServerPool(clients, loop, folder, STARTED_WITH, keeps_all=keeps_all)
         finally:
             for client in clients:
                 loop.run(client.close())

@@ -36,7 +36,9 @@ def test_one_server_without_a_gpu_to_itself_sees_what_its_stage_sees() -> None:
 
 
 def test_more_servers_than_gpus_are_refused() -> None:
-    with pytest.raises(UserError, match=r"runtime\.engine\.replicas is 3, but 2 GPUs are visible .* set it to 2\."):
+    with pytest.raises(
+        UserError, match=r"runtime\.engine\.replicas is 3, and each server needs a GPU, .* is 2: set it to 2\."
+    ):
         gpus_of(Engine(replicas=3), ["0", "1"])
 
 

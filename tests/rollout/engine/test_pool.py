@@ -17,7 +17,7 @@ from tests.rollout.engine.scripted import Echo, ScriptedServer, reply, scores
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.records import SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.client import Endpoint
-from dagrpo.rollout.engine.errors import ServerError, ServerGone
+from dagrpo.rollout.engine.errors import ServerError, ServerGone, ServerLost
 from dagrpo.rollout.engine.pool import SLICE, split
 
 WEIGHTS = StateTensors({"w": torch.ones(2)})
@@ -148,15 +148,22 @@ def test_the_cache_is_emptied_before_the_first_wave_of_a_batch_and_kept_between_
     assert server.paths == [flush, "/generate", "/generate", flush, "/generate"]
 
 
-def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(serve: Serve, pool_of: MakePool) -> None:
+DEATH = "The SGLang server died (killed by signal 9): log.txt"
+
+
+@pytest.mark.parametrize(("death", "told"), [(None, "cannot be reached"), (DEATH, "killed by signal 9")])
+def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(
+    serve: Serve, pool_of: MakePool, death: str | None, told: str
+) -> None:
+    """Whether it runs elsewhere, or is one of our own, whose death is known."""
     alive, dying = serve(), serve()
-    pool = pool_of(at(alive), at(dying))
+    pool = pool_of(at(alive), at(dying, diagnose=lambda: death))
     dying.http.shutdown()
     dying.http.server_close()
 
     async def converse() -> None:
         assert (await pool.complete(request(1), session="a")).token_ids == (1,)
-        with pytest.raises(ServerGone, match="cannot be reached"):
+        with pytest.raises(ServerGone, match=told):
             await pool.complete(request(2), session="b")
         assert (await pool.complete(request(2), session="b")).token_ids == (2,)
 
@@ -166,6 +173,20 @@ def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(serve
         (1,),
         (2,),
     ]
+
+
+def test_where_all_servers_are_needed_the_death_of_one_starts_the_stage_again(serve: Serve, pool_of: MakePool) -> None:
+    dying = serve()
+    pool = pool_of(at(serve()), at(dying, diagnose=lambda: DEATH), keeps_all=True)
+    dying.http.shutdown()
+    dying.http.server_close()
+
+    async def converse() -> None:
+        assert (await pool.complete(request(1), session="a")).token_ids == (1,)
+        await pool.complete(request(2), session="b")
+
+    with pytest.raises(ServerLost, match="killed by signal 9"):
+        asyncio.run(converse())
 
 
 def test_the_last_server_that_dies_is_an_error(serve: Serve, pool_of: MakePool) -> None:

@@ -52,7 +52,6 @@ def group_requests(
         held = torch.where(
             positions < total, slots[members[:, None], positions.clamp(max=slots.shape[1] - 1)], 0
         )  # [b, l]
-        unseen = torch.where(visible, 0.0, -math.inf)  # [b, q, l]
         groups.append(
             Group(
                 requests=len(members),
@@ -60,7 +59,7 @@ def group_requests(
                 keys=(held[:, None] * len(head) + head[:, None]).flatten(),
                 visible=visible.repeat_interleave(shared, dim=1)[:, None],
                 real=real.flatten().nonzero()[:, 0],
-                unseen=unseen.repeat_interleave(len(head), dim=0) if queries == 1 else None,
+                unseen=_unseen(visible, len(head)) if queries == 1 else None,
             )
         )
     return groups
@@ -79,6 +78,10 @@ def _of_similar_length(new: list[int], total: list[int], heads: int) -> Iterator
 
 def _padded(length: int) -> int:
     return -(-length // BLOCK) * BLOCK
+
+
+def _unseen(visible: torch.Tensor, heads: int) -> torch.Tensor:  # [b, 1, l] -> [b * g, 1, l]
+    return torch.where(visible, 0.0, -math.inf).repeat_interleave(heads, dim=0)
 
 
 def attend(

@@ -1,7 +1,7 @@
 """Matrix products with weights as oneDNN wants them, which take 0.6 of the time where few rows meet all weights.
 
-A packed copy is made of a weight when a product first needs it. A copy of old weights would give wrong answers that no digest of the
-weights shows, so that none may outlive a hand-over, by whichever road it comes. That does not rest on a list of roads:
+A packed copy is made of a weight when a product first needs it. A copy of old weights would give wrong answers, and no digest of the
+weights would show it. So no copy may outlive a hand-over, however the weights come. This does not rest on a list of all the ways:
 between two forward passes a scheduler changes only by the requests that it is sent, and all copies are dropped when it gets any
 other than those named in HARMLESS, before that is handled and after.
 """
@@ -14,10 +14,9 @@ from torch import Tensor
 
 # Requests of a scheduler that leave weights alone. One that is missing here costs time, and nothing else.
 HARMLESS = ("TokenizedGenerateReqInput", "BatchTokenizedGenerateReqInput", "FlushCacheReqInput", "AbortReq")
-ROWS = 16  # that a copy is made for; it serves other numbers, too
-MOST_BYTES = (
-    2 << 30
-)  # of a process's models, that they are packed up to: all of it or nothing, so that bits do not depend on what came first
+ROWS = 16  # what a copy is laid out for; products with other numbers of rows can use it, too
+# Of the largest models of a process that are packed. All matrices or none: else the bits would depend on which came first.
+MOST_BYTES = 2 << 30
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 
 

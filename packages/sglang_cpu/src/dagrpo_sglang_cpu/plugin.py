@@ -42,6 +42,7 @@ def register() -> None:
     for target, hook, kind in (
         (f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE),
         (f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE),
+        (f"{runner}.load_model", weights.count, HookType.AFTER),
         (f"{backend}.init_forward_metadata", attention.forget, HookType.BEFORE),
         (f"{backend}._run_sdpa_forward_extend", attention.extend, HookType.AROUND),
         (f"{backend}._run_sdpa_forward_decode", attention.decode, HookType.AROUND),

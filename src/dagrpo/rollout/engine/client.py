@@ -54,7 +54,8 @@ class ServerClient:
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
         self._has_left = False  # its GPU
-        self._aborted: set[str] = set()  # identifiers of requests that are not answered yet
+        self._waiting: set[str] = set()  # identifiers of requests that are not answered yet
+        self._aborted: set[str] = set()  # those of them that were aborted
         authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
         self._http = httpx.AsyncClient(
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
@@ -75,6 +76,16 @@ class ServerClient:
         With an identifier for each they can be aborted together: RequestsAborted then, whether or not some had finished.
         """
         assert not self._has_left, "a server without weights is asked"
+        self._waiting.update(identifiers)
+        try:
+            return await self._generated(requests, version, identifiers)
+        finally:
+            self._waiting.difference_update(identifiers)
+            self._aborted.difference_update(identifiers)
+
+    async def _generated(
+        self, requests: Sequence[SamplingRequest], version: WeightVersion, identifiers: Sequence[str]
+    ) -> list[Completion]:
         prompts = [sent_ids(request.input_ids, request.pictures) for request in requests]
         pictures = [files_of(request) for request in requests]
         await self._read_shared(zip(prompts, pictures, strict=True))
@@ -88,14 +99,11 @@ class ServerClient:
             body["return_sampling_mask"] = [request.support for request in requests]
         if identifiers:
             body["rid"] = [*identifiers]
-        try:
-            if not self._aborted.isdisjoint(identifiers):  # while their prompt was read
-                raise RequestsAborted(0)
-            answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_answer(requests))
-            if not self._aborted.isdisjoint(identifiers):
-                raise RequestsAborted(tokens_written(answer))
-        finally:
-            self._aborted.difference_update(identifiers)
+        if not self._aborted.isdisjoint(identifiers):  # before they were sent
+            raise RequestsAborted(0)
+        answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_answer(requests))
+        if not self._aborted.isdisjoint(identifiers):
+            raise RequestsAborted(tokens_written(answer))
         return completions_of(answer, requests, self.address, version)
 
     async def abort(self, identifiers: Sequence[str]) -> None:
@@ -103,7 +111,7 @@ class ServerClient:
 
         No effect on what the server does not know yet, as a request may still be on its way: whoever waits asks again.
         """
-        self._aborted.update(identifiers)
+        self._aborted.update(self._waiting.intersection(identifiers))
         for identifier in identifiers:
             await self._post("/abort_request", {"rid": identifier})
 

@@ -19,7 +19,7 @@ class ServerError(UserError):
 
 
 class ServerLost(ServerError, TransientError):
-    """A server of our own died at work: a new one may do better, so the stage is started again."""
+    """A server of our own died at work. If it was the last, or all are needed, the stage is started again: a new one may do better."""
 
 
 class ServerGone(ServerError):
@@ -35,7 +35,7 @@ class RequestsAborted(ServerError):
 
 
 class ServerUnreachable(ServerError):
-    """A server that runs elsewhere does not answer at all."""
+    """A server does not answer at all, and nothing says that it is dead."""
 
 
 def reason_in(log: Path, start: int = 0) -> str | None:

@@ -10,9 +10,8 @@ from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.server import SGLangServer
 
 SUFFIX = ".server.log"
-Make = Callable[
-    [Path, str | None], SGLangServer
-]  # of a log, and of the one GPU that the server sees; None: all of them
+# Makes one with this log. It sees the one GPU that is named; None: all that this process sees.
+Make = Callable[[Path, str | None], SGLangServer]
 
 
 def start_all(stack: ExitStack, engine: Engine, log: Path, make: Make) -> list[SGLangServer]:
@@ -45,7 +44,7 @@ def gpus_of(engine: Engine, visible: Sequence[str]) -> list[str | None]:
         return [None] * count
     if len(visible) < count:
         raise UserError(
-            f"runtime.engine.replicas is {count}, but {len(visible)} GPUs are visible here ({VISIBLE}), one for each: set it to "
-            f"{len(visible)}."
+            f"runtime.engine.replicas is {count}, and each server needs a GPU, but the number that is visible here ({VISIBLE}) is "
+            f"{len(visible)}: set it to {len(visible)}."
         )
     return [*(visible[-count:] if engine.own_gpus else visible[:count])]

@@ -20,13 +20,15 @@ from dagrpo.console import say
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerGone, ServerUnreachable
+from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.version import WeightVersion, new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
 SLICE = 64  # requests per HTTP request when not in lockstep
 SLICES_IN_FLIGHT = 8  # per server
 SECONDS_TO_ABORT = 0.1  # until requests that go on are aborted once more: the server may not have known them yet
+
+DEAD = (ServerLost, ServerUnreachable)  # what a client raises of a server that will not answer any more
 
 T = TypeVar("T")
 _Ask = Callable[[ServerClient, Sequence[int]], Awaitable[list[T]]]
@@ -128,7 +130,7 @@ class ServerPool:
         """The tokens that a flight had written when it was over. What it broke with is of no interest, unless no server is left."""
         while not flight.answers.done():
             if flight.server in self._servers:
-                await self._loop.join(self._abort_at(flight.server, flight.identifiers))
+                await self._abort_at(flight.server, flight.identifiers)
             await asyncio.wait([flight.answers], timeout=SECONDS_TO_ABORT)
         try:
             return sum(len(completion.token_ids) for completion in flight.answers.result())
@@ -139,8 +141,8 @@ class ServerPool:
 
     async def _abort_at(self, server: int, identifiers: Sequence[str]) -> None:
         try:
-            await self._servers[server].abort(identifiers)
-        except ServerUnreachable as error:
+            await self._loop.join(self._servers[server].abort(identifiers))
+        except DEAD as error:
             self._give_up(server, error)
 
     def _server_for(self, session: str) -> int:
@@ -170,7 +172,7 @@ class ServerPool:
         client = self._servers[flight.server]
         try:
             return await self._loop.join(client.generate(flight.requests, self._version, flight.identifiers))
-        except ServerUnreachable as error:
+        except DEAD as error:
             self._give_up(flight.server, error)
             raise ServerGone(str(error)) from None
 
@@ -180,12 +182,12 @@ class ServerPool:
                 "The run was told to stop while its rollouts were sampled: run the same command to go on."
             )
 
-    def _give_up(self, server: int, error: ServerUnreachable) -> None:
+    def _give_up(self, server: int, error: ServerLost | ServerUnreachable) -> None:
         """Go on without a server. The error itself when it was the last one, or all are needed."""
         if self._keeps_all or [*self._servers] == [server]:
             raise error
         if self._servers.pop(server, None) is not None:
-            say(f"{error} Its work is done again by the other {len(self._servers)}.")
+            say(f"{str(error).removesuffix('.')}. Its work is done again by the other {len(self._servers)}.")
 
     def interrupt(self) -> None:
         """Make what another thread waits for end in an error there, and ask the servers for nothing afterwards."""
@@ -223,7 +225,7 @@ class ServerPool:
     async def _load(self, server: int, folder: Path) -> None:
         try:
             await self._servers[server].load(folder, self._version)
-        except ServerUnreachable as error:
+        except DEAD as error:
             self._give_up(server, error)
 
     async def _asked(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
