@@ -63,7 +63,7 @@ class ScriptedEngine:
     def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         return [self._completion] * len(requests)
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         await asyncio.sleep(0)
         return self._completion
 

@@ -25,11 +25,11 @@ class PacedEngine(TalkingEngine):
         self.pace = pace
         self.at_work = Counter[str]()
         self.aborted: list[str] = []
-        self.apart: set[bool] = set()
+        self.abortable: set[bool] = set()
         self._says = says
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
-        self.apart.add(apart)
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
+        self.abortable.add(abortable)
         self.at_work[session] += 1
         try:
             for _ in range(self.pace(request)):

@@ -33,7 +33,7 @@ class ScriptedEngine:
         self.emptied_caches += first_wave
         return [answer(request) for request in requests]
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         self.sessions.append(session)
         self.requests.append(request)
         self._in_flight += 1

@@ -38,8 +38,8 @@ class TalkingEngine(ScriptedEngine):
         super().generate(requests, **waves)
         return [self._said(request) for request in requests]
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
-        await super().complete(request, session, apart=apart)
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
+        await super().complete(request, session, abortable=abortable)
         return self._said(request)
 
     def _said(self, request: SamplingRequest) -> Completion:

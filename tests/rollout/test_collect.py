@@ -112,7 +112,7 @@ def test_an_engine_that_fails_is_reported_as_it_failed(agent: OpenAgent) -> None
         def generate(self, requests: Any, **waves: Any) -> list[Completion]:
             raise UserError("the server died.")
 
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             raise UserError("the server died.")
 
     for lockstep in (True, False):

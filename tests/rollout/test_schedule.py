@@ -86,11 +86,11 @@ class _Dying(TalkingEngine):
         super().__init__(counting)
         self.asked = 0
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         self.asked += 1
         if self.asked == 3:
             raise ServerGone("http://b cannot be reached: Connection refused.")
-        return await super().complete(request, session, apart=apart)
+        return await super().complete(request, session, abortable=abortable)
 
 
 def test_trajectories_whose_server_died_are_made_again_and_the_run_says_how_many(
@@ -106,7 +106,7 @@ def test_trajectories_whose_server_died_are_made_again_and_the_run_says_how_many
 
 def test_a_failure_of_the_last_server_ends_the_run() -> None:
     class Broken(TalkingEngine):
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             raise ServerError("the server died.")
 
     with agent_with({"echo": Echo()}) as agent, pytest.raises(ServerError, match=r"^the server died\.$"):
@@ -118,12 +118,12 @@ def test_trajectories_are_made_again_when_those_before_them_have_ended() -> None
     seen: list[str] = []
 
     class Dying(TalkingEngine):
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             if "<tool>" in text_of(request.input_ids) and "gone" not in seen:
                 seen.append("gone")
                 raise ServerGone("the server has died")
             seen.append("asked")
-            return await super().complete(request, session, apart=apart)
+            return await super().complete(request, session, abortable=abortable)
 
     class Slow(Echo):
         async def forget(self, trajectory: str) -> None:

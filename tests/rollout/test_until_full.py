@@ -70,7 +70,7 @@ def test_what_still_runs_when_there_is_enough_is_cut_off_here_and_at_the_engine(
     assert sorted(judge.judged) == [0, 2]
     assert [each.sample_index for each in judge.judged[2]] == [0, 1]
     assert engine.at_work.total() == 0
-    assert engine.apart == {True}
+    assert engine.abortable == {True}
 
 
 def test_where_nothing_may_be_cut_off_all_are_waited_for() -> None:
@@ -78,15 +78,15 @@ def test_where_nothing_may_be_cut_off_all_are_waited_for() -> None:
     with agent_with({"echo": Echo()}) as agent:
         assert collected(engine, agent, judge, cuttable=()) == CutOff()
     assert sorted(judge.judged) == [0, 1, 2, 3]
-    assert (engine.aborted, engine.apart) == ([], {False})
+    assert (engine.aborted, engine.abortable) == ([], {False})
 
 
 def test_a_group_that_may_not_be_cut_off_is_waited_for_when_the_others_are_gone() -> None:
     class Patient(PacedEngine):
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             while session == "2" and not self.aborted:
                 await asyncio.sleep(0)
-            return await super().complete(request, session, apart=apart)
+            return await super().complete(request, session, abortable=abortable)
 
     engine, judge = Patient(never_at(1, 3)), Counting(enough=1)
     with agent_with({"echo": Echo()}) as agent:
@@ -117,14 +117,14 @@ def test_judging_and_sampling_do_not_wait_for_each_other() -> None:
     judging, answered = threading.Event(), threading.Event()
 
     class Meeting(PacedEngine):
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             while session == "1" and not judging.is_set():
                 await asyncio.sleep(0)
             if session == "1":
                 answered.set()
             while session == "2" and 0 not in judge.judged:
                 await asyncio.sleep(0)
-            return await super().complete(request, session, apart=apart)
+            return await super().complete(request, session, abortable=abortable)
 
     def meet(position: int) -> None:
         if position == 0:
@@ -158,10 +158,10 @@ def test_an_attempt_is_cut_off_within_a_tool_which_hears_of_its_end_once() -> No
         return "never"
 
     class Calling(PacedEngine):
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             if session == "0":
                 await asked.wait()
-            return await super().complete(request, session, apart=apart)
+            return await super().complete(request, session, abortable=abortable)
 
     tool = Echo(lambda arguments, context: endless())
     engine = Calling(lambda request: 0, lambda request: "done" if request.seed < 10 else "@echo{}")
@@ -197,11 +197,11 @@ def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_
 class _Dying(PacedEngine):
     """The server of the session "1" dies at its first request, and does so again when it is asked while others are aborted."""
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         if session == "1" and "1" not in self.sessions:
             self.sessions.append("1")
             raise ServerGone("http://b cannot be reached")
-        return await super().complete(request, session, apart=apart)
+        return await super().complete(request, session, abortable=abortable)
 
 
 def test_a_group_whose_server_died_is_made_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,9 +214,9 @@ def test_a_group_whose_server_died_is_made_again(capsys: pytest.CaptureFixture[s
 
 def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: pytest.CaptureFixture[str]) -> None:
     class DyingLate(PacedEngine):
-        async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
             try:
-                return await super().complete(request, session, apart=apart)
+                return await super().complete(request, session, abortable=abortable)
             except asyncio.CancelledError:
                 raise ServerGone("http://b cannot be reached") from None
 

@@ -13,7 +13,7 @@ LONG = 0.7  # seconds: a batch is full before, also on a busy machine
 class FreeEngine(runs.ScriptedEngine):
     """Completions of more than four tokens take long."""
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         self.asked.append("complete")
         completion = self._completion(request)
         await asyncio.sleep(LONG if len(completion.token_ids) > 4 else 0)

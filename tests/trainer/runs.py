@@ -100,7 +100,7 @@ class ScriptedEngine:
         self.asked.append("score")
         return [self._scores(request) for request in requests]
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         raise AssertionError("these runs are in lockstep")
 
     async def abort(self, sessions: Collection[str]) -> int:

@@ -216,7 +216,7 @@ def test_without_aborts_a_free_running_step_waits_for_all_of_its_groups() -> Non
     with steps_with(engine, settings_of(oversampling=1.0, max_aborts=0)) as steps:
         rollouts = steps.next(0)
     assert finished(rollouts) == rows
-    assert (engine.aborted, engine.apart) == ([], {False})
+    assert (engine.aborted, engine.abortable) == ([], {False})
 
 
 def _graded(trajectories: Any) -> list[GradedTrajectory]:

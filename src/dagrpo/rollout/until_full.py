@@ -86,7 +86,7 @@ class _Race:
         self._judge = judge
         self._executor = executor
         self._cuttable = {*cuttable}  # of those that still run
-        self._apart = bool(cuttable)
+        self._abortable = bool(cuttable)
         self._cut: set[int] = set()
         self._written: Counter[int] = Counter()  # tokens that the engine has given to each group
         self._made_again = 0
@@ -124,7 +124,7 @@ class _Race:
         async def send(request: SamplingRequest) -> Completion:
             if position in self._cut:  # an agent that takes its time to end
                 raise ServerError("The attempt was cut off, as there are enough others.")
-            completion = await self._engine.complete(request, session=str(position), apart=self._apart)
+            completion = await self._engine.complete(request, session=str(position), abortable=self._abortable)
             self._written[position] += len(completion.token_ids)
             return completion
 

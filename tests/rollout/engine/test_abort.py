@@ -60,7 +60,7 @@ class Slow(Echo):
 async def _cut_off(pool: ServerPool, slow: Slow, *sessions: str) -> int:
     """What two requests in each of some sessions have written when they are cut off on their way."""
     works = [
-        asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), session, apart=True))
+        asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), session, abortable=True))
         for session in sessions
         for seed in range(2)
     ]
@@ -82,7 +82,7 @@ def test_what_is_asked_for_apart_is_one_http_request_for_each_session(serve: Ser
     pool = pool_of(at(server))
 
     async def ask() -> list[Completion]:
-        works = [pool.complete(request(1, 2 + at // 2, seed=at), str(at // 2), apart=True) for at in range(6)]
+        works = [pool.complete(request(1, 2 + at // 2, seed=at), str(at // 2), abortable=True) for at in range(6)]
         return await asyncio.gather(*works)
 
     assert [completion.token_ids for completion in asyncio.run(ask())] == [(2 + at // 2,) for at in range(6)]
@@ -100,7 +100,7 @@ def test_aborted_requests_end_at_their_server_and_tell_how_much_they_had_written
     pool = pool_of(at(server), timeout=60)
 
     async def ask() -> tuple[int, Completion]:
-        other = asyncio.ensure_future(pool.complete(request(7), "other", apart=True))
+        other = asyncio.ensure_future(pool.complete(request(7), "other", abortable=True))
         tokens = await _cut_off(pool, slow, "a")
         return tokens, await other
 
@@ -109,7 +109,7 @@ def test_aborted_requests_end_at_their_server_and_tell_how_much_they_had_written
     assert other.token_ids == (7,), "nobody has aborted it"
     (cut,) = [body for body in _bodies(server) if body["input_ids"][0][-1] == LONG]
     assert slow.aborted == cut["rid"]
-    assert asyncio.run(pool.complete(request(1), "a", apart=True)).token_ids == (1,), "the session may go on"
+    assert asyncio.run(pool.complete(request(1), "a", abortable=True)).token_ids == (1,), "the session may go on"
 
 
 def test_requests_that_their_server_did_not_know_yet_are_aborted_again(serve: Serve, pool_of: MakePool) -> None:
@@ -125,7 +125,8 @@ def test_sessions_at_several_servers_are_aborted_at_each(serve: Serve, pool_of: 
 
     async def ask() -> int:
         works = [
-            asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), str(seed), apart=True)) for seed in (0, 1)
+            asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), str(seed), abortable=True))
+            for seed in (0, 1)
         ]
         for each in slow:
             await asyncio.to_thread(each.asked.wait, 20)
@@ -141,7 +142,7 @@ def test_what_had_finished_before_it_could_be_aborted_is_counted_all_the_same(se
     pool = pool_of(at(serve()))
 
     async def ask() -> int:
-        work = asyncio.ensure_future(pool.complete(request(7), "a", apart=True))
+        work = asyncio.ensure_future(pool.complete(request(7), "a", abortable=True))
         await asyncio.sleep(0)
         return (await asyncio.gather(pool.abort({"a"}), work, return_exceptions=True))[0]  # type: ignore[return-value]
 
@@ -151,7 +152,7 @@ def test_what_had_finished_before_it_could_be_aborted_is_counted_all_the_same(se
 def test_nothing_is_asked_of_a_server_for_sessions_that_wait_for_none(serve: Serve, pool_of: MakePool) -> None:
     server = serve()
     pool = pool_of(at(server))
-    asyncio.run(pool.complete(request(7), "a", apart=True))
+    asyncio.run(pool.complete(request(7), "a", abortable=True))
     assert asyncio.run(pool.abort({"a", "b"})) == 0
     assert server.paths == ["/generate"]
 
@@ -176,7 +177,7 @@ def test_a_server_that_dies_while_its_requests_are_aborted_is_given_up_and_the_o
     pool = pool_of(at(dying_server), at(serve()), timeout=60)
     assert asyncio.run(_cut_off(pool, dying, "a")) == 0
     assert "Its work is done again by the other 1." in capsys.readouterr().err
-    assert asyncio.run(pool.complete(request(7), "a", apart=True)).token_ids == (7,)
+    assert asyncio.run(pool.complete(request(7), "a", abortable=True)).token_ids == (7,)
 
 
 def test_the_last_server_that_dies_while_its_requests_are_aborted_is_an_error(serve: Serve, pool_of: MakePool) -> None:
@@ -185,7 +186,7 @@ def test_the_last_server_that_dies_while_its_requests_are_aborted_is_an_error(se
     pool = pool_of(at(server), timeout=60)
 
     async def ask() -> None:
-        work = asyncio.ensure_future(pool.complete(request(1, LONG), "a", apart=True))
+        work = asyncio.ensure_future(pool.complete(request(1, LONG), "a", abortable=True))
         await asyncio.to_thread(slow.asked.wait, 20)
         server.http.shutdown()
         server.http.server_close()
@@ -205,4 +206,4 @@ def test_a_request_that_the_server_aborts_by_itself_is_an_error_and_no_completio
     answer = [reply(1, reason={"type": "abort", "message": "out of memory"})]
     pool = pool_of(at(serve(lambda path, body: (200, answer))))
     with pytest.raises(ServerError, match="gave up a request: out of memory"):
-        asyncio.run(pool.complete(request(1), "a", apart=True))
+        asyncio.run(pool.complete(request(1), "a", abortable=True))

@@ -38,7 +38,7 @@ async def _kept_of(
 ) -> tuple[int, list[Completion]]:
     """Ask for groups of SAMPLES, then abort all but the first: the tokens of those, and the completions of the first."""
     works = [
-        asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), apart=True))
+        asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), abortable=True))
         for place, each in enumerate(requests)
     ]
     first, others = works[:SAMPLES], works[SAMPLES:]
@@ -70,7 +70,7 @@ def test_no_request_is_left_at_a_server_all_of_whose_requests_were_aborted(
 
     async def ask() -> int:
         works = [
-            asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), apart=True))
+            asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), abortable=True))
             for place, each in enumerate(requests)
         ]
         await _until_at_work(server.endpoint)

@@ -29,10 +29,10 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
 
-        `apart`: it is asked for together with none of another session's, so that it waits for none of those and can be
+        `abortable`: it is asked for together with none of another session's, so that it waits for none of those and can be
         aborted. ServerGone when that server died and others are left: the session's next requests go to one of those.
         """
         ...

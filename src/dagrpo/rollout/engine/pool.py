@@ -73,7 +73,7 @@ class ServerPool:
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
         self._gathering: dict[_Key, _Flight] = {}  # that others can join
-        self._apart: dict[_Flight, str] = {}  # on their way, and their sessions
+        self._abortable: dict[_Flight, str] = {}  # on their way, and their sessions
         self._interrupted = False
 
     def generate(
@@ -104,17 +104,17 @@ class ServerPool:
 
         return self._loop.run(self._asked(ask, parts, empty_cache=lockstep))
 
-    async def complete(self, request: SamplingRequest, session: str, *, apart: bool = False) -> Completion:
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
 
         Those for one server that come at the same moment, such as first turns, are one HTTP request, up to SLICE of them:
-        one for each costs several times as much. `apart`: only those of the session, which then can be aborted. ServerGone
+        one for each costs several times as much. `abortable`: only those of the session, which then can be aborted. ServerGone
         when that server died and others are left.
         """
-        key = (self._server_for(session), session if apart else "")
+        key = (self._server_for(session), session if abortable else "")
         flight = self._gathering.get(key) or self._gather(key)
         flight.requests.append(request)
-        if apart:
+        if abortable:
             flight.identifiers.append(uuid4().hex)
         place = len(flight.requests) - 1
         if len(flight.requests) == SLICE:
@@ -123,7 +123,7 @@ class ServerPool:
 
     async def abort(self, sessions: Collection[str]) -> int:
         """Have the servers stop computing what was asked for in these sessions, apart from others; how many tokens that was."""
-        flights = [flight for flight, session in self._apart.items() if session in sessions]
+        flights = [flight for flight, session in self._abortable.items() if session in sessions]
         return sum(await all_of(map(self._aborted, flights)))
 
     async def _aborted(self, flight: _Flight) -> int:
@@ -157,8 +157,8 @@ class ServerPool:
         flight.answers = asyncio.ensure_future(self._send_gathered(key, flight))
         self._gathering[key] = flight
         if session:
-            self._apart[flight] = session
-            flight.answers.add_done_callback(lambda _: self._apart.pop(flight))
+            self._abortable[flight] = session
+            flight.answers.add_done_callback(lambda _: self._abortable.pop(flight))
         return flight
 
     async def _send_gathered(self, key: _Key, flight: _Flight) -> list[Completion]:
