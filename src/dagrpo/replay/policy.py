@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dagrpo.checkpoints.manifest import tensor_digest_of
-from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
@@ -16,7 +15,7 @@ from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.trainer.sharding import load_reference, trained_policy
 from dagrpo.trainer.update import NOT_SAVED, PolicyUpdate, UpdateStats
 
 
@@ -40,16 +39,8 @@ class UpdatedPolicy:
 
     def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)
-        training = run.training
-        policy = load_policy(
-            run.initial,
-            world,
-            training.vision,
-            training.lora,
-            run.seed,
-            dtype=NAMED_DTYPES[training.dtype],
-            head_dtype=run.rollout.head_dtype,
-            activation_checkpointing=activation_checkpointing,
+        policy = trained_policy(
+            run.initial, world, run.training, run.rollout, run.seed, activation_checkpointing=activation_checkpointing
         )
         self.model = policy.model
         self._run = run

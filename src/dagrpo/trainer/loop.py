@@ -44,7 +44,7 @@ from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.rank_zero import Batches, RankZero
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun, unheard
-from dagrpo.trainer.sharding import load_policy, load_reference
+from dagrpo.trainer.sharding import load_reference, trained_policy
 from dagrpo.trainer.stop import Stop
 from dagrpo.trainer.teacher import open_teacher
 from dagrpo.trainer.throughput import Throughput
@@ -101,15 +101,9 @@ class Trainer:
         self._held_out = HeldOutEvaluations(run, self._tokenizer, report_held_out) if world.is_rank_zero else None
         training = run.training
         require_room(run.initial, "training", training, world)
-        self._policy = load_policy(
-            run.initial,
-            world,
-            training.vision,
-            training.lora,
-            run.seed,
-            dtype=NAMED_DTYPES[training.dtype],
-            head_dtype=run.rollout.head_dtype,
-            activation_checkpointing=run.runtime.training.activation_checkpointing,
+        checkpointing = run.runtime.training.activation_checkpointing
+        self._policy = trained_policy(
+            run.initial, world, training, run.rollout, run.seed, activation_checkpointing=checkpointing
         )
         self._optimizer = policy_optimizer(self._policy, run.training)
         self._base = tensor_digest_of(run.initial)

@@ -14,11 +14,13 @@ from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import model_to_shard, read_weights
 from dagrpo.checkpoints.store import load_model
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.params.lora import Lora, untrained_tower
-from dagrpo.params.rollout import HeadDtype
+from dagrpo.params.rollout import HeadDtype, Rollout
 from dagrpo.params.runtime import Reduction
+from dagrpo.params.training import Training
 from dagrpo.trainer.adapter import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.attention import attend_in_float32
 from dagrpo.trainer.policy import WEIGHTS, Policy, Reference, require_known_logits
@@ -58,6 +60,22 @@ def load_policy(
             "and sft.vision to trained, or choose a vision-language model."
         )
     return policy
+
+
+def trained_policy(
+    initial: Path, world: World, training: Training, rollout: Rollout, seed: int, *, activation_checkpointing: bool
+) -> Policy:
+    """The policy that a run begins with, as these sections want it. Raises what `load_policy` does."""
+    return load_policy(
+        initial,
+        world,
+        training.vision,
+        training.lora,
+        seed,
+        dtype=NAMED_DTYPES[training.dtype],
+        head_dtype=rollout.head_dtype,
+        activation_checkpointing=activation_checkpointing,
+    )
 
 
 def load_reference(folder: Path, world: World, policy: Policy) -> Reference:

@@ -24,7 +24,7 @@ from dagrpo.trainer.gates.probe import OUTSIDE
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.record import Record
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.sharding import trained_policy
 
 Inputs = tuple[Path, Path]
 
@@ -182,7 +182,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     """Make one number of the gradient of some of the steps, from 1, one that is not finite."""
 
     def broken(*arguments: Any, **options: Any) -> Policy:
-        policy, taken = load_policy(*arguments, **options), 0
+        policy, taken = trained_policy(*arguments, **options), 0
 
         def hook(gradient: torch.Tensor) -> torch.Tensor:
             nonlocal taken
@@ -195,7 +195,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
         policy.model.model.norm.weight.register_hook(hook)
         return policy
 
-    monkeypatch.setattr(loop, "load_policy", broken)
+    monkeypatch.setattr(loop, "trained_policy", broken)
 
 
 def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_interruption(
