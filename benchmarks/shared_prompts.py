@@ -22,15 +22,7 @@ CPU = torch.device("cpu")
 
 def main() -> None:
     """Print both ways and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--prompt-tokens", type=int, default=100)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    given = parser.parse_args()
+    given = arguments(__doc__).parse_args()
     policy = Policy(load_model(given.model, torch.float32)[0], dtype=getattr(torch, given.dtype))
     sequences = drawn(given.prompts, given.samples, given.prompt_tokens, given.tokens)
     seconds: dict[bool, list[float]] = {False: [], True: []}
@@ -43,12 +35,25 @@ def main() -> None:
     print(f"tokens computed {computed[0]} and {computed[1]}: {computed[0] / computed[1]:.2f} times as many")
 
 
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The model, and the shape of what is computed."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--prompt-tokens", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    return parser
+
+
 def drawn(prompts: int, samples: int, prompt_tokens: int, tokens: int) -> TokenSequences:
     """Groups of random tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def text(length: int) -> list[int]:
-        written: list[int] = torch.randint(3, 1000, (length,), generator=generator).tolist()
+        written: list[int] = torch.randint(3, 200, (length,), generator=generator).tolist()
         return written
 
     pairs = [(prompt, text(tokens)) for prompt in [text(prompt_tokens) for _ in range(prompts)] for _ in range(samples)]

@@ -6,16 +6,14 @@ MODEL is a folder with a model of transformers; the shape is that of benchmarks.
 once. Products are timed where they are called, in every second pass: the others show what a pass takes without a clock in it.
 """
 
-import argparse
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.shared_prompts import drawn, seconds_of_a_pass
+from benchmarks.shared_prompts import arguments, drawn, seconds_of_a_pass
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.store import load_model
@@ -50,14 +48,7 @@ class Clocked(TorchDispatchMode):
 
 def main() -> None:
     """Print a line for each kind of operation, and the ratio."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--prompt-tokens", type=int, default=100)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser = arguments(__doc__)
     parser.add_argument("--no-sharing", action="store_true", help="compute each sequence whole")
     given = parser.parse_args()
     policy = Policy(load_model(given.model, torch.float32)[0], dtype=getattr(torch, given.dtype))
