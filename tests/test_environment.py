@@ -50,6 +50,7 @@ def test_nothing_is_installed_that_the_lock_does_not_name() -> None:
         "dagrpo",
         "dagrpo-megatron",
         "dagrpo-sandbox",
+        "dagrpo-sglang-adapters",
         "dagrpo-sglang-cpu",
         "pip",
         "uv",

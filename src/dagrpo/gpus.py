@@ -6,11 +6,11 @@ what the sheets tell with it), on the RTX 4090 with sums in float32. That in flo
 Memory is what nvidia-smi calls memory.total, which is less than the name says.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 
 from dagrpo.errors import UserError
+from dagrpo.nearest import nearest_of
 
 MEBIBYTE = 1 << 20
 
@@ -65,8 +65,8 @@ def gpu_named(name: str) -> Gpu:
     wanted = _plain(name)
     if wanted in known:
         return known[wanted]
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f"the nearest is {known[near[0]].name}" if near else f"there are {', '.join(gpu.name for gpu in GPUS)}"
+    near = nearest_of(wanted, known, cutoff=0.6)
+    hint = f"the nearest is {known[near].name}" if near else f"there are {', '.join(gpu.name for gpu in GPUS)}"
     raise UserError(f"No GPU `{name}` is known here: {hint}; or give --memory, in GiB.")
 
 

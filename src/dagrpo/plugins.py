@@ -6,7 +6,6 @@ unless a module may offer several; getting one imports its module alone. Deliber
 its parameters.
 """
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import Generic, Protocol, TypeVar, cast
 
 from dagrpo.errors import Terminated, UserError
+from dagrpo.nearest import nearest_of
 
 T = TypeVar("T")
 
@@ -105,8 +105,7 @@ class Plugins(Generic[T]):
     def nearest(self, name: str) -> str | None:
         """The known name that an unknown one was probably meant to be; None for a known one, and where none is near."""
         known = self._known()
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        return near[0] if near and name not in known else None
+        return None if name in known else nearest_of(name, known)
 
     def _place(self, name: str) -> _Place:
         known = self._known()

@@ -62,14 +62,9 @@ def adapter_files(model: torch.nn.Module, base_digest: str) -> list[PlannedFile]
 
     base_digest: of the tensors that it adds to, which the file names, so that it is merged into no others.
     """
-    updates = low_rank_updates(model)
-    if not updates:
+    tensors = adapter_tensors(model)
+    if not tensors:
         return []
-    tensors = {}
-    for weight, update in updates.items():
-        module = PREFIX + weight.removesuffix(".weight")
-        for which, tensor in (("A", update.down), ("B", update.up)):
-            tensors[f"{module}.lora_{which}.weight"] = whole(tensor).cpu().contiguous()
     metadata = {"format": "pt", BASE_DIGEST: base_digest}
     return [
         planned_content(f"{ADAPTER}/{CONFIG}", json_text(_config(model)).encode()),
@@ -77,21 +72,39 @@ def adapter_files(model: torch.nn.Module, base_digest: str) -> list[PlannedFile]
     ]
 
 
-def _config(model: torch.nn.Module) -> dict[str, Any]:
-    """What PEFT reads of an adapter. It names no folder of the base, which is another one on another machine."""
-    layers = dict(_adapted_layers(model))
-    first = next(iter(layers.values()))
+def adapter_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A and B of every layer, under their names in PEFT's files; {} of a model without an adapter. Every rank calls this."""
+    tensors = {}
+    for weight, update in low_rank_updates(model).items():
+        for matrix, tensor in zip(matrices_of(weight.removesuffix(".weight")), (update.down, update.up), strict=True):
+            tensors[matrix] = whole(tensor).cpu().contiguous()
+    return tensors
+
+
+def matrices_of(layer: str) -> tuple[str, str]:
+    """The names of a layer's A and B in PEFT's files."""
+    return f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight"
+
+
+def adapter_config(rank: int, alpha: int, target_modules: list[str]) -> dict[str, Any]:
+    """What PEFT and SGLang read of an adapter. It names no folder of the base, which is another one on another machine."""
     return {
         "peft_type": "LORA",
         "task_type": _LANGUAGE_MODEL,
         "base_model_name_or_path": None,
         "inference_mode": True,
-        "r": first.r[NAME],
-        "lora_alpha": first.lora_alpha[NAME],
+        "r": rank,
+        "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": _shortest_names(model, set(layers)),
+        "target_modules": target_modules,
     }
+
+
+def _config(model: torch.nn.Module) -> dict[str, Any]:
+    layers = dict(_adapted_layers(model))
+    first = next(iter(layers.values()))
+    return adapter_config(first.r[NAME], first.lora_alpha[NAME], _shortest_names(model, set(layers)))
 
 
 def _shortest_names(model: torch.nn.Module, adapted: set[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The weights of a model under their names in a checkpoint, gathered one by one from the ranks that hold its parts.
 
-An adapter that is in the model is in them, too: each weight is merged when it is read, and the model's own stays as it is.
+An adapter of the model is merged into them, unless it is left out: into each weight when it is read, so that the model's own stays as
+it is.
 """
 
 from collections.abc import Iterator
@@ -48,12 +49,13 @@ class GatheredWeights:
     in a form that cannot be undone tensor by tensor.
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, world: World) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, world: World, *, merges: bool = True) -> None:
+        """`merges`: whether an adapter of the model is merged into them."""
         self._model = model
         self._dtype = dtype
         self._world = world
         self._state = own_state(model)
-        self._updates = low_rank_updates(model)
+        self._updates = low_rank_updates(model) if merges else {}
         self._owners, self._converted, self.specs = self._described()
         self._kept: dict[str, dict[str, Tensor]] = {}
 

@@ -77,6 +77,19 @@ class SomeTensors:
         return self._tensors.read(name)
 
 
+class JointTensors:
+    """Two lots of tensors, which have no name in common."""
+
+    def __init__(self, one: Tensors, other: Tensors) -> None:
+        assert one.specs.keys().isdisjoint(other.specs), "a name stands for two tensors"
+        self._one = one
+        self._other = other
+        self.specs = {**one.specs, **other.specs}
+
+    def read(self, name: str) -> Tensor:
+        return (self._one if name in self._one.specs else self._other).read(name)
+
+
 def total_bytes(tensors: Tensors) -> int:
     """What all tensors take on a disk."""
     return sum(spec.bytes for spec in tensors.specs.values())

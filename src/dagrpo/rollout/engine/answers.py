@@ -15,6 +15,7 @@ from typing import Any
 
 from dagrpo.placeholders import picture_lengths
 from dagrpo.records import Completion, PromptPictures, SamplingRequest, ScoringRequest
+from dagrpo.rollout.engine.adapters import SEPARATOR
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.pictures import files_of, written_length
 from dagrpo.rollout.engine.version import WeightVersion
@@ -244,6 +245,34 @@ def digests_of(data: bytes, address: str) -> dict[str, str]:
         ) from None
 
 
+def without_name(told: Mapping[str, str], adapter: str | None, address: str) -> dict[str, str]:
+    """The digests, with the adapter's name taken off those of its tensors. ServerError: some are of another adapter.
+
+    adapter: None: requests name none, so that those of adapters which a server still has from an earlier run are left out.
+    """
+    if adapter is None:
+        return {name: digest for name, digest in told.items() if SEPARATOR not in name}
+    start = f"{adapter}{SEPARATOR}"
+    foreign = next((name for name in told if SEPARATOR in name and not name.startswith(start)), None)
+    if foreign is not None:
+        raise ServerError(
+            f"{address} holds {one_line(foreign, LONGEST_MESSAGE)}, which is of no adapter that this run has handed over: somebody else "
+            "uses this server; give each run a server of its own."
+        )
+    return {name.removeprefix(start): digest for name, digest in told.items()}
+
+
+def adapters_of(data: bytes, path: str, address: str) -> set[str]:
+    """The names of the adapters that a server holds after a change. ServerError: it does not tell them."""
+    try:
+        return {str(name) for name in dict(json.loads(data)["loaded_adapters"])}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ServerError(
+            f"{address} did not answer {path} with the adapters that it holds ({one_line(_text(data[:LONGEST_MESSAGE]), 80)}): use the "
+            "version of SGLang that requirements/ names, or set training.lora.serving to merged."
+        ) from None
+
+
 def _is_finite(logprob: Any) -> bool:
     """None stands for NaN, which JSON does not have."""
     if logprob is None:
@@ -260,13 +289,13 @@ def _whole(value: Any) -> int:
 
 
 def message_of(data: bytes) -> str:
-    """What a refusal says, on one line: {"message": ...}, {"error": {"message": ...}}, or plain text."""
+    """What a refusal says, on one line: {"message": ...}, {"error": {"message": ...}}, {"error_message": ...}, or plain text."""
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError):
         answer = _text(data)
     while isinstance(answer, dict):
-        answer = answer.get("message") or answer.get("error") or json.dumps(answer)
+        answer = answer.get("message") or answer.get("error") or answer.get("error_message") or json.dumps(answer)
     return one_line(str(answer), LONGEST_MESSAGE) or "it does not say why"
 
 

@@ -15,6 +15,7 @@ from dagrpo.records import Completion, SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.answers import (
     ABOUT_AN_ANSWER,
     MOST_DIGESTS,
+    adapters_of,
     completions_of,
     digests_of,
     largest_answer,
@@ -22,10 +23,12 @@ from dagrpo.rollout.engine.answers import (
     message_of,
     scores_of,
     tokens_written,
+    without_name,
 )
 from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerLost, ServerUnreachable
 from dagrpo.rollout.engine.pictures import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.visible import one_line
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
@@ -54,6 +57,7 @@ class ServerClient:
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
         self._has_left = False  # its GPU
+        self._adapter: str | None = None  # that requests name; None: the weights alone answer them
         self._waiting: set[str] = set()  # identifiers of requests that are not answered yet
         self._aborted: set[str] = set()  # those of them that were aborted
         authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
@@ -94,6 +98,7 @@ class ServerClient:
             "sampling_params": [sampling_params(request) for request in requests],
             "return_logprob": True,
             "logprob_start_len": -1,  # none for the prompt
+            **self._named(len(requests)),
         }
         if any(request.support for request in requests):
             body["return_sampling_mask"] = [request.support for request in requests]
@@ -126,6 +131,7 @@ class ServerClient:
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
             "logprob_start_len": [request.first - 1 for request in requests],  # whose own logprob is not told
+            **self._named(len(requests)),
         }
         answer = await self._post("/generate", body | pictures_to_be_checked(pictures), largest_scores(requests))
         return scores_of(answer, requests, self.address, version)
@@ -145,6 +151,31 @@ class ServerClient:
             self._has_left = False
         await self.empty_cache()
 
+    async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
+        """Have the server load an adapter, which answers all requests from now on, and forget every other one and its cache.
+
+        Its weights stay as they are. ServerError also when it then holds other adapters. For a server that was started with
+        AdapterForm.flags.
+        """
+        name = version.sent
+        loaded = await self._change_adapters(
+            "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.absolute())}
+        )
+        for other in sorted(loaded - {name}):
+            loaded = await self._change_adapters("/unload_lora_adapter", {"lora_name": other})
+        if loaded != {name}:
+            raise ServerError(
+                f"{self.address} holds the adapters {one_line(str(sorted(loaded)), 100)} instead of {name}: somebody else uses this "
+                "server; give each run a server of its own."
+            )
+        await self._post("/update_weight_version", {"new_version": name, "abort_all_requests": False})
+        self._adapter = name
+        await self.empty_cache()
+
+    async def _change_adapters(self, path: str, body: dict[str, Any]) -> set[str]:
+        """Load or unload one; the names of those that the server then holds."""
+        return adapters_of(await self._post(path, body), path, self.address)
+
     async def release_memory(self) -> None:
         """Have the server give back the GPU memory of its weights and its cache. Until `load` it can answer nothing.
 
@@ -156,8 +187,13 @@ class ServerClient:
         self._has_left = True
 
     async def digests(self) -> dict[str, str]:
-        """The digest of each tensor that it holds, by its own names; see digests.py."""
-        return digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
+        """The digest of each tensor that it holds, by its own names (see digests.py), and an adapter's by PEFT's.
+
+        ServerError also when it tells digests of another adapter than the one that requests name. Where they name none, adapters
+        that an earlier run has left add nothing to what is computed, and are not told of.
+        """
+        told = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
+        return without_name(told, self._adapter, self.address)
 
     async def empty_cache(self) -> None:
         """Forget all prompts; waits until the server is idle."""
@@ -168,8 +204,12 @@ class ServerClient:
         shared = [prompt for prompt, count in Counter(prompts).items() if count > 1]
         if shared:
             token_ids, pictures = zip(*shared, strict=True)
-            body = {"input_ids": token_ids, "sampling_params": {"max_new_tokens": 0}}
+            body = {"input_ids": token_ids, "sampling_params": {"max_new_tokens": 0}, **self._named(len(shared))}
             await self._post("/generate", body | sent_pictures(pictures))
+
+    def _named(self, count: int) -> dict[str, Any]:
+        """What a body says beside so many requests, so that the adapter answers them."""
+        return {} if self._adapter is None else {"lora_path": [self._adapter] * count}
 
     async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:
         try:

@@ -11,6 +11,7 @@ from dagrpo.execution.threads import READ_BY_LIBRARIES
 from dagrpo.loopback import LOOPBACK
 from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.adapters import AdapterForm
 
 HOST = "127.0.0.1"
 LOGGING = "logging.json"  # in the scratch folder
@@ -74,10 +75,11 @@ def server_command(
     deterministic: bool,
     version: str,
     pictures: bool = False,
+    adapter: AdapterForm | None = None,
 ) -> list[str]:
     """The command line. Everything that decides how a batch is cut is named, not left to the size of the machine.
 
-    pictures: whether the model takes any.
+    pictures: whether the model takes any. adapter: what it is to serve beside the weights.
     """
     flags = {
         "model-path": str(model.resolve()),
@@ -109,6 +111,7 @@ def server_command(
         *(MEMORY_FLAGS if engine.release_memory else ()),
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
+        *(adapter.flags(gpu=gpu) if adapter is not None else ()),
     ]
 
 

@@ -9,6 +9,7 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
+from dagrpo.rollout.engine.adapters import Adapter
 
 
 class RolloutEngine(Protocol):
@@ -53,7 +54,9 @@ class RolloutEngine(Protocol):
         ...
 
     def load(self, weights: Tensors, version: str) -> None:
-        """Replace the weights; from now on every answer is checked to come from them."""
+        """Replace the weights, or the adapter of an engine that was opened with one; from now on every answer is checked to come
+        from them.
+        """
         ...
 
     def release_memory(self) -> None:
@@ -80,4 +83,5 @@ class EngineOpener(Protocol):
         weights: Tensors | None = None,
         version: str = "initial",
         keep_pictures: bool = False,
+        adapter: Adapter | None = None,
     ) -> AbstractContextManager[RolloutEngine]: ...

@@ -14,6 +14,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.adapters import Adapter, AdapterFolders
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.own_servers import start_all
@@ -37,6 +38,7 @@ def open_engine(
     weights: Tensors | None = None,
     version: str = "initial",
     keep_pictures: bool = False,
+    adapter: Adapter | None = None,
 ) -> Iterator[ServerPool]:
     """An engine that holds `weights`, else those of the folder `model`, whatever its servers held before.
 
@@ -44,12 +46,15 @@ def open_engine(
     Without `params.servers`, servers are started for it and stopped at the end; their output goes to `log` and files beside it.
     Servers that run elsewhere are this process's alone until the end. `weights` is read while the engine is opened, and not afterwards.
     `version` is what completions call the weights. `keep_pictures`: whether the vision tower stays as it is, so that a server of
-    our own may keep what it makes of a picture. UserError and ServerError say in one sentence what cannot be used.
+    our own may keep what it makes of a picture. With an `adapter` the weights stay in the servers for good, `version` is that of the
+    adapter, and `load` is given tensors of its form. UserError and ServerError say in one sentence what cannot be used.
     """
     with ExitStack() as stack:
         loop = stack.enter_context(BackgroundLoop())
         if params.servers:
-            yield _elsewhere(stack, loop, model, params, dtype=dtype, weights=weights, version=version)
+            yield _pool_of_servers_elsewhere(
+                stack, loop, model, params, dtype=dtype, weights=weights, version=version, adapter=adapter
+            )
         else:
             folder = stack.enter_context(WeightsFolder(model, _weights_folder(params)))
             served = model if weights is None else folder.write(weights)
@@ -66,14 +71,20 @@ def open_engine(
                     version=name.sent,
                     keep_pictures=keep_pictures,
                     only_gpu=gpu,
+                    adapter=None if adapter is None else adapter.form,
                 )
 
             servers = start_all(stack, params, log, make)
             clients = _clients(stack, loop, [server.endpoint for server in servers], params.request_timeout)
-            yield ServerPool(clients, loop, folder, name, leaves=params.release_memory, keeps_all=deterministic)
+            adapters = None if adapter is None else AdapterFolders(adapter.form, folder)
+            leaves = params.release_memory
+            pool = ServerPool(clients, loop, folder, name, leaves=leaves, keeps_all=deterministic, adapters=adapters)
+            if adapter is not None:
+                _serve(adapter, pool, folder, version)
+            yield pool
 
 
-def _elsewhere(
+def _pool_of_servers_elsewhere(
     stack: ExitStack,
     loop: BackgroundLoop,
     model: Path,
@@ -82,7 +93,9 @@ def _elsewhere(
     dtype: str,
     weights: Tensors | None,
     version: str,
+    adapter: Adapter | None,
 ) -> ServerPool:
+    """Servers that run elsewhere, once they hold the weights, and serve the adapter if there is one."""
     parent = _weights_folder(params)
     if parent is None:
         raise UserError(
@@ -94,11 +107,22 @@ def _elsewhere(
     key = os.environ.get(API_KEY_VARIABLE)
     endpoints = [Endpoint(address=address, api_key=key) for address in params.servers]
     clients = _clients(stack, loop, endpoints, params.request_timeout)
-    engine = ServerPool(clients, loop, folder, new_version(version))
+    of_weights = ServerPool(clients, loop, folder, new_version(version))
     if weights is None:
         weights = CastTensors(HuggingFaceTensors(model), NAMED_DTYPES[dtype])  # as a server that starts with it does
-    engine.load(weights, version)
-    return engine
+    of_weights.load(weights, version)
+    if adapter is None:
+        return of_weights
+    adapters = AdapterFolders(adapter.form, folder)
+    of_adapters = ServerPool(clients, loop, folder, new_version(version), adapters=adapters)
+    _serve(adapter, of_adapters, folder, version)
+    return of_adapters
+
+
+def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: str) -> None:
+    """Have servers that hold their weights load an adapter; the files of weights, which nobody reads again, are removed first."""
+    folder.forget()
+    pool.load(adapter.tensors, version)
 
 
 def _weights_folder(params: Engine) -> Path | None:

@@ -18,6 +18,7 @@ import torch
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.console import say
 from dagrpo.records import Completion, SamplingRequest, ScoringRequest
+from dagrpo.rollout.engine.adapters import AdapterFolders
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
@@ -36,7 +37,7 @@ _Key = tuple[int, str]  # server; session, or "" for all that may be asked for t
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
+class _SharedRequest:
     """What is asked of a server by one HTTP request, and those who ask: together they wait for its last completion."""
 
     server: int
@@ -57,11 +58,13 @@ class ServerPool:
         *,
         leaves: bool = False,
         keeps_all: bool = False,
+        adapters: AdapterFolders | None = None,
     ) -> None:
         """The servers hold the weights `version`, or are about to be told with `load`.
 
         `leaves`: whether they can leave their GPUs (`release_memory`). `keeps_all`: whether the death of one is the end, as which
         server is asked for what depends on how many there are.
+        `adapters`: where versions of an adapter travel, if `load` is given those. It is then called before anything is asked for.
         """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
@@ -70,10 +73,11 @@ class ServerPool:
         self._version = version
         self._leaves = leaves
         self._keeps_all = keeps_all
+        self._adapters = adapters
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
-        self._gathering: dict[_Key, _Flight] = {}  # that others can join
-        self._abortable: dict[_Flight, str] = {}  # on their way, and their sessions
+        self._gathering: dict[_Key, _SharedRequest] = {}  # that others can join
+        self._abortable: dict[_SharedRequest, str] = {}  # on their way, and their sessions
         self._interrupted = False
 
     def generate(
@@ -112,28 +116,28 @@ class ServerPool:
         when that server died and others are left.
         """
         key = (self._server_for(session), session if abortable else "")
-        flight = self._gathering.get(key) or self._gather(key)
-        flight.requests.append(request)
+        shared = self._gathering.get(key) or self._gather(key)
+        shared.requests.append(request)
         if abortable:
-            flight.identifiers.append(uuid4().hex)
-        place = len(flight.requests) - 1
-        if len(flight.requests) == SLICE:
+            shared.identifiers.append(uuid4().hex)
+        place = len(shared.requests) - 1
+        if len(shared.requests) == SLICE:
             del self._gathering[key]
-        return (await asyncio.shield(flight.answers))[place]
+        return (await asyncio.shield(shared.answers))[place]
 
     async def abort(self, sessions: Collection[str]) -> int:
         """Have the servers stop computing what was asked for in these sessions, apart from others; how many tokens that was."""
-        flights = [flight for flight, session in self._abortable.items() if session in sessions]
-        return sum(await all_of(map(self._aborted, flights)))
+        shared_requests = [shared for shared, session in self._abortable.items() if session in sessions]
+        return sum(await all_of(map(self._aborted, shared_requests)))
 
-    async def _aborted(self, flight: _Flight) -> int:
-        """The tokens that a flight had written when it was over. What it broke with is of no interest, unless no server is left."""
-        while not flight.answers.done():
-            if flight.server in self._servers:
-                await self._abort_at(flight.server, flight.identifiers)
-            await asyncio.wait([flight.answers], timeout=SECONDS_TO_ABORT)
+    async def _aborted(self, shared: _SharedRequest) -> int:
+        """The tokens that a request had written when it was over. What it broke with is of no interest, unless no server is left."""
+        while not shared.answers.done():
+            if shared.server in self._servers:
+                await self._abort_at(shared.server, shared.identifiers)
+            await asyncio.wait([shared.answers], timeout=SECONDS_TO_ABORT)
         try:
-            return sum(len(completion.token_ids) for completion in flight.answers.result())
+            return sum(len(completion.token_ids) for completion in shared.answers.result())
         except RequestsAborted as aborted:
             return aborted.tokens
         except ServerError:
@@ -151,29 +155,29 @@ class ServerPool:
             self._server_of[session] = numbers[len(self._server_of) % len(numbers)]
         return self._server_of[session]
 
-    def _gather(self, key: _Key) -> _Flight:
+    def _gather(self, key: _Key) -> _SharedRequest:
         server, session = key
-        flight = _Flight(server)
-        flight.answers = asyncio.ensure_future(self._send_gathered(key, flight))
-        self._gathering[key] = flight
+        shared = _SharedRequest(server)
+        shared.answers = asyncio.ensure_future(self._send_gathered(key, shared))
+        self._gathering[key] = shared
         if session:
-            self._abortable[flight] = session
-            flight.answers.add_done_callback(lambda _: self._abortable.pop(flight))
-        return flight
+            self._abortable[shared] = session
+            shared.answers.add_done_callback(lambda _: self._abortable.pop(shared))
+        return shared
 
-    async def _send_gathered(self, key: _Key, flight: _Flight) -> list[Completion]:
+    async def _send_gathered(self, key: _Key, shared: _SharedRequest) -> list[Completion]:
         await asyncio.sleep(0)  # until everybody who is about to ask has done so
-        if self._gathering.get(key) is flight:
+        if self._gathering.get(key) is shared:
             del self._gathering[key]
         self._cache_is_empty = False
         self._require_going_on()
-        if flight.server not in self._servers:
-            raise ServerGone(f"server {flight.server} has died meanwhile")
-        client = self._servers[flight.server]
+        if shared.server not in self._servers:
+            raise ServerGone(f"server {shared.server} has died meanwhile")
+        client = self._servers[shared.server]
         try:
-            return await self._loop.join(client.generate(flight.requests, self._version, flight.identifiers))
+            return await self._loop.join(client.generate(shared.requests, self._version, shared.identifiers))
         except DEAD as error:
-            self._give_up(flight.server, error)
+            self._give_up(shared.server, error)
             raise ServerGone(str(error)) from None
 
     def _require_going_on(self) -> None:
@@ -195,9 +199,9 @@ class ServerPool:
         self._loop.cancel()
 
     def load(self, weights: Tensors, version: str) -> None:
-        """Have every server load these weights, and expect them in all answers from now on."""
-        folder = self._folder.write(weights)
+        """Have every server load these weights, or this adapter, and expect them in all answers from now on."""
         self._version = new_version(version)
+        folder = self._folder.write(weights) if self._adapters is None else self._adapters.write(weights, self._version)
         if self._leaves:
             torch.cuda.empty_cache()  # servers come back to the same GPU, where this process keeps what it has freed
         self._loop.run(self._load_everywhere(folder))
@@ -224,7 +228,8 @@ class ServerPool:
 
     async def _load(self, server: int, folder: Path) -> None:
         try:
-            await self._servers[server].load(folder, self._version)
+            load = self._servers[server].load if self._adapters is None else self._servers[server].load_adapter
+            await load(folder, self._version)
         except DEAD as error:
             self._give_up(server, error)
 

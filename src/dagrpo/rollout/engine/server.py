@@ -27,6 +27,7 @@ from dagrpo.held_folder import held_folder
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.adapters import AdapterForm
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import (
     HOST,
@@ -35,7 +36,14 @@ from dagrpo.rollout.engine.command import (
     server_environment,
     write_settings,
 )
-from dagrpo.rollout.engine.errors import ServerError, full_disk_among, last_line_of, names_a_taken_port, reason_in
+from dagrpo.rollout.engine.errors import (
+    NO_GPU_TO_LEAVE,
+    ServerError,
+    full_disk_among,
+    last_line_of,
+    names_a_taken_port,
+    reason_in,
+)
 from dagrpo.rollout.engine.phase import phase_in
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.rollout.engine.servable import require_servable
@@ -64,11 +72,13 @@ class SGLangServer:
         port: int | None = None,
         keep_pictures: bool = False,
         only_gpu: str | None = None,
+        adapter: AdapterForm | None = None,
     ) -> None:
         """Nothing is started yet. `deterministic` matters on a GPU, and to models that take pictures. `port` None: any free one.
 
         `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`. `only_gpu`:
-        the GPU that it sees, by index or UUID; None: all that this process sees, of which it takes the first.
+        the GPU that it sees, by index or UUID; None: all that this process sees, of which it takes the first. `adapter`: what it is
+        to serve beside the weights.
         """
         self._model = model
         self._engine = engine
@@ -80,6 +90,7 @@ class SGLangServer:
         self._wanted_port = port
         self._keep_pictures = keep_pictures
         self._only_gpu = only_gpu
+        self._adapter = adapter
         self._port = 0
         self._process: WatchedProcess | None = None
         self._begun = False
@@ -167,9 +178,7 @@ class SGLangServer:
 
         gpu = torch.cuda.is_available()
         if self._engine.release_memory and not gpu:
-            raise UserError(
-                "runtime.engine.release_memory is true, but this machine has no GPU whose memory could be given back: set it to false."
-            )
+            raise UserError(NO_GPU_TO_LEAVE)
         scratch = self._held.enter_context(held_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)
@@ -184,6 +193,7 @@ class SGLangServer:
             deterministic=self._deterministic,
             version=self._version,
             pictures=pictures,
+            adapter=self._adapter,
         )
         engine = self._engine
         inherited = os.environ | ({} if self._only_gpu is None else {VISIBLE: self._only_gpu})

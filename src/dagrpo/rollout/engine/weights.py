@@ -62,6 +62,21 @@ class WeightsFolder:
         write_safetensors(temporary, weights, {"format": "pt"})
         return temporary.replace(target).parent
 
+    def new_folder(self, name: str, tensors: Tensors) -> Path:
+        """An empty folder in this one, with room for these tensors beside what is here. UserError: there is no room."""
+        needed = total_bytes(tensors) + HEADROOM
+        if self._path is None:
+            self._path = self._make(needed)
+        _require_room(self._path, needed)
+        folder = self._path / name
+        folder.mkdir(mode=self._path.stat().st_mode & 0o777)
+        return folder
+
+    def forget(self) -> None:
+        """Remove the weights, which every server has read and which are not handed over again."""
+        if self._path is not None:
+            (self._path / WEIGHTS).unlink(missing_ok=True)
+
     def _make(self, needed: int) -> Path:
         parent = self._parent or _memory_or_disk(needed)
         make_writable(parent)

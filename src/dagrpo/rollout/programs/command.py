@@ -3,7 +3,6 @@
 Not here: what happens once it runs (process.py).
 """
 
-import difflib
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from dagrpo.errors import UserError
+from dagrpo.nearest import nearest_of
 from dagrpo.visible import one_line
 
 KEY = "rollout.agent.command"
@@ -56,8 +56,8 @@ def _script(command: Sequence[str]) -> str | None:
 
 def _nearest(name: str) -> str:
     """Advice on a program of nearly that name; "" where there is none."""
-    near = difflib.get_close_matches(name[:LONGEST], _programs(name[:1]), n=1, cutoff=0.7)
-    return f"the nearest one is `{near[0]}`; correct it, " if near else ""
+    near = nearest_of(name[:LONGEST], _programs(name[:1]), cutoff=0.7)
+    return f"the nearest one is `{near}`; correct it, " if near else ""
 
 
 def _programs(first: str) -> set[str]:

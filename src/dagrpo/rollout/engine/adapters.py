@@ -1,0 +1,83 @@
+"""A LoRA adapter that SGLang serves itself: beside weights that stay in its servers, it is all that is handed over.
+
+Each version travels in a folder of its own, as PEFT lays one out. Not how an adapter leaves the trainer: see
+trainer/served_adapter.py.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagrpo.checkpoints.adapted import CONFIG, PREFIX, WEIGHTS, adapter_config
+from dagrpo.checkpoints.safetensors_file import write_safetensors
+from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.files import json_text
+from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+CPU_BACKEND = "torch_native"  # SGLang's other ones are kernels for a GPU
+SEPARATOR = ":"  # between the names of an adapter and of its tensor, where a server tells digests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterForm:
+    """What all versions of an adapter have in common, and a server makes room for."""
+
+    rank: int
+    alpha: int
+    target_modules: tuple[str, ...]  # last parts of the names of layers, such as q_proj
+
+    def flags(self, *, gpu: bool) -> list[str]:
+        """Of the server's command line. Room for one adapter is enough: requests of two versions are never computed together."""
+        backend = [] if gpu else [f"--lora-backend={CPU_BACKEND}"]
+        return [
+            "--enable-lora",
+            f"--max-lora-rank={self.rank}",
+            "--max-loras-per-batch=1",
+            "--lora-strict-loading",
+            *backend,
+            "--lora-target-modules",
+            *self.target_modules,
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One version of an adapter: A and B of every layer under their names in PEFT's files."""
+
+    form: AdapterForm
+    tensors: Tensors
+
+
+class AdapterFolders:
+    """Where versions of an adapter travel; they are removed with the folder of weights that they lie in."""
+
+    def __init__(self, form: AdapterForm, parent: WeightsFolder) -> None:
+        self._form = form
+        self._parent = parent
+        self._newest: Path | None = None
+
+    def write(self, tensors: Tensors, version: WeightVersion) -> Path:
+        """A new folder with this version. UserError: there is no room.
+
+        The one before is removed, although a server may have it mapped: there a removed file stays readable, and nobody loads an old
+        version again.
+        """
+        self.remove()
+        folder = self._parent.new_folder(version.sent, tensors)
+        config = adapter_config(self._form.rank, self._form.alpha, [*self._form.target_modules])
+        (folder / CONFIG).write_text(json_text(config), encoding="utf-8")
+        write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})
+        self._newest = folder
+        return folder
+
+    def remove(self) -> None:
+        """Remove the newest version, which every server has loaded."""
+        if self._newest is not None:
+            shutil.rmtree(self._newest)
+            self._newest = None
+
+
+def is_of_an_adapter(name: str) -> bool:
+    """Whether a tensor, as a server or a hand-over names it, is a part of an adapter."""
+    return name.startswith(PREFIX)

@@ -1,0 +1,201 @@
+"""How an adapter is handed over to a server, by one that answers as a script says: in which order, by which name, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.rollout.engine.conftest import Serve
+from tests.rollout.engine.pools import STARTED_WITH
+from tests.rollout.engine.scripted import reply, scores
+
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.records import SamplingRequest, ScoringRequest
+from dagrpo.rollout.engine.adapters import AdapterFolders, AdapterForm
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+FORM = AdapterForm(rank=2, alpha=6, target_modules=("o_proj",))
+NAME = "base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"
+REQUEST = SamplingRequest(input_ids=(7, 8), seed=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1)
+
+
+class Serving:
+    """Keeps adapters by name, and completes every prompt by its last token with those that requests name."""
+
+    def __init__(self, *left: str) -> None:
+        self.loaded = dict.fromkeys(left, "")
+        self.version = "default"
+        self.seen: list[tuple[dict[str, Any], dict[str, torch.Tensor]]] = []
+        self.forgets = True
+        self.checksums: dict[str, str] = {}
+
+    def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/load_lora_adapter":
+            folder = Path(body["lora_path"])
+            self.seen.append(
+                (
+                    json.loads((folder / "adapter_config.json").read_text()),
+                    load_file(folder / "adapter_model.safetensors"),
+                )
+            )
+            self.loaded[body["lora_name"]] = body["lora_path"]
+        if path == "/unload_lora_adapter" and self.forgets:
+            del self.loaded[body["lora_name"]]
+        if path in ("/load_lora_adapter", "/unload_lora_adapter"):
+            return 200, {"success": True, "loaded_adapters": self.loaded}
+        if path == "/update_weight_version":
+            self.version = body["new_version"]
+        if path == "/weights_checker":
+            return 200, {"ranks": [{"checksums": self.checksums}]}
+        if path != "/generate":
+            return 200, {"success": True}
+        if set(body.get("lora_path", [None])) != {*self.loaded}:
+            return 400, {"error": {"message": "another adapter is loaded"}}
+        if "logprob_start_len" in body and body["logprob_start_len"] != -1:
+            return 200, scores(body, self.version)
+        return 200, [reply(prompt[-1], self.version) for prompt in body["input_ids"]]
+
+
+def _with_pool(
+    address: str, tmp_path: Path, use: Callable[[ServerPool], None], *, serves_adapters: bool = True
+) -> None:
+    (tmp_path / "like").mkdir(exist_ok=True)
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
+        client = ServerClient(Endpoint(address=address), 5)
+        adapters = AdapterFolders(FORM, folder) if serves_adapters else None
+        use(ServerPool([client], loop, folder, STARTED_WITH, adapters=adapters))
+        loop.run(client.close())
+
+
+def _adapter(value: float) -> StateTensors:
+    return StateTensors({NAME: torch.full((2, 4), value)})
+
+
+def test_each_version_is_loaded_by_a_name_of_its_own_before_the_one_before_goes_and_the_cache_is_emptied(
+    serve: Serve, tmp_path: Path
+) -> None:
+    script = Serving("left by somebody else")
+    server = serve(script)
+    folders: list[list[Path]] = []
+
+    def use(pool: ServerPool) -> None:
+        for step in range(2):
+            pool.load(_adapter(step), f"step_{step}")
+            folders.append([*tmp_path.glob("weights/*/step_*")])
+
+    _with_pool(server.address, tmp_path, use)
+    hand_over = ["/load_lora_adapter", "/unload_lora_adapter", "/update_weight_version", "/flush_cache?timeout=10.0"]
+    assert server.paths == 2 * hand_over
+    names = [body["lora_name"] for path, body in server.asked if path == "/load_lora_adapter"]
+    assert [name.partition("-")[0] for name in names] == ["step_0", "step_1"]
+    assert [body["lora_name"] for path, body in server.asked if path == "/unload_lora_adapter"] == [
+        "left by somebody else",
+        names[0],
+    ]
+    assert [[folder.name for folder in there] for there in folders] == [names[:1], names[1:]], "one version at a time"
+    assert [(config["r"], config["lora_alpha"], config["target_modules"]) for config, _ in script.seen] == [
+        (2, 6, ["o_proj"])
+    ] * 2
+    assert [set(tensors[NAME].flatten().tolist()) for _, tensors in script.seen] == [{0.0}, {1.0}]
+    assert not [*tmp_path.glob("weights/*")]
+
+
+def test_every_request_names_the_adapter_and_prompts_that_are_read_first_do_too(serve: Serve, tmp_path: Path) -> None:
+    server = serve(Serving())
+
+    def use(pool: ServerPool) -> None:
+        pool.load(_adapter(0), "step_0")
+        assert [each.weight_version for each in pool.generate([REQUEST, REQUEST], lockstep=True)] == ["step_0"] * 2
+        asked = ScoringRequest(token_ids=(7, 8, 9), first=2)
+        assert len(pool.score([asked], lockstep=True)) == 1
+
+    _with_pool(server.address, tmp_path, use)
+    (name,) = {body["lora_name"] for path, body in server.asked if path == "/load_lora_adapter"}
+    named = [(len(body["input_ids"]), body["lora_path"]) for path, body in server.asked if path == "/generate"]
+    assert named == [(1, [name]), (2, [name, name]), (1, [name])]
+
+
+def test_an_answer_that_comes_when_somebody_else_has_loaded_weights_is_refused(serve: Serve, tmp_path: Path) -> None:
+    script = Serving()
+
+    def use(pool: ServerPool) -> None:
+        pool.load(_adapter(0), "step_0")
+        script.version = "theirs"
+        with pytest.raises(ServerError, match=r"answered with weights \['theirs'\] instead of 'step_0-"):
+            pool.generate([REQUEST], lockstep=True)
+
+    _with_pool(serve(script).address, tmp_path, use)
+
+
+def test_a_server_that_keeps_an_earlier_version_is_refused(serve: Serve, tmp_path: Path) -> None:
+    script = Serving("other")
+    script.forgets = False
+
+    def use(pool: ServerPool) -> None:
+        with pytest.raises(ServerError, match=r"holds the adapters \['other', 'step_0-.*\] instead of step_0-"):
+            pool.load(_adapter(0), "step_0")
+
+    _with_pool(serve(script).address, tmp_path, use)
+
+
+def test_digests_of_the_version_that_was_handed_over_are_told_and_of_any_other_one_refused(
+    serve: Serve, tmp_path: Path
+) -> None:
+    script = Serving()
+
+    def use(pool: ServerPool) -> None:
+        pool.load(_adapter(0), "step_0")
+        (name,) = script.loaded
+        script.checksums = {f"{name}:{NAME}": "1", "model.norm.weight": "2"}
+        assert pool.digests() == [{NAME: "1", "model.norm.weight": "2"}]
+        pool.load(_adapter(1), "step_1")
+        with pytest.raises(
+            ServerError, match=rf"holds {name}:base_model.* of no adapter that this run has handed over"
+        ):
+            pool.digests()
+
+    _with_pool(serve(script).address, tmp_path, use)
+
+
+def test_weights_that_are_handed_over_whole_may_lie_beside_an_adapter_that_an_earlier_run_has_left(
+    serve: Serve, tmp_path: Path
+) -> None:
+    script = Serving("step_9-of-an-earlier-run")
+    script.checksums = {f"step_9-of-an-earlier-run:{NAME}": "1", "model.norm.weight": "2"}
+
+    def use(pool: ServerPool) -> None:
+        assert pool.digests() == [{"model.norm.weight": "2"}]
+
+    _with_pool(serve(script).address, tmp_path, use, serves_adapters=False)
+
+
+@pytest.mark.parametrize("answer", [[], {"success": True}, {"loaded_adapters": None}, {"loaded_adapters": "step"}])
+def test_a_server_that_does_not_tell_its_adapters_is_refused(answer: Any, serve: Serve, tmp_path: Path) -> None:
+    def use(pool: ServerPool) -> None:
+        with pytest.raises(ServerError, match=r"did not answer /load_lora_adapter with the adapters that it holds"):
+            pool.load(_adapter(0), "step_0")
+
+    _with_pool(serve(lambda path, body: (200, answer)).address, tmp_path, use)
+
+
+def test_a_refusal_to_load_says_why(serve: Serve, tmp_path: Path) -> None:
+    def use(pool: ServerPool) -> None:
+        with pytest.raises(ServerError, match=r"refused /load_lora_adapter \(400\): LoRA is not enabled\."):
+            pool.load(_adapter(0), "step_0")
+
+    refusal = {"rid": None, "success": False, "error_message": "LoRA is not enabled.", "loaded_adapters": None}
+    _with_pool(serve(lambda path, body: (400, refusal)).address, tmp_path, use)
+
+
+def test_a_server_is_started_with_room_for_one_adapter_of_this_form() -> None:
+    on_cpu, on_gpu = (FORM.flags(gpu=gpu) for gpu in (False, True))
+    assert on_cpu[:3] == on_gpu[:3] == ["--enable-lora", "--max-lora-rank=2", "--max-loras-per-batch=1"]
+    assert on_cpu[-2:] == on_gpu[-2:] == ["--lora-target-modules", "o_proj"]
+    assert {*on_cpu} - {*on_gpu} == {"--lora-backend=torch_native"}
