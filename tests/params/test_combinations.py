@@ -28,6 +28,25 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         ({"training": {"mini_batches": 5}}, "does not divide prompts_per_step"),
         (
+            {"training": {"lora": {"serving": "adapter"}}},
+            "lora.rank is 0, which trains no adapter: set lora.rank, such as 16, or set training.lora.serving to merged",
+        ),
+        (
+            {"training": {"lora": {"rank": 4, "vision": True, "serving": "adapter"}}, "model": SEEING},
+            "lora.vision puts the adapter into a vision tower, where SGLang has none",
+        ),
+        (
+            {"training": {"vision": "frozen", "lora": {"rank": 4, "serving": "adapter"}}, "model": SEEING},
+            "how SGLang serves one in a model that takes pictures is not known here: set it to merged",
+        ),
+        (
+            {
+                "training": {"lora": {"rank": 4, "serving": "adapter"}},
+                "runtime": {"engine": {"release_memory": True}},
+            },
+            "give them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false",
+        ),
+        (
             {"training": {"samples_per_prompt": 1}},
             "algorithm.advantage grpo compares the samples of a prompt: set training.samples_per_prompt to 2 or more",
         ),
@@ -126,8 +145,20 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         ({"model": SEEING, "sft": {"lora": {"rank": 8}}}, "set sft.vision to frozen, or sft.lora.vision to true"),
         (
+            {"runtime": {"training": {"share_prompts": True, "layout": "padded", "processes": 2}}},
+            "runtime.training.share_prompts takes one forward pass of padded sequences, or two where some share a prompt",
+        ),
+        (
             {"runtime": {"training": {"share_prompts": True, "activation_checkpointing": True}}},
             "runtime.training.share_prompts keeps the keys and values of prompts, which activation_checkpointing",
+        ),
+        (
+            {"model": SEEING, "runtime": {"training": {"layout": "packed"}}},
+            "runtime.training.layout packed works with text alone, and this model takes pictures: set it to padded or null",
+        ),
+        (
+            {"model": SEEING, "runtime": {"sft": {"layout": "packed"}}},
+            "runtime.sft.layout packed works with text alone, and this model takes pictures: set it to padded or null",
         ),
         (
             {"model": SEEING, "checkpoint": {"format": "megatron"}},

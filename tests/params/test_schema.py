@@ -22,7 +22,7 @@ def test_a_key_that_belongs_to_another_section_is_refused_with_that_one() -> Non
 def test_a_key_like_no_other_of_its_section_is_refused_with_those_that_there_are() -> None:
     sentence = refused({"training": {"lora": {"r": 16}}})
     assert sentence == (
-        "params.yaml: unknown key `training.lora.r`: `training.lora` has the keys rank, alpha, target_modules and vision."
+        "params.yaml: unknown key `training.lora.r`: `training.lora` has the keys rank, alpha, target_modules, vision and serving."
     )
 
 

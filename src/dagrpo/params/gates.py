@@ -32,6 +32,11 @@ class Gates(Section):
         description="Prompts that the engine completes greedily after each hand-over, and as many that it completes as for "
         "training: the trainer scores both with the weights handed over; 0: none.",
     )
+    probe_prompt_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        32,
+        description="Such a prompt is cut to so many tokens, its last ones: a part of a question shows as well as all of it whether "
+        "logprobs agree, and the rest would take time on both sides. A prompt with a picture stays whole. null: all do.",
+    )
     probe_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None,
         description="Longest of those completions, in tokens; null: 2 where the engine computes in float32, and 8 in bfloat16 "

@@ -1,6 +1,6 @@
 """Part `lora` of the sections `sft` and `training`: an adapter that is trained in the place of the weights."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -59,6 +59,31 @@ class Lora(Section):
                     f"lora.target_modules names {name}, but embeddings and the head have no adapter here: leave it out, or train all "
                     "weights (lora.rank: 0)"
                 )
+        return self
+
+
+class TrainedLora(Lora):
+    """The adapter of `training`, which an engine samples with."""
+
+    serving: Literal["merged", "adapter"] = Field(
+        "merged",
+        description=(
+            "What the engine is handed after each step. merged: all weights, with the adapter added to them. adapter: the adapter "
+            "alone, which SGLang adds to what it computes with the weights that it has kept; logprobs differ by rounding."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _sglang_can_serve_it(self) -> Self:
+        if self.serving == "merged":
+            return self
+        start, end = "training.lora.serving is adapter, but", "or set training.lora.serving to merged"
+        if not self.is_on:
+            raise UserError(f"{start} lora.rank is 0, which trains no adapter: set lora.rank, such as 16, {end}")
+        if self.vision:
+            raise UserError(
+                f"{start} lora.vision puts the adapter into a vision tower, where SGLang has none: set lora.vision to false, {end}"
+            )
         return self
 
 

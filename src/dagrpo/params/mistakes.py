@@ -1,10 +1,10 @@
 """What a reader of params.yaml is told of its mistakes: one sentence for each, with the key and what to do."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dagrpo.nearest import nearest_of
 from dagrpo.params.plugged import InvalidPart
 from dagrpo.visible import shown
 
@@ -51,10 +51,10 @@ def _hint(key: str, prefix: str, part: InvalidPart | None, all_keys: Sequence[st
     section, _, last = key.rpartition(".")
     same = [each for each in known if section and each.endswith(f".{last}")]
     moved = [each for each in same if each.startswith(f"{section}.")] or (same if len(same) == 1 else [])
-    near = moved or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    near = moved[0] if moved else nearest_of(key, known, cutoff=0.5)
     own = [each.rpartition(".")[2] for each in known if each.rpartition(".")[0] == section]
-    if near == [section] and len(own) > 1:
+    if near == section and len(own) > 1:
         return f"`{prefix}{section}` has the keys {', '.join(own[:-1])} and {own[-1]}"
     if near:
-        return f"the nearest known key is `{prefix}{near[0]}`"
+        return f"the nearest known key is `{prefix}{near}`"
     return f"{part.owner} has no such key, so delete it" if part else "docs/parameters.md lists the known keys"

@@ -82,6 +82,12 @@ HEAD_CHUNK = (
     "again; null: all at once."
 )
 
+Layout = Literal["padded", "packed"]
+LAYOUT = (
+    "How the sequences of a forward pass lie: side by side, the shorter ones padded, or packed end to end in one row, without padding; "
+    "null: packed where that is faster and the model allows it, which is on a CPU and on a GPU that computes in 16 bits. Models that "
+    "take pictures, or carry a state along the row, are padded."
+)
 Reduction = Literal["each_mini_batch", "each_micro_batch"]
 REDUCTION = (
     "When processes add up their gradients: once for each update, for which each of them keeps a whole gradient in float32; or after "
@@ -93,6 +99,7 @@ class SftRuntime(Section):
     micro_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         256, description="Examples per forward pass of a process: lower it when the memory of the device runs out."
     )
+    layout: Layout | None = Field(None, description=LAYOUT)
     head_chunk_tokens: HeadChunk = Field(None, description=HEAD_CHUNK)
     activation_checkpointing: bool = Field(False, description=CHECKPOINTING)
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
@@ -114,19 +121,21 @@ class TrainingRuntime(Section):
     )
     micro_batch_tokens: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
         None,
-        description="Most tokens of such a pass, prompts, completions and padding; a longer sequence has a pass of its own; null: "
+        description="Most tokens of such a pass, prompts, completions and padding, if any; a longer sequence has a pass of its own; null: "
         "any number.",
     )
     micro_batch_patches: Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None = Field(
         None,
         description="Most patches of pictures of such a pass, where the vision tower is trained; null: any number.",
     )
+    layout: Layout | None = Field(None, description=LAYOUT)
     head_chunk_tokens: HeadChunk = Field(None, description=HEAD_CHUNK)
     activation_checkpointing: bool = Field(False, description=CHECKPOINTING)
-    share_prompts: bool = Field(
-        False,
+    share_prompts: bool | None = Field(
+        None,
         description="Compute the prompt that the samples of a group have together once per pass, and not once per sample: the same "
-        "loss, and less work the longer prompts are beside completions. Not with pictures or layers that attend to a window.",
+        "loss, and less work the longer prompts are beside completions. Not with pictures, nor, in padded form, with layers that "
+        "attend to a window. null: on a CPU, where sequences are packed.",
     )
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1,
@@ -152,10 +161,15 @@ class TrainingRuntime(Section):
 
     @model_validator(mode="after")
     def _a_prompts_layers_are_computed_once(self) -> Self:
-        if self.share_prompts and self.activation_checkpointing:
+        if self.share_prompts and self.processes > 1 and self.layout == "padded":
+            raise UserError(
+                "runtime.training.share_prompts takes one forward pass of padded sequences, or two where some share a prompt, and "
+                "processes that train one policy have to take the same number: set runtime.training.layout to packed"
+            )
+        if self.share_prompts and self.activation_checkpointing and self.layout != "packed":
             raise UserError(
                 "runtime.training.share_prompts keeps the keys and values of prompts, which activation_checkpointing would compute "
-                "and keep again: set one of them to false"
+                "and keep again: set one of them to false, or layout to packed"
             )
         return self
 

@@ -109,6 +109,11 @@ class Params(Section):
             raise UserError(
                 "runtime.training.share_prompts works with text alone, and this model takes pictures: set it to false"
             )
+        for name, layout in (("training", self.runtime.training.layout), ("sft", self.runtime.sft.layout)):
+            if self.model.source == "fresh" and layout == "packed":
+                raise UserError(
+                    f"runtime.{name}.layout packed works with text alone, and this model takes pictures: set it to padded or null"
+                )
         return self
 
     @model_validator(mode="after")
@@ -255,6 +260,22 @@ class Params(Section):
             raise UserError(
                 f"training.staleness is {self.training.staleness}, so that the engine samples while the policy is updated, but "
                 "runtime.engine.release_memory has it leave its GPU meanwhile: set one of them to 0 or false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_stay_beside_a_served_adapter(self) -> Self:
+        if self.training.lora.serving == "merged":
+            return self
+        if self.runtime.engine.release_memory:
+            raise UserError(
+                "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "
+                "them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false"
+            )
+        if self.model.source == "fresh" and self.model.may_take_pictures:
+            raise UserError(
+                "training.lora.serving is adapter, but how SGLang serves one in a model that takes pictures is not known here: set it to "
+                "merged"
             )
         return self
 

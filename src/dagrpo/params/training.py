@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dagrpo.errors import UserError
 from dagrpo.params.base import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 from dagrpo.params.gates import Gates
-from dagrpo.params.lora import Lora, require_tower_agrees
+from dagrpo.params.lora import TrainedLora, require_tower_agrees
 
 
 class DynamicSampling(Section):
@@ -110,7 +110,7 @@ class Training(Section):
     vision_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = Field(
         None, description="Peak learning rate of a vision tower that is trained; null: learning_rate."
     )
-    lora: Lora = Field(Lora(), description="An adapter that is trained in the place of the weights.")
+    lora: TrainedLora = Field(TrainedLora(), description="An adapter that is trained in the place of the weights.")
     max_prompt_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         64, description="A longer prompt is an error that names the row."
     )

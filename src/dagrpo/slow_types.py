@@ -1,0 +1,60 @@
+"""Types of 16 bits that a CPU has no instructions for: it computes in them far more slowly than in float32.
+
+A timed product shows which, since processors differ: AVX-512 has instructions for bfloat16 on some, and AVX2 for neither type.
+Imports torch only when something is timed.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dagrpo.distributed import World
+
+SIDE = 256  # of the matrices
+TRIES = 3
+SLOW = 1.5  # times as long as in float32
+FULL_TYPE = "float32"
+
+
+def warning(types: Mapping[str, str]) -> str | None:
+    """A sentence about the parameters whose type is slow on this CPU, and what to set; None: none is.
+
+    types: the type of each parameter, such as {"training.dtype": "bfloat16"}. Takes some milliseconds for each type.
+    """
+    times = {dtype: times_as_long(dtype) for dtype in {*types.values()} - {FULL_TYPE}}
+    slow = {key: dtype for key, dtype in types.items() if times.get(dtype, 0.0) > SLOW}
+    if not slow:
+        return None
+    named = " and ".join(f"{key} ({dtype})" for key, dtype in slow.items())
+    worst = max(times[dtype] for dtype in slow.values())
+    return (
+        f"This CPU has no fast instructions for {named}: a matrix product takes {worst:.1f} times as long as in float32, and an update "
+        "may take longer still. Set float32, unless the run needs the numbers of 16 bits."
+    )
+
+
+def warn_of_slow_types(types: Mapping[str, str], world: "World") -> None:
+    """Say that sentence, if there is one, before a stage computes on a CPU; once for all ranks."""
+    from dagrpo.console import say
+
+    if world.is_rank_zero and world.device.type == "cpu" and (told := warning(types)) is not None:
+        say(told)
+
+
+def times_as_long(dtype: str) -> float:
+    """How long this CPU takes for a matrix product in a type, in units of float32's time."""
+    return _seconds(dtype) / _seconds(FULL_TYPE)
+
+
+def _seconds(dtype: str) -> float:
+    """Of the fastest of several, on as many threads as torch has."""
+    import torch
+
+    matrix = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
+    taken = list[float]()
+    for _ in range(TRIES + 1):  # the first one warms up
+        start = time.perf_counter()
+        matrix @ matrix
+        taken.append(time.perf_counter() - start)
+    return min(taken[1:])
