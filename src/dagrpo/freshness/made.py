@@ -40,6 +40,7 @@ class Made:
     code: str  # one digest of all its files
     job: str | None  # the name of its file in .state/jobs; None: not on record
     environment: Mapping[str, str]
+    runtime: Mapping[str, Any]  # the whole section, nested; empty where the record has none
     overrides: Mapping[str, Any]  # of a try
     inputs: Mapping[str, str]  # sha256 by path
     outputs: Mapping[str, str]  # sha256 by path
@@ -63,6 +64,7 @@ def read_made(provenance: Path) -> Made:
         code=str(record.get("code", "")),
         job=job if isinstance(job, str) else None,
         environment=_object(record, "environment", provenance),
+        runtime=_object(record, "runtime", provenance),
         overrides=_object(record, "overrides", provenance),
         inputs=dict(execution.inputs),
         outputs=dict(execution.outputs),

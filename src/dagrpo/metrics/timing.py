@@ -47,8 +47,8 @@ TIMING = (
     Metric(
         name="timing/tokens_per_second",
         unit="tokens per second",
-        meaning="Tokens that the policy wrote in the step, those of discarded groups too, by the time of the step before it is "
-        "recorded, less that of held-out problems.",
+        meaning="Tokens that the policy wrote in the step, with those of discarded groups and rollout/cut_off_tokens, over the time of the "
+        "step until it is recorded, without that of held-out problems.",
     ),
     Metric(
         name="timing/rollout_mfu",

@@ -12,6 +12,7 @@ def work(job: Job) -> None:
     from dagrpo.distributed import process_group
     from dagrpo.params.rollout import Conversation
     from dagrpo.params.sft import Sft
+    from dagrpo.slow_types import warn_of_slow_types
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
 
@@ -36,6 +37,8 @@ def work(job: Job) -> None:
         job.run.log_metrics(metrics, step)
 
     with process_group(job.threads) as world:
+        if run.sft.steps:
+            warn_of_slow_types({"sft.dtype": run.sft.dtype}, world)
         fine_tune(run, report, world)
     if not world.is_rank_zero:
         return

@@ -28,6 +28,7 @@ def work(job: Job) -> None:
     from dagrpo.distributed import process_group
     from dagrpo.files import sha256_of
     from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
+    from dagrpo.slow_types import warn_of_slow_types
     from dagrpo.times import times_of, write_times
     from dagrpo.tracking.attempts import traced_steps
     from dagrpo.trainer.loop import train
@@ -47,6 +48,8 @@ def work(job: Job) -> None:
     split = job.input("train")
     job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
     with process_group(job.threads) as world:
+        own_engine = {} if run.runtime.engine.servers else {"rollout.dtype": run.rollout.dtype}
+        warn_of_slow_types({"training.dtype": run.training.dtype, **own_engine}, world)
         train(run, report, world, report_held_out=report_held_out)
     if not world.is_rank_zero:
         return

@@ -4,7 +4,6 @@ The layers compute W x + s B (A x), so that the model's own weights need neither
 sum W + s B A leaves the trainer: see checkpoints/adapted.py.
 """
 
-import difflib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,10 @@ from dagrpo.checkpoints.adapted import NAME, low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import fill
 from dagrpo.errors import UserError
+from dagrpo.nearest import nearest_of
 from dagrpo.params.lora import Lora
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.packing import Batch
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.reading import PLAIN, Extras, Read
 from dagrpo.trainer.tower import tower_module
@@ -60,11 +60,14 @@ class WithoutAdapter:
         self._policy = policy
 
     def __call__(
-        self, batch: PaddedBatch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
+        self, batch: Batch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
     ) -> Read:
         """What the policy returns, its adapter left out."""
         with _left_out(self._policy):
             return self._policy.computed(batch, temperature, extras, head_chunk_tokens)
+
+    def take_packed(self) -> None:
+        """Nothing: the model is the policy's, which takes them."""
 
     def forget_pictures(self) -> None:
         """The policy lets go of them."""
@@ -111,8 +114,8 @@ def _names_nothing(model: PreTrainedModel, target: str, candidates: list[str]) -
     kind = model.config.model_type
     if not known:
         return f"A {kind} model has no linear layers that an adapter could be in: set lora.rank to 0, or choose another model."
-    near = difflib.get_close_matches(target, known, n=1)
-    hint = f"the nearest is {near[0]}" if near else f"it has {', '.join(known)}"
+    near = nearest_of(target, known, cutoff=0.6)
+    hint = f"the nearest is {near}" if near else f"it has {', '.join(known)}"
     return (
         f"lora.target_modules names {target}, which is no linear layer of this {kind} model that may have one: {hint}."
     )

@@ -12,7 +12,7 @@ from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 from dagrpo.trainer.accumulated import BeforeUpdate
-from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 
 def step_advantages(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.record import Clock
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 JOIN_SECONDS = 10.0  # for a thread that was told to end: what it waits for has been cancelled
 Drawn = Mapping[str, Any]
@@ -31,9 +31,14 @@ def version_of(finished: int) -> str:
     return f"step_{finished}"
 
 
-def held(weights: Tensors) -> Tensors:
+def copy_in_memory(weights: Tensors) -> Tensors:
     """A copy in this machine's memory, which no update changes."""
     return StateTensors({name: weights.read(name).detach().to("cpu", copy=True) for name in weights.specs})
+
+
+def to_sample_with(weights: Tensors, staleness: int) -> Tensors:
+    """What the engine is handed: with staleness a copy, as it may sample with these weights when the policy has moved on."""
+    return copy_in_memory(weights) if staleness else weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

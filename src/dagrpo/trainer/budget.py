@@ -1,9 +1,10 @@
 """What one forward pass of a process takes at most. Imports no torch."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
-from dagrpo.params.runtime import Reduction, TrainingRuntime
+from dagrpo.params.runtime import Layout, Reduction, TrainingRuntime
 
 # Logits that are read at a time, in rows of a vocabulary, see reading.py:
 CACHED = 1 << 19  # on a CPU, whose cache they are to stay in: 2 MiB in float32
@@ -19,10 +20,12 @@ class Budget:
     """
 
     sequences: int
-    tokens: int | None = None  # padding included; None: any number
+    tokens: int | None = None  # with the padding, where there is some; None: any number
     patches: int | None = None  # of pictures, each picture once; None: any number
     head_chunk_tokens: int | None = None  # trained tokens that the head runs on at a time; None: all at once
-    share_prompts: bool = False  # whether a prompt that several sequences begin with is computed once
+    layout: Layout | None = "padded"  # None: not decided yet, see usual_layout
+    # Whether a prompt that several sequences begin with is computed once. None: not decided yet, see usual_sharing
+    share_prompts: bool | None = False
     reduce_gradients: Reduction = "each_mini_batch"
 
     @classmethod
@@ -33,32 +36,46 @@ class Budget:
             tokens=runtime.micro_batch_tokens,
             patches=runtime.micro_batch_patches,
             head_chunk_tokens=runtime.head_chunk_tokens,
+            layout=runtime.layout,
             share_prompts=runtime.share_prompts,
             reduce_gradients=runtime.reduce_gradients,
         )
 
 
+def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False) -> Layout:
+    """The faster one, for whoever asks for none; the model has to allow it. `narrow`: whether it computes in 16 bits."""
+    if on_gpu:  # which has a kernel for packed rows in 16 bits; with shared prompts they have not been measured there
+        return "packed" if narrow and not share_prompts else "padded"
+    return "packed"
+
+
+def usual_sharing(layout: Layout, *, on_gpu: bool) -> bool:
+    """Whether prompts are computed once where nobody says: where that was measured, and faster."""
+    return layout == "packed" and not on_gpu
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What sequences side by side take of a budget."""
+    """What sequences in one micro-batch take of a budget."""
 
     sequences: int
-    longest: int  # tokens: the others are padded to as many
+    longest: int  # tokens
+    total: int  # tokens of all of them
     pictures: frozenset[int] = frozenset()  # by number; those of several sequences are there once
-    prompts: frozenset[int] = frozenset()  # those that are computed once, by number
-    longest_prompt: int = 0  # tokens of these: the others are padded to as many
+    prompts: Mapping[int, int] = field(default_factory=dict)  # tokens of those that are computed once, by number
 
-    @property
-    def tokens(self) -> int:
-        """All that are computed, padding included."""
-        return self.sequences * self.longest + len(self.prompts) * self.longest_prompt
+    def tokens(self, layout: Layout | None) -> int:
+        """All that are computed. In padded form each sequence takes as many as the longest one, and each prompt as the longest prompt."""
+        if layout == "packed":
+            return self.total + sum(self.prompts.values())
+        return self.sequences * self.longest + len(self.prompts) * max(self.prompts.values(), default=0)
 
     def beside(self, other: "Load") -> "Load":
-        """The load of both side by side."""
+        """The load of both in one micro-batch."""
         return Load(
             sequences=self.sequences + other.sequences,
             longest=max(self.longest, other.longest),
+            total=self.total + other.total,
             pictures=self.pictures | other.pictures,
-            prompts=self.prompts | other.prompts,
-            longest_prompt=max(self.longest_prompt, other.longest_prompt),
+            prompts={**self.prompts, **other.prompts},
         )

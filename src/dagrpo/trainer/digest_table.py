@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagrpo.errors import UserError
-from dagrpo.params.runtime import Reduction
+from dagrpo.params.runtime import Layout, Reduction
 from dagrpo.rollout.table import read_table, required
 from dagrpo.trainer.budget import Budget
 
@@ -35,6 +35,7 @@ class Computed:
     micro_batch_tokens: int  # 0: any number
     micro_batch_patches: int  # 0: any number
     head_chunk_tokens: int  # 0: all at once
+    layout: Layout
     share_prompts: bool
     reduce_gradients: Reduction
     device: str  # "cpu", or the name of the GPU
@@ -47,6 +48,7 @@ class Computed:
             tokens=self.micro_batch_tokens or None,
             patches=self.micro_batch_patches or None,
             head_chunk_tokens=self.head_chunk_tokens or None,
+            layout=self.layout,
             share_prompts=self.share_prompts,
             reduce_gradients=self.reduce_gradients,
         )
@@ -96,6 +98,7 @@ SCHEMA = pa.schema(
         required("micro_batch_tokens", pa.int32()),
         required("micro_batch_patches", pa.int32()),
         required("head_chunk_tokens", pa.int32()),
+        required("layout", pa.string()),
         required("share_prompts", pa.bool_()),
         required("reduce_gradients", pa.string()),
         required("device", pa.string()),
@@ -107,7 +110,7 @@ SCHEMA = pa.schema(
         required("sha256", pa.string()),
     ]
 )
-assert [field.name for field in fields(Computed)] == SCHEMA.names[1:10]
+assert [field.name for field in fields(Computed)] == SCHEMA.names[1:11]
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:

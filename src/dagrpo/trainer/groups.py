@@ -17,6 +17,7 @@ from dagrpo.rollout.until_full import CutOff
 
 Flags = NDArray[np.bool_]
 CUT_OFF_GROUPS = "rollout/cut_off_groups"
+CUT_OFF_TOKENS = "rollout/cut_off_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: T
         "rollout/discarded_groups": float((~used).sum()),
         "rollout/discarded_fraction": float((~used).mean()),
     }
-    cut = {CUT_OFF_GROUPS: float(len(cut_off.positions)), "rollout/cut_off_tokens": float(cut_off.tokens)}
+    cut = {CUT_OFF_GROUPS: float(len(cut_off.positions)), CUT_OFF_TOKENS: float(cut_off.tokens)}
     return {
         **(dynamic if training.dynamic_sampling.is_on else {}),
         **(cut if training.dynamic_sampling.max_aborts else {}),

@@ -22,9 +22,9 @@ from dagrpo.listing import FileEntry, entry_of
 from dagrpo.records import Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.trainer.ahead import Untrained
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.run import step_file
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 FOLDER = "ahead"  # in that of a state
 _SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")

@@ -5,48 +5,43 @@ training.staleness has the engine sample while the policy is updated, that is do
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dagrpo.algorithms.advantages import ADVANTAGES
-from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.sharded import save_sharded
-from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.console import Advance, progress
+from dagrpo.console import Advance
 from dagrpo.determinism import compute_deterministically, explained
 from dagrpo.distributed import World
 from dagrpo.models.pictures import processor_of
-from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.context import context_tokens
-from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
+from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.failed_programs import FailedPrograms
-from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
-from dagrpo.rollout.prompts import Prompts, tools_of, training_problems
+from dagrpo.rollout.prompts import Prompts, training_problems
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import gates, kept_batches, state
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.ahead import Untrained, held, version_of
+from dagrpo.trainer.ahead import Untrained, to_sample_with, version_of
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.buffer import Buffer, StepRollouts
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.gates.room import require_room
 from dagrpo.trainer.gates.watch import Watch, storable
+from dagrpo.trainer.handed import Handed
 from dagrpo.trainer.held_out import HeldOutEvaluations, is_evaluated
 from dagrpo.trainer.objective import Objective
+from dagrpo.trainer.open_rank_zero import AGENT, open_rank_zero
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
-from dagrpo.trainer.rank_zero import Batches, RankZero
+from dagrpo.trainer.rank_zero import RankZero
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.run import Report, TrainingRun, unheard
 from dagrpo.trainer.sharding import load_reference, trained_policy
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.stop import Stop
-from dagrpo.trainer.teacher import open_teacher
 from dagrpo.trainer.throughput import Throughput
 from dagrpo.trainer.turns import CALLED, turn_timings
 from dagrpo.trainer.update import PolicyUpdate, UpdateStats
@@ -94,8 +89,7 @@ class Trainer:
         self._world = world
         self._opener = opener
         self._record = Record(run.state)
-        self._agent_folder = run.state / "agent"
-        self._failed_programs = FailedPrograms(self._agent_folder)
+        self._failed_programs = FailedPrograms(run.state / AGENT)
         self._tokenizer = load_tokenizer(run.initial)
         self._problems = self._read_problems() if world.is_rank_zero else []
         self._held_out = HeldOutEvaluations(run, self._tokenizer, report_held_out) if world.is_rank_zero else None
@@ -149,12 +143,12 @@ class Trainer:
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update, saved = self._policy_update(first), first
         self._watch.go_on(self._notes(first).get(GATES, {}))
-        weights = GatheredWeights(self._policy.model, NAMED_DTYPES[run.rollout.dtype], self._world)
+        weights = Handed(self._policy.model, run, self._world)
         stop = Stop(run.runtime.grace_seconds, self._world)
         with self._rank_zero(weights, first) as rank_zero, stop.listening():
             if rank_zero and first == steps:
                 stop.interrupts(partial(rank_zero.evaluate, steps, Clock()))
-            last = steps if self._is_made_up(rank_zero, weights, first, stop) else first
+            last = steps if self._make_up_missing(rank_zero, weights, first, stop) else first
             for step in range(first, last):
                 clock = Clock()
                 self._watch.before_rollouts(rank_zero.engine if rank_zero else None, step)
@@ -172,7 +166,7 @@ class Trainer:
                 stats = update.run(step, batch, before)
                 clock.lap("update")
                 figures = self._watch.updated(batch, stats, step + 1) if rank_zero else {}
-                goes_on = self._is_ready(rank_zero, clock, stop)
+                goes_on = self._finish_sampling(rank_zero, clock, stop)
                 # Nobody samples from the last weights, unless they are to answer held-out problems.
                 if goes_on and (step + 1 < steps or is_evaluated(run.training, steps)):
                     self._load_into_engine(rank_zero, weights, step + 1)
@@ -191,10 +185,10 @@ class Trainer:
             if rank_zero:
                 rank_zero.ahead.require_sound()
 
-    def _is_made_up(self, rank_zero: RankZero | None, weights: GatheredWeights, first: int, stop: Stop) -> bool:
-        """Sample the batches that are left to earlier weights, since the run was told to stop before, or had fewer steps.
+    def _make_up_missing(self, rank_zero: RankZero | None, weights: Handed, first: int, stop: Stop) -> bool:
+        """Sample the batches that earlier weights still owe, since the run was stopped before they were made, or had fewer steps.
 
-        Tells every rank whether all of them are made; the engine then holds the weights after `first` steps.
+        Returns, in every rank, whether all of them are made; the engine then holds the weights after `first` steps.
         """
         if not self._world.broadcast(bool(rank_zero.ahead.missing(first)) if rank_zero else None):
             return True
@@ -205,8 +199,8 @@ class Trainer:
         self._load_into_engine(rank_zero, weights, first)
         return True
 
-    def _is_ready(self, rank_zero: RankZero | None, clock: Clock, stop: Stop) -> bool:
-        """Wait until the engine samples nothing. Tells every rank whether the run goes on, so that it gets the next weights."""
+    def _finish_sampling(self, rank_zero: RankZero | None, clock: Clock, stop: Stop) -> bool:
+        """Wait until the engine samples nothing. Returns, in every rank, whether the run goes on, so that the engine gets new weights."""
         if not self._run.training.staleness:
             return True
         finished = stop.interrupts(rank_zero.ahead.finish) if rank_zero else None
@@ -243,20 +237,16 @@ class Trainer:
         told = self._world.broadcast_tensors(None if rollouts is None else {"advantages": advantages})
         return rollouts, replace(batch, advantages=told["advantages"])
 
-    def _load_into_engine(self, rank_zero: RankZero | None, weights: GatheredWeights, finished: int) -> None:
+    def _load_into_engine(self, rank_zero: RankZero | None, weights: Handed, finished: int) -> None:
         """Every rank takes part: rank 0 reads the weights one by one, the others give their parts of each."""
         if rank_zero is None:
             weights.give_parts()
             return
         with weights.reading() as tensors:
-            given = self._given(tensors)
+            given = to_sample_with(tensors, self._run.training.staleness)
             rank_zero.engine.load(given, version_of(finished))
             self._watch.handed_over(rank_zero.engine, given, finished)
             rank_zero.ahead.remember(finished, given)
-
-    def _given(self, weights: Tensors) -> Tensors:
-        """What the engine is handed: with staleness a copy, as it may sample with these weights when the policy has moved on."""
-        return held(weights) if self._run.training.staleness else weights
 
     def _keep(
         self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
@@ -280,78 +270,29 @@ class Trainer:
         bar.advance(1, in_brief(metrics | timings, has_reference=has_reference))
 
     @contextmanager
-    def _rank_zero(self, weights: GatheredWeights, finished: int) -> Iterator[RankZero | None]:
+    def _rank_zero(self, weights: Handed, finished: int) -> Iterator[RankZero | None]:
         """On rank 0, an engine that holds the weights, and what stands around it; None on the others.
 
         The other ranks give their parts of the weights while the engine is opened.
         """
-        run = self._run
         if not self._world.is_rank_zero:
-            weights.give_parts()
+            weights.give_parts_of_all()
             yield None
             return
-        with ExitStack() as stack:
-            with weights.reading() as tensors:
-                given = self._given(tensors)
-                opened = self._opener(
-                    run.initial,
-                    run.runtime.engine,
-                    run.server_log,
-                    dtype=run.rollout.dtype,
-                    head_dtype=run.rollout.head_dtype,
-                    deterministic=run.rollout.deterministic,
-                    weights=given,
-                    version=version_of(finished),
-                    keep_pictures=run.training.vision == "frozen",
-                )
-                engine = stack.enter_context(opened)
-                self._watch.handed_over(engine, given, finished)
-            teacher = stack.enter_context(open_teacher(run, self._tokenizer, self._opener, self._problems))
-            agent = stack.enter_context(self._agent())
-            grader = stack.enter_context(Grader(run.reward.verify_seconds))
-            bar = stack.enter_context(progress(f"train (seed {run.seed})", run.training.steps))
-            bar.advance(finished)
-            buffer = self._buffer(engine, agent, grader, finished)
-            untrained = kept_batches.read(state.at(run.state, finished).folder, self._problems)
-            batches = Batches(engine=engine, teacher=teacher, agent=agent, buffer=buffer)
-            ahead = batches.ahead(run.training, finished, untrained)
-            ahead.remember(finished, given)
-            stack.callback(ahead.end)
-            assert self._held_out is not None
-            yield RankZero(
-                engine=engine,
-                buffer=buffer,
-                ahead=ahead,
-                grader=grader,
-                held_out=self._held_out,
-                bar=bar,
-            )
-
-    def _agent(self) -> AbstractContextManager[OpenAgent]:
-        run = self._run
-        around = Surroundings(
-            folder=self._agent_folder,
-            passages=run.passages,
-            max_new_tokens=run.rollout.max_new_tokens,
-            context_tokens=context_tokens(run.initial, run.runtime.engine),
-            wants_report=bool(run.reward.reported_keys),
-        )
-        return open_agent(run.rollout, self._tokenizer, tools_of(self._problems), around)
-
-    def _buffer(self, engine: RolloutEngine, agent: OpenAgent, grader: Grader, finished: int) -> Buffer:
-        return Buffer(
-            engine=engine,
-            agent=agent,
-            grader=grader,
+        assert self._held_out is not None
+        opened = open_rank_zero(
+            self._run,
+            self._opener,
+            weights,
+            finished,
+            tokenizer=self._tokenizer,
             problems=self._problems,
             drawing=self._drawing(finished),
-            rollout=self._run.rollout,
-            reward=self._run.reward,
-            training=self._run.training,
-            seed=self._run.seed,
-            state=self._run.state,
-            greedy=ADVANTAGES.get(self._run.algorithm.advantage.name).needs_greedy,
+            held_out=self._held_out,
+            watch=self._watch,
         )
+        with opened as rank_zero:
+            yield rank_zero
 
     def _drawing(self, finished: int) -> Drawing:
         saved = self._notes(finished).get(DRAWN)

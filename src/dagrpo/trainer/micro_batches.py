@@ -72,14 +72,15 @@ class Cutter:
         pictures = frozenset(place for own in places for place in own)
         sequences, lengths = span.stop - span.start, self._lengths[span]
         if not self._budget.share_prompts:
-            return Load(sequences=sequences, longest=max(lengths), pictures=pictures)
+            return Load(sequences=sequences, longest=max(lengths), total=sum(lengths), pictures=pictures)
         before = [length - 1 for length in self._prompt_lengths[span]]
+        after = [length - own for length, own in zip(lengths, before, strict=True)]
         return Load(
             sequences=sequences,
-            longest=max(length - own for length, own in zip(lengths, before, strict=True)),
+            longest=max(after),
+            total=sum(after),
             pictures=pictures,
-            prompts=frozenset(self._prompts[span]),
-            longest_prompt=max(before),
+            prompts=dict(zip(self._prompts[span], before, strict=True)),
         )
 
     def _is_within(self, load: Load) -> bool:
@@ -87,7 +88,7 @@ class Cutter:
         patches = sum(self._patches[number] for number in load.pictures)
         return (
             load.sequences <= most.sequences
-            and (most.tokens is None or load.tokens <= most.tokens)
+            and (most.tokens is None or load.tokens(most.layout) <= most.tokens)
             and (most.patches is None or patches <= most.patches)
         )
 

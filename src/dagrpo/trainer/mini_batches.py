@@ -35,7 +35,7 @@ class RolloutMiniBatch:
     has_numbers: bool  # whether all advantages that count are finite
 
 
-class MiniBatches:
+class Divider:
     """Divides the rollouts of each step among its updates, by prompts."""
 
     def __init__(self, algorithm: Algorithm, training: Training, world: World, seed: int) -> None:

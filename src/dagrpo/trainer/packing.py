@@ -1,6 +1,7 @@
-"""Token sequences of any length, and the padded micro-batches that one forward pass takes."""
+"""Token sequences of any length, and the micro-batches that one forward pass takes: padded, or packed (packed.py)."""
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from dagrpo.params.runtime import Layout
+from dagrpo.trainer.packed import PackedBatch, Tail
 from dagrpo.trainer.pictures import PaddedPictures, SequencePictures
 from dagrpo.trainer.shared_prompts import SharedPrompts
 from dagrpo.trainer.support import PaddedSupport, TokenSupport
@@ -30,6 +33,10 @@ class PaddedBatch:
     pictures: PaddedPictures | None = None  # None: no sequence shows any
     prompts: SharedPrompts | None = None  # None: sequences are whole; else each begins with its prompt's last token
 
+    def predicting(self, hidden: Tensor) -> Tensor:
+        """Of hidden states, [sequences, length, width], those that predict the trained tokens. [tokens, width]"""
+        return hidden[self.rows, self.columns]
+
     @classmethod
     def filler(cls, pad_token_id: int, device: torch.device) -> "PaddedBatch":
         """One sequence with one token to predict, for a rank that has nothing left to do while others have."""
@@ -42,6 +49,9 @@ class PaddedBatch:
             columns=zero,
             targets=input_ids[0, 1:],
         )
+
+
+Batch = PaddedBatch | PackedBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +158,44 @@ class TokenSequences:
             prompts=prompts,
         )
 
+    def laid_out(
+        self,
+        numbers: Sequence[int],
+        pad_token_id: int,
+        device: torch.device,
+        layout: Layout,
+        *,
+        share_prompts: bool = False,
+    ) -> Batch:
+        """Some of the sequences as one batch, padded or packed."""
+        if layout == "packed":
+            return self.packed(numbers, device, share_prompts=share_prompts)
+        return self.padded(numbers, pad_token_id, device, share_prompts=share_prompts)
+
+    def packed(self, numbers: Sequence[int], device: torch.device, *, share_prompts: bool = False) -> PackedBatch:
+        """Some of the sequences as one row. None of them shows pictures.
+
+        `share_prompts`: whether a prompt that several of them begin with is in it once; its last token stays with each of them.
+        """
+        assert self.pictures is None, "refused before: a row has no place for pictures"
+        shared = self._places_of_prompts(numbers) if share_prompts else {}
+        tails = []
+        for number in numbers:
+            prompt = shared.get(self.prompt_numbers[number])
+            span = self._span(number, after_prompt=prompt is not None)
+            tails.append(Tail(token_ids=self.token_ids[span], loss_mask=self.loss_mask[span], prompt=prompt))
+        firsts = {self.prompt_numbers[number]: number for number in reversed(numbers)}
+        return PackedBatch.of(tails, [self.prompt(firsts[prompt])[:-1] for prompt in shared], device)
+
+    def _places_of_prompts(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Which prompts are worth computing once: of several sequences, and of several tokens. Their places in a row, from the shortest."""
+        lengths = {self.prompt_numbers[number]: self.prompt_lengths[number] for number in numbers}
+        sharing = Counter(self.prompt_numbers[number] for number in numbers)
+        shared = sorted(
+            (prompt for prompt in lengths if sharing[prompt] > 1 and lengths[prompt] > 1), key=lengths.__getitem__
+        )
+        return {prompt: place for place, prompt in enumerate(shared)}
+
     def _numbered(self) -> list[int]:
         seen: dict[bytes, int] = {}
         keys = (self.prompt(number).numpy().tobytes() for number in range(len(self)))
@@ -189,14 +237,20 @@ class RolloutBatch:
         assert len(self.positive) == len(self.trajectories) == len(self.sequences)
         assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
 
-    def padded(
-        self, numbers: Sequence[int], pad_token_id: int, device: torch.device, *, share_prompts: bool = False
-    ) -> PaddedBatch:
-        """Some of the sequences as one batch; see TokenSequences.padded."""
-        padded = self.sequences.padded(numbers, pad_token_id, device, share_prompts=share_prompts)
+    def laid_out(
+        self,
+        numbers: Sequence[int],
+        pad_token_id: int,
+        device: torch.device,
+        layout: Layout = "padded",
+        *,
+        share_prompts: bool = False,
+    ) -> Batch:
+        """Some of the sequences as one batch; see TokenSequences.laid_out."""
+        batch = self.sequences.laid_out(numbers, pad_token_id, device, layout, share_prompts=share_prompts)
         if self.support is None:
-            return padded
-        return replace(padded, support=self.support.padded(self.sequences.trained_places(numbers), device))
+            return batch
+        return replace(batch, support=self.support.padded(self.sequences.trained_places(numbers), device))
 
     def counts(self, sequence: int) -> bool:
         """Whether the loss counts a sequence."""

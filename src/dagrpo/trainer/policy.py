@@ -12,7 +12,9 @@ from torch.func import functional_call
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
 from dagrpo.trainer.head import read_of_head
-from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.packed import PackedBatch
+from dagrpo.trainer.packed_attention import attend_by_segment
+from dagrpo.trainer.packing import Batch, PaddedBatch
 from dagrpo.trainer.reading import PLAIN, Extras, LogitProcessing, Read, Reading
 from dagrpo.trainer.recomputed import checkpoint_activations
 from dagrpo.trainer.shared_prompts import hidden_after
@@ -61,11 +63,10 @@ class Policy(torch.nn.Module):
         self.model = model
         self.tower = tower
         self._processing = LogitProcessing.of(model)
-        self._options: dict[str, Any] = {}
 
     def forward(
         self,
-        batch: PaddedBatch,
+        batch: Batch,
         temperature: float,
         extras: Extras = PLAIN,
         head_chunk_tokens: int | None = None,
@@ -74,7 +75,7 @@ class Policy(torch.nn.Module):
 
         The language-model head runs on the positions that predict a trained token only: prompts and padding would cost
         a vocabulary's worth of memory each. `head_chunk_tokens`: how many of them at a time, at most; None: all at once.
-        Padding is on the right, so position ids need no care: a model with pictures makes its own from what the tower says.
+        Padding is on the right, so its position ids need no care: a model with pictures makes its own from what the tower says.
         """
         reading = Reading(
             targets=batch.targets,
@@ -83,7 +84,7 @@ class Policy(torch.nn.Module):
             support=batch.support,
             processing=self._processing,
         )
-        return self._read(self._hidden(batch)[batch.rows, batch.columns], reading, head_chunk_tokens)
+        return self._read(batch.predicting(self._hidden(batch)), reading, head_chunk_tokens)
 
     def checkpoint_activations(self) -> None:
         """From now on keep what enters each layer alone: the backward pass computes the layer again.
@@ -91,10 +92,22 @@ class Policy(torch.nn.Module):
         UserError: the model has no layers that could be.
         """
         checkpoint_activations(self.model)
-        self._options = {"use_cache": False}
 
-    def _hidden(self, batch: PaddedBatch) -> Tensor:
-        """The last hidden states, [sequences, length, width]."""
+    def take_packed(self) -> None:
+        """From now on take packed rows, too. Which models can is for gates/layout.py to say."""
+        attend_by_segment(self.model)
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """The last hidden states, [sequences, length, width]; of a packed row, [1, tokens, width]."""
+        return self._hidden_of_row(batch) if isinstance(batch, PackedBatch) else self._hidden_of_padded(batch)
+
+    def _hidden_of_row(self, batch: PackedBatch) -> Tensor:
+        hidden: Tensor = self.model.base_model(
+            input_ids=batch.input_ids, position_ids=batch.position_ids, segments=batch.segments, use_cache=False
+        ).last_hidden_state
+        return hidden
+
+    def _hidden_of_padded(self, batch: PaddedBatch) -> Tensor:
         input_ids, attention_mask = batch.input_ids, batch.attention_mask
         if batch.prompts is not None:
             sharded = isinstance(self, FSDPModule)
@@ -102,7 +115,7 @@ class Policy(torch.nn.Module):
         read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.tower is not None:
             read = self.tower.shown(input_ids, attention_mask, batch.pictures)
-        hidden: Tensor = self.model.base_model(**read, **self._options).last_hidden_state
+        hidden: Tensor = self.model.base_model(**read, use_cache=False).last_hidden_state
         return hidden
 
     @property
@@ -175,15 +188,17 @@ class Reference(Protocol):
     """A policy that is not trained."""
 
     def __call__(
-        self, batch: PaddedBatch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
+        self, batch: Batch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
     ) -> Read: ...
+
+    def take_packed(self) -> None: ...
 
     def forget_pictures(self) -> None: ...
 
 
 def token_logprobs(
     policy: Callable[..., Read],
-    batch: PaddedBatch,
+    batch: Batch,
     temperature: float,
     extras: Extras = PLAIN,
     head_chunk_tokens: int | None = None,

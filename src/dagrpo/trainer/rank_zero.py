@@ -1,6 +1,6 @@
 """What only rank 0 has while steps are taken, and what it does with it: sample, grade, evaluate.
 
-Not how it is opened: see loop.py. Not what is sampled while the policy is updated: see ahead.py.
+Not how it is opened: see open_rank_zero.py. Not what is sampled while the policy is updated: see ahead.py.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.trainer.ahead import Ahead, Untrained, version_of
-from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.buffer import Buffer
 from dagrpo.trainer.held_out import HeldOutEvaluations
 from dagrpo.trainer.record import Clock
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.teacher import Teacher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
+class BatchMaker:
     """Makes batches with the weights that the engine holds."""
 
     engine: RolloutEngine

@@ -20,13 +20,13 @@ from dagrpo.records import Score
 from dagrpo.rollout.table import discarded_table, training_table
 from dagrpo.rollout.trajectory import Trajectory
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE as DIGESTS
 from dagrpo.trainer.digest_table import StepDigests, as_json, digest_table
 from dagrpo.trainer.gates import logprob_differences
 from dagrpo.trainer.gates.finite import OVERFLOWED
 from dagrpo.trainer.off_policy import off_policy_metrics
 from dagrpo.trainer.run import step_file
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.teacher import teacher_metrics
 from dagrpo.trainer.turns import turn_metrics
 from dagrpo.trainer.update import UpdateStats

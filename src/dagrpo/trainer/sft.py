@@ -18,16 +18,18 @@ from dagrpo.console import progress
 from dagrpo.determinism import compute_deterministically, explained
 from dagrpo.distributed import World
 from dagrpo.models.pictures import processor_of
+from dagrpo.params.runtime import Layout, SftRuntime
 from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates import advice_on_memory
+from dagrpo.trainer.gates.layout import layout_of
 from dagrpo.trainer.gates.room import require_room
 from dagrpo.trainer.micro_batches import Cutter
 from dagrpo.trainer.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import token_logprobs
+from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.run import Report, SftRun
 from dagrpo.trainer.sharding import load_policy, reduce_next
 from dagrpo.trainer.stop import Stop
@@ -77,6 +79,7 @@ class FineTuning:
             dtype=NAMED_DTYPES[run.sft.dtype],
             activation_checkpointing=run.runtime.activation_checkpointing,
         )
+        self._layout = layout_of(self._policy, None, run.runtime.layout, section="runtime.sft")
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
         self._base = tensor_digest_of(run.model)
 
@@ -107,28 +110,19 @@ class FineTuning:
         sft = self._run.sft
         chosen = [self._rows[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._rows))]
         with advice_on_memory("runtime.sft.micro_batch_size", self._run.runtime.micro_batch_size):
-            loss = self._accumulate(_sequences(chosen))
+            loss = accumulate(
+                self._policy,
+                _sequences(chosen),
+                self._run.runtime,
+                layout=self._layout,
+                pad_token_id=self._pad_token_id,
+                world=self._world,
+            )
             learning_rate = warmed_up(sft.learning_rate, step, sft.learning_rate_warmup_steps)
             learning_rate *= decayed(sft.learning_rate_final, step, sft.learning_rate_decay_steps)
             norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
         self._policy.forget_pictures()
         return {"sft/loss": loss, "sft/grad_norm": norm, "sft/learning_rate": learning_rate}
-
-    def _accumulate(self, sequences: TokenSequences) -> float:
-        """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
-        world, total = self._world, torch.zeros((), dtype=torch.float64, device=self._world.device)
-        each = [slice(row, row + 1) for row in range(len(sequences))]
-        cutter = Cutter(sequences, Budget(sequences=self._run.runtime.micro_batch_size))
-        chunk = self._run.runtime.head_chunk_tokens
-        parts = cutter.micro_batches(each, world.rank, world.size)
-        for number, part in enumerate(parts, start=1):
-            reduce_next(self._policy, self._run.runtime.reduce_gradients, is_last=number == len(parts))
-            padded = sequences.padded(part, self._pad_token_id, world.device)
-            logprobs = token_logprobs(self._policy, padded, 1.0, head_chunk_tokens=chunk).logprobs
-            loss = -logprobs.sum() / sum(sequences.trained)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return float(world.all_reduce(total.cpu()))
 
     @contextmanager
     def _reporting(self) -> Iterator[Report]:
@@ -143,6 +137,24 @@ class FineTuning:
                 bar.advance(1, f"loss {metrics['sft/loss']:.3f}")
 
             yield tell
+
+
+def accumulate(
+    policy: Policy, sequences: TokenSequences, runtime: SftRuntime, *, layout: Layout, pad_token_id: int, world: World
+) -> float:
+    """Add the gradient of this rank's part of a batch; returns the loss over all ranks."""
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    each = [slice(row, row + 1) for row in range(len(sequences))]
+    cutter = Cutter(sequences, Budget(sequences=runtime.micro_batch_size))
+    parts = cutter.micro_batches(each, world.rank, world.size)
+    for number, part in enumerate(parts, start=1):
+        reduce_next(policy, runtime.reduce_gradients, is_last=number == len(parts))
+        micro_batch = sequences.laid_out(part, pad_token_id, world.device, layout)
+        logprobs = token_logprobs(policy, micro_batch, 1.0, head_chunk_tokens=runtime.head_chunk_tokens).logprobs
+        loss = -logprobs.sum() / sum(sequences.trained)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return float(world.all_reduce(total.cpu()))
 
 
 def _ignore(step: int, metrics: Mapping[str, float]) -> None:

@@ -103,7 +103,9 @@ def reduce_next(policy: Policy, reduction: Reduction, *, is_last: bool) -> None:
 
 def _loaded(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora = NO_ADAPTER) -> Policy:
     policy = _load(folder, world, frozen=frozen, dtype=dtype, lora=lora)
-    if dtype != WEIGHTS and world.device.type == "cpu":
+    # Attention of another kind may add what the one in float32 does not know, such as sinks.
+    is_replaceable = policy.model.config._attn_implementation == "sdpa"
+    if dtype != WEIGHTS and world.device.type == "cpu" and is_replaceable:
         attend_in_float32(policy.model)
     require_known_logits(policy)
     return policy

@@ -24,8 +24,8 @@ from dagrpo.rollout.context import context_tokens
 from dagrpo.rollout.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem, TokenSample
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 SPARE = 6  # tokens of its context that SGLang's scheduler keeps from a prompt
 FAR = 2.0  # nats by which the policy finds a token likelier than the teacher, where the two are called far apart

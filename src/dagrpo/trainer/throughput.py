@@ -13,7 +13,8 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.distributed import World
 from dagrpo.gpus import kind_of
 from dagrpo.params.runtime import Engine
-from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.groups import CUT_OFF_TOKENS
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.tower import tower_module
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what families call their number in config.json
@@ -88,7 +89,8 @@ class Throughput:
     def figures(self, rollouts: StepRollouts, seconds: Mapping[str, float]) -> dict[str, float]:
         """Those of a step, by the seconds of its parts so far; what is held out is no part of training."""
         discarded = rollouts.drawn.discarded if rollouts.drawn else ()
-        written = sum(each.trajectory.tokens for each in (*rollouts.graded, *discarded))
+        cut_off = rollouts.drawn.figures.get(CUT_OFF_TOKENS, 0.0) if rollouts.drawn else 0.0
+        written = sum(each.trajectory.tokens for each in (*rollouts.graded, *discarded)) + round(cut_off)
         of_training = sum(seconds.values()) - seconds.get("timing/held_out_seconds", 0.0)
         figures = {"timing/tokens_per_second": written / of_training}
         if self.rollout_peak is not None:

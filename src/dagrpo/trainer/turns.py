@@ -11,7 +11,7 @@ import numpy as np
 
 from dagrpo.records import CallStatus, StopReason, ToolCall
 from dagrpo.rollout.trajectory import Trajectory
-from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 CALLED = "tool/called_fraction"  # of the trajectories
 

@@ -17,13 +17,13 @@ from dagrpo.trainer.digest_table import StepDigests, TensorDigests
 from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
-from dagrpo.trainer.gates.sharing import require_sharing
+from dagrpo.trainer.gates.sharing import decided
 from dagrpo.trainer.loss_scale import LossScale
 from dagrpo.trainer.micro_batches import NOTHING, Cutter, Part
-from dagrpo.trainer.mini_batches import MiniBatches, RolloutMiniBatch
+from dagrpo.trainer.mini_batches import Divider, RolloutMiniBatch
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
-from dagrpo.trainer.packing import PaddedBatch, RolloutBatch
+from dagrpo.trainer.packing import Batch, PaddedBatch, RolloutBatch
 from dagrpo.trainer.policy import Policy, Reference, TokenLogprobs, token_logprobs
 from dagrpo.trainer.reading import PLAIN, Extras
 from dagrpo.trainer.sharding import reduce_next
@@ -82,17 +82,15 @@ class PolicyUpdate:
         self._policy = policy
         self._reference = reference
         self._optimizer = optimizer
-        self._mini_batches = MiniBatches(algorithm, training, world, seed)
+        self._divider = Divider(algorithm, training, world, seed)
         self._training = training
-        self._budget = budget
+        self._budget = decided(budget, policy, reference)
         self._temperature = temperature
         self._pad_token_id = pad_token_id
         self._world = world
         self._trained_tower = _trained_tower(policy)
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
-        if budget.share_prompts:
-            require_sharing(policy)
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -140,7 +138,7 @@ class PolicyUpdate:
         of_tower: list[float] = []
         cutter = self._cutter(batch)
         for number in range(self._training.mini_batches):
-            mini_batch = self._mini_batches.of(step, number, batch, before, cutter)
+            mini_batch = self._divider.of(step, number, batch, before, cutter)
             learning_rate = warmed_up(
                 self._training.learning_rate, mini_batch.update, self._training.learning_rate_warmup_steps
             )
@@ -223,11 +221,11 @@ class PolicyUpdate:
         extras, cutter = self.objective.extras_before, self._cutter(batch)
         # Cut as the updates are, so that the first of them sees the same bits.
         for number in range(self._training.mini_batches):
-            spans = cutter.arranged(self._mini_batches.spans(batch, number), self._world.size)
+            spans = cutter.arranged(self._divider.spans(batch, number), self._world.size)
             for part in cutter.micro_batches(spans, self._world.rank, self._world.size):
-                padded, places = self._padded(batch, part), batch.sequences.trained_places(part)
-                reference = self._reference_logprobs(padded) if self.objective.penalises else None
-                seen.keep(places, self._logprobs(self._policy, padded, extras), reference)
+                micro_batch, places = self._laid_out(batch, part), batch.sequences.trained_places(part)
+                reference = self._reference_logprobs(micro_batch) if self.objective.penalises else None
+                seen.keep(places, self._logprobs(self._policy, micro_batch, extras), reference)
         return seen.of_all_ranks(self._world)
 
     def _accumulate(
@@ -238,12 +236,12 @@ class PolicyUpdate:
         starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
         for number, part in enumerate(mini_batch.parts, start=1):
             reduce_next(self._policy, self._budget.reduce_gradients, is_last=number == len(mini_batch.parts))
-            padded = self._padded(batch, part)
-            outputs = self._logprobs(self._policy, padded, self.objective.extras)
+            micro_batch = self._laid_out(batch, part)
+            outputs = self._logprobs(self._policy, micro_batch, self.objective.extras)
             if is_first:
                 seen.keep(batch.sequences.trained_places(part), outputs)
             counts = batch.counts_any(part)
-            tokens = self._token_batch(batch, mini_batch, part, padded, outputs, seen)
+            tokens = self._token_batch(batch, mini_batch, part, micro_batch, outputs, seen)
             first = starts[part[0]] if part else 0
             loss, measured = self.objective.loss(tokens, mini_batch.lengths, mini_batch.positive, first, counts=counts)
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.value
@@ -254,21 +252,21 @@ class PolicyUpdate:
             self.loss_scale.unscale(self._policy.parameters())
         return losses
 
-    def _reference_logprobs(self, padded: PaddedBatch) -> Tensor | None:
+    def _reference_logprobs(self, micro_batch: Batch) -> Tensor | None:
         if self._reference is None:
             return None
         with torch.no_grad():
-            return self._logprobs(self._reference, padded).logprobs
+            return self._logprobs(self._reference, micro_batch).logprobs
 
-    def _logprobs(self, policy: Reference, padded: PaddedBatch, extras: Extras = PLAIN) -> TokenLogprobs:
-        return token_logprobs(policy, padded, self._temperature, extras, self._budget.head_chunk_tokens)
+    def _logprobs(self, policy: Reference, micro_batch: Batch, extras: Extras = PLAIN) -> TokenLogprobs:
+        return token_logprobs(policy, micro_batch, self._temperature, extras, self._budget.head_chunk_tokens)
 
     def _token_batch(
         self,
         batch: RolloutBatch,
         mini_batch: RolloutMiniBatch,
         part: Part,
-        padded: PaddedBatch,
+        micro_batch: Batch,
         outputs: TokenLogprobs,
         seen: StepTokens,
     ) -> TokenBatch:
@@ -276,7 +274,7 @@ class PolicyUpdate:
         places = batch.sequences.trained_places(part)
         # A penalty in the reward has asked for the reference before: it is not run again.
         known = self.objective.penalises
-        reference = seen.reference_logprobs(places) if known else self._reference_logprobs(padded)
+        reference = seen.reference_logprobs(places) if known else self._reference_logprobs(micro_batch)
         if not batch.counts_any(part):
             return _filler(outputs, reference)
         assert batch.advantages is not None
@@ -295,8 +293,8 @@ class PolicyUpdate:
             reference_logprobs=reference,
             entropy=outputs.entropy,
             advantages=batch.advantages[places].to(device, non_blocking=True),
-            positive=batch.positive[numbers].to(device, non_blocking=True)[padded.rows],
-            sequence=trajectory.to(device, non_blocking=True)[padded.rows],
+            positive=batch.positive[numbers].to(device, non_blocking=True)[micro_batch.rows],
+            sequence=trajectory.to(device, non_blocking=True)[micro_batch.rows],
             sequences=int(trajectory[-1]) + 1,
             selected=selected,
             teacher_logprobs=teacher,
@@ -304,14 +302,16 @@ class PolicyUpdate:
         return (
             seen_by_losses
             if batch.counted is None
-            else seen_by_losses.only(batch.counted[numbers].to(device)[padded.rows])
+            else seen_by_losses.only(batch.counted[numbers].to(device)[micro_batch.rows])
         )
 
-    def _padded(self, batch: RolloutBatch, part: Part) -> PaddedBatch:
+    def _laid_out(self, batch: RolloutBatch, part: Part) -> Batch:
+        device, budget = self._world.device, self._budget
         if part == NOTHING:
-            return PaddedBatch.filler(self._pad_token_id, self._world.device)
-        share = self._budget.share_prompts
-        return batch.padded(part, self._pad_token_id, self._world.device, share_prompts=share)
+            return PaddedBatch.filler(self._pad_token_id, device)
+        assert budget.layout is not None, "it is decided when the update is made"
+        assert budget.share_prompts is not None, "the same"
+        return batch.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
 
 def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:

@@ -4,6 +4,9 @@ The server tells a digest of every tensor that it holds. Those of a few tensors,
 are compared with the trainer's own: a digest of everything would cost the trainer a pass over the model. That the weights
 change from one hand-over to the next is told by the digests of all tensors. Tensors that the engine holds in a form of its
 own are not compared (see rollout/engine/digests.py): for those the probe stands alone.
+
+Where an adapter is handed over, the weights that stay in the server are compared when it is opened, and must have the same
+digests ever after.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +16,7 @@ import numpy as np
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
+from dagrpo.rollout.engine.adapters import is_of_an_adapter
 from dagrpo.rollout.engine.digests import comparable, counterparts, is_held
 from dagrpo.rollout.engine.interface import RolloutEngine
 
@@ -27,6 +31,7 @@ class HandOver:
         self._params = params
         self._seed = seed
         self._held: list[dict[str, str]] = []
+        self._stay: dict[str, str] | None = None  # digests of the weights beside an adapter
         self.unchanged = 0  # hand-overs in a row: belongs to a run's state
 
     def check(self, engine: RolloutEngine, weights: Tensors, finished: int, *, updated: bool) -> dict[str, float]:
@@ -38,6 +43,8 @@ class HandOver:
         if not self._params.digest_mebibytes:
             return {}
         held = [dict(each) for each in engine.digests()]
+        if any(map(is_of_an_adapter, weights.specs)):
+            self._require_adapter(held, weights, finished)
         compared = sum(self._compare(server, digests, weights, finished) for server, digests in enumerate(held))
         self._require_change(held, finished, updated=updated)
         self._held = held
@@ -55,6 +62,26 @@ class HandOver:
                 "compared (training.gates.digest_mebibytes: 0)."
             )
         return len(chosen)
+
+    def _require_adapter(self, held: Sequence[Mapping[str, str]], weights: Tensors, finished: int) -> None:
+        """Every server tells of the whole adapter, and its other tensors are those of before."""
+        adapter = {name for name in weights.specs if is_of_an_adapter(name)}
+        for server, digests in enumerate(held):
+            told = {part for parts in counterparts([*digests], [*adapter]).values() for part in parts}
+            if told != adapter:
+                raise UserError(
+                    f"server {server} does not tell the digests of {len(adapter - told)} tensors of the adapter, such as "
+                    f"{min(adapter - told)}, so that nothing shows what it adds to its weights: install packages/sglang_adapters "
+                    "where it runs; set training.gates.digest_mebibytes to 0, which leaves the probe alone; or set "
+                    "training.lora.serving to merged."
+                )
+            stay = {name: digest for name, digest in digests.items() if not is_of_an_adapter(name)}
+            self._stay = stay if self._stay is None else self._stay
+            if stay != self._stay:
+                raise UserError(
+                    f"after step {finished} the weights in server {server}, to which it adds the adapter, are not those that it "
+                    "was opened with: look at its log, and at who else updates it."
+                )
 
     def _drawn(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:
         """Tensors in an order that seed and step decide: the first, however large, and others up to the number of bytes."""

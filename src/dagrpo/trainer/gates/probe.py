@@ -1,8 +1,8 @@
 """A few completions that both sides score after every hand-over, before anything is sampled for training.
 
-The engine completes fixed prompts of the train split, greedily and as it samples for training; the trainer scores the same
-tokens with the weights that it has just handed over. By the share of tokens that are off and by the largest difference: a
-mean hides a few tokens that are far off. Not a comparison of texts, and not of weights (hand_over.py).
+The engine completes the ends of fixed prompts (probed.py); the trainer scores the same tokens with the weights that it has just
+handed over. By the share of tokens that are off and by the largest difference: a mean hides a few tokens that are far off. Not a
+comparison of texts, and not of weights (hand_over.py).
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,15 @@ from dagrpo.params.gates import Gates
 from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.interface import RolloutEngine
-from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.gates.agreement import BAND, largest_share, outside_share
+from dagrpo.trainer.gates.probed import probe_requests
 from dagrpo.trainer.gates.refused import keep
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.support import TokenSupport
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"
-_TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the engine's type
 GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
 
 
@@ -98,29 +97,11 @@ class Probe:
         self._params = params
         self._rollout = rollout
         self._dtype = dtype
-        self._requests = self._made(problems, seed)
+        self._requests = probe_requests(problems, params, rollout, dtype, seed)
         self._policy = policy
         self._pad_token_id = pad_token_id
         self._state = state
         self._world = world
-
-    def _made(self, problems: Sequence[Problem], seed: int) -> list[SamplingRequest]:
-        """Each prompt once: a repeated one would be computed by a request of its own first. One shows a picture, if any does."""
-        rollout, half = self._rollout, self._params.probe_prompts
-        most = min(_longest(self._params, self._dtype), rollout.max_new_tokens)
-        return [
-            SamplingRequest(
-                input_ids=problem.token_ids,
-                seed=sampling_seed(seed, "probe", number),
-                temperature=0.0 if number < half else rollout.temperature,
-                top_p=1.0 if number < half else rollout.top_p,
-                top_k=-1 if number < half else rollout.top_k,
-                max_new_tokens=most,
-                support=rollout.cuts and number >= half,
-                pictures=problem.pictures,
-            )
-            for number, problem in enumerate(_probed(problems, 2 * half))
-        ]
 
     def check(self, engine: RolloutEngine | None, step: int) -> dict[str, float]:
         """Score a probe of the weights that the step numbered from 0 samples from; its figures, of rank 0.
@@ -184,16 +165,3 @@ class Probe:
                 f"weights, another temperature or another precision. Look at {path}."
             )
         return {OUTSIDE: share, LARGEST: largest}
-
-
-def _probed(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """The first ones; where none of them shows a picture, the first that does in the place of the first."""
-    first = [*problems[:count]]
-    with_picture = next((problem for problem in problems if problem.picture_files), None)
-    if with_picture is not None and not any(problem.picture_files for problem in first):
-        first[:1] = [with_picture]
-    return first
-
-
-def _longest(gates: Gates, dtype: str) -> int:
-    return _TOKENS[dtype] if gates.probe_tokens is None else gates.probe_tokens

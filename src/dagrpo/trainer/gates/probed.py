@@ -1,0 +1,64 @@
+"""What a probe asks the engine: the ends of a few fixed prompts, greedily and as it samples for training.
+
+Not whole prompts: a part of a question shows as well as all of it whether logprobs agree, and both sides would compute the rest.
+"""
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+
+from dagrpo.params.gates import Gates
+from dagrpo.params.rollout import Rollout
+from dagrpo.records import SamplingRequest
+from dagrpo.rollout.seeds import sampling_seed
+from dagrpo.rollout.trajectory import Problem
+
+_TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the type that both sides are compared in
+
+
+def probe_requests(
+    problems: Sequence[Problem], gates: Gates, rollout: Rollout, dtype: str, seed: int
+) -> list[SamplingRequest]:
+    """First the greedy ones, then those that are sampled.
+
+    No prompt comes twice, if there are enough: for a repeated one the engine would need a request more. One shows a picture, if any
+    of the problems does. Of no problems, none.
+    """
+    half, length = gates.probe_prompts, gates.probe_prompt_tokens
+    chosen = _chosen(problems, 2 * half, length)
+    if len(chosen) < 2 * half:  # too many prompts end alike
+        length = None
+        chosen = _chosen(problems, 2 * half, length)
+    asked = [*islice(cycle(chosen), 2 * half)]
+    tokens = _TOKENS[dtype] if gates.probe_tokens is None else gates.probe_tokens
+    return [
+        SamplingRequest(
+            input_ids=_end(problem, length),
+            seed=sampling_seed(seed, "probe", number),
+            temperature=0.0 if number < half else rollout.temperature,
+            top_p=1.0 if number < half else rollout.top_p,
+            top_k=-1 if number < half else rollout.top_k,
+            max_new_tokens=min(tokens, rollout.max_new_tokens),
+            support=rollout.cuts and number >= half,
+            pictures=problem.pictures,
+        )
+        for number, problem in enumerate(asked)
+    ]
+
+
+def _chosen(problems: Sequence[Problem], count: int, length: int | None) -> list[Problem]:
+    """The first ones whose ends differ. If none of them shows a picture, the first problem that does takes the place of the first."""
+    first = dict[tuple[int, ...], Problem]()
+    for problem in problems:
+        if len(first) == count:
+            break
+        first.setdefault(_end(problem, length), problem)
+    chosen = [*first.values()]
+    with_picture = next((problem for problem in problems if problem.picture_files), None)
+    if with_picture is not None and not any(problem.picture_files for problem in chosen):
+        chosen[:1] = [with_picture]
+    return chosen
+
+
+def _end(problem: Problem, length: int | None) -> tuple[int, ...]:
+    """The last tokens of its prompt, `length` at most. A prompt with pictures stays whole: each picture has placeholders in it."""
+    return problem.token_ids if length is None or problem.picture_files else problem.token_ids[-length:]

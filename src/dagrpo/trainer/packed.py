@@ -1,0 +1,99 @@
+"""Sequences of a micro-batch end to end in one row, without padding. Not how a model attends to them: see packed_attention.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import torch
+from torch import Tensor
+
+from dagrpo.trainer.support import PaddedSupport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Where the sequences of a packed row are: a token attends to those before it in its own segment.
+
+    A prompt that several sequences share is a segment of its own. So is what follows it in each of them; its tokens also attend to
+    the whole prompt. Example: a prompt of 2 tokens, followed by 1 token and by 3: lengths (2, 1, 3), contexts (0, 2, 2), seen
+    [0, 1, 0, 1, 2, 0, 1, 3, 4, 5].
+    """
+
+    lengths: tuple[int, ...]  # tokens of each, as they stand in the row
+    contexts: tuple[int, ...]  # tokens of the shared prompt that each follows; 0: of none
+    ends: Tensor  # [segments + 1] int32, on the device: where the first begins, and where each ends
+    # [tokens] int64, on the device: the places that each segment attends to, one segment after the other; None: its own
+    seen: Tensor | None
+    seen_ends: Tensor  # [segments + 1] int32: as `ends`, among these
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], prompts: Sequence[int | None], device: torch.device) -> "Segments":
+        """Segments of these lengths; `prompts`: the number of the segment that each follows, or None."""
+        starts = [*accumulate(lengths, initial=0)]
+        contexts = [0 if prompt is None else lengths[prompt] for prompt in prompts]
+        places = [range(starts[number], starts[number + 1]) for number in range(len(lengths))]
+        seen = [
+            [*(places[prompt] if prompt is not None else ()), *places[number]] for number, prompt in enumerate(prompts)
+        ]
+        seen_starts = [*accumulate(map(len, seen), initial=0)]
+        ends, seen_ends = (
+            torch.tensor(each, dtype=torch.int32).to(device, non_blocking=True) for each in (starts, seen_starts)
+        )
+        flat = torch.tensor([*chain.from_iterable(seen)]).to(device, non_blocking=True) if any(contexts) else None
+        return cls(lengths=tuple(lengths), contexts=tuple(contexts), ends=ends, seen=flat, seen_ends=seen_ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """A sequence, or what of it follows a prompt that it shares with others."""
+
+    token_ids: Tensor  # [tokens] int64
+    loss_mask: Tensor  # [tokens] bool
+    prompt: int | None  # the number of that prompt; None: the sequence is whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBatch:
+    """Sequences end to end, from the shortest to the longest: those of one length are neighbours, and are attended to together.
+
+    Prompts that are shared come first. Example: the sequence (5, 6, 7) with mask (F, F, T) and (8, 9) with mask (F, T): input_ids
+    [[8, 9, 5, 6, 7]], position_ids [[0, 1, 0, 1, 2]], rows [0, 1], columns [3, 0], targets [7, 9].
+    """
+
+    input_ids: Tensor  # [1, all tokens] int64
+    position_ids: Tensor  # [1, all tokens] int64, from 0 in each sequence
+    segments: Segments
+    rows: Tensor  # [tokens] int64: the sequence of each trained token, from 0, rising, in the order in which they were given
+    columns: Tensor  # [tokens] int64: the place that predicts it, one before its own
+    targets: Tensor  # [tokens] int64: the token itself
+    support: PaddedSupport | None = None  # what they were drawn from; None: the whole vocabulary
+
+    @classmethod
+    def of(cls, sequences: Sequence[Tail], prompts: Sequence[Tensor], device: torch.device) -> "PackedBatch":
+        """`prompts`: those that are shared, [tokens] each. Everything is laid out on the CPU: the device need not be waited for."""
+        before = [0 if each.prompt is None else len(prompts[each.prompt]) for each in sequences]
+        order = sorted(range(len(sequences)), key=lambda number: (len(sequences[number].token_ids), before[number]))
+        parts = [*prompts, *(sequences[number].token_ids for number in order)]
+        lengths = [len(part) for part in parts]
+        starts = dict(zip(order, [*accumulate(lengths, initial=0)][len(prompts) :], strict=False))
+        own = [each.loss_mask[1:].nonzero()[:, 0] for each in sequences]  # the places that predict trained tokens
+        input_ids = torch.cat(parts)
+        columns = torch.cat([places + starts[number] for number, places in enumerate(own)])
+        rows = torch.arange(len(own)).repeat_interleave(torch.tensor([len(places) for places in own]))
+        follows = [*[None] * len(prompts), *(sequences[number].prompt for number in order)]
+        segments = Segments.of(lengths, follows, device)
+        positions = [
+            torch.arange(first, first + length) for first, length in zip(segments.contexts, lengths, strict=True)
+        ]
+        return cls(
+            input_ids=input_ids[None].to(device, non_blocking=True),
+            position_ids=torch.cat(positions)[None].to(device, non_blocking=True),
+            segments=segments,
+            rows=rows.to(device, non_blocking=True),
+            columns=columns.to(device, non_blocking=True),
+            targets=input_ids[columns + 1].to(device, non_blocking=True),
+        )
+
+    def predicting(self, hidden: Tensor) -> Tensor:
+        """Of hidden states, [1, all tokens, width], those that predict the trained tokens. [tokens, width]"""
+        return hidden[0, self.columns]

@@ -1,0 +1,137 @@
+"""Attention in a packed row: each sequence by itself. No mask of all the row's tokens beside each other is ever made.
+
+On a GPU in 16 bits by one flash attention kernel for sequences of any length (torch.nn.attention.varlen); elsewhere by scaled
+dot-product attention, all sequences of one length together.
+"""
+
+from functools import cache
+from itertools import groupby
+from operator import add
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from dagrpo.checkpoints.modelling import PreTrainedModel
+from dagrpo.trainer.attention import attended as attended_in_float32
+from dagrpo.trainer.packed import Segments
+
+NAME = "dagrpo_packed"
+AMPERE = (8, 0)  # the first generation of GPUs that flash attention computes on
+LARGEST_HEAD = 256  # most numbers in a head that its kernel takes
+MULTIPLE = 8  # that the size of a head has to be a multiple of
+
+
+def attend_by_segment(model: PreTrainedModel) -> None:
+    """From now on a model that is given `segments` attends within each; given none, it attends as before."""
+    AttentionInterface.register(NAME, attended)
+    AttentionMaskInterface.register(NAME, mask_of_padded)
+    model.set_attn_implementation(NAME)
+
+
+def mask_of_padded(*inputs: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
+    """Called as transformers' mask functions are. A packed row has no padding, and needs no mask."""
+    return None if attention_mask is None else sdpa_mask(*inputs, attention_mask=attention_mask, **options)
+
+
+def attended(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    segments: Segments | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Called as transformers' attention functions are: query, key, value [sequences, heads, tokens, head size]; of a packed row, [1, ...].
+
+    Returns [sequences, tokens, heads, head size] in the query's type.
+    """
+    if segments is None:
+        own = attended_in_float32 if _is_narrow_on_cpu(query) else sdpa_attention_forward
+        output, _ = own(module, query, key, value, attention_mask, **options)
+        return output, None
+    of_row = [each[0].transpose(0, 1) for each in (query, key, value)]
+    if _is_narrow_on_cpu(query):
+        of_row = [each.float() for each in of_row]
+    if segments.seen is not None:
+        of_row[1:] = [each.index_select(0, segments.seen) for each in of_row[1:]]
+    scaling, window = options.get("scaling"), options.get("sliding_window")
+    if _is_for_kernel(query, value):
+        return _by_kernel(of_row, segments, scaling, window)[None], None
+    return _by_length(module, of_row, segments, scaling, window)[None].to(query.dtype), None
+
+
+def _by_kernel(of_row: list[Tensor], segments: Segments, scaling: float | None, window: int | None) -> Tensor:
+    """Query: [tokens, heads, head size]; key and value of the tokens that segments see.
+
+    `window`: how many tokens each attends to, itself included.
+    """
+    query, key, value = of_row
+    longest = max(segments.lengths)
+    longest_seen = max(map(add, segments.lengths, segments.contexts))  # the last query of a segment is at its last key
+    before = -1 if window is None else window - 1
+    output = varlen_attn(
+        query,
+        key,
+        value,
+        segments.ends,
+        segments.seen_ends,
+        longest,
+        longest_seen,
+        scale=scaling,
+        window_size=(before, 0),
+        enable_gqa=True,
+    )
+    return cast(Tensor, output)
+
+
+def _by_length(
+    module: nn.Module, of_row: list[Tensor], segments: Segments, scaling: float | None, window: int | None
+) -> Tensor:
+    """The same; neighbours of one length are computed side by side."""
+    same = groupby(zip(segments.lengths, segments.contexts, strict=True))
+    groups = [(length, context + length, len([*each])) for (length, context), each in same]
+    queries = [length * number for length, _, number in groups]
+    keys = [seen * number for _, seen, number in groups]
+    parts = [torch.split(each, sizes) for each, sizes in zip(of_row, (queries, keys, keys), strict=True)]
+    outputs = []
+    for (length, seen, number), *own in zip(groups, *parts, strict=True):
+        side_by_side = [each.unflatten(0, (number, -1)).transpose(1, 2) for each in own]
+        mask = _mask(length, seen, window, of_row[0].device)
+        output, _ = sdpa_attention_forward(module, *side_by_side, mask, scaling=scaling)
+        outputs.append(output.flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def _mask(length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Which of `seen` tokens each of the last `length` attends to: the last `window` up to itself. [length, seen] bool
+
+    None: a whole sequence without a window, for which attention has a mask of its own.
+    """
+    if length == seen and (window is None or window >= seen):
+        return None
+    attended_to = torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)
+    return attended_to if window is None else attended_to.triu(seen - length + 1 - window)
+
+
+def _is_narrow_on_cpu(query: Tensor) -> bool:
+    """See attention.py."""
+    return query.device.type == "cpu" and query.dtype.itemsize < torch.float32.itemsize
+
+
+def _is_for_kernel(query: Tensor, value: Tensor) -> bool:
+    size = query.shape[-1]
+    takes = size == value.shape[-1] and size <= LARGEST_HEAD and size % MULTIPLE == 0
+    return takes and query.dtype in (torch.bfloat16, torch.float16) and has_kernels(query.device)
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Whether this is a GPU with a kernel for sequences of any length in 16 bits."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE

@@ -1,0 +1,94 @@
+"""The adapter of the policy as SGLang serves it: its form, and its tensors gathered from the ranks that hold parts of them.
+
+SGLang joins q_proj, k_proj and v_proj in one layer, and gate_proj and up_proj in another. Where only some of them have an
+adapter, the others are handed over with one of zeros, which adds nothing. Not how it travels: see rollout/engine/adapters.py.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from dagrpo.checkpoints.adapted import adapter_tensors, low_rank_updates, matrices_of
+from dagrpo.checkpoints.modelling import PreTrainedModel
+from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.distributed import World
+from dagrpo.errors import UserError
+from dagrpo.params.lora import Lora
+from dagrpo.rollout.engine.adapters import AdapterForm
+from dagrpo.rollout.engine.digests import JOINED
+from dagrpo.trainer.throughput import EXPERTS
+
+_SERVED = re.compile(r"model\.layers\.\d+\.(self_attn\.[qkvo]|mlp\.(gate|up|down))_proj")
+_MERGE = "set training.lora.serving to merged"
+
+
+def adapter_form(model: PreTrainedModel, lora: Lora) -> AdapterForm:
+    """What a server has to make room for. UserError: SGLang cannot serve the adapter of this model."""
+    _require_served(model)
+    targets = {layer.rpartition(".")[2] for layer in _layers(model)}
+    return AdapterForm(rank=lora.rank, alpha=lora.alpha, target_modules=tuple(sorted(targets)))
+
+
+def _require_served(model: PreTrainedModel) -> None:
+    config = model.config.get_text_config()
+    if any(getattr(config, name, None) for name in EXPERTS):
+        raise UserError(
+            f"training.lora.serving is adapter, but a {config.model_type} model is a mixture of experts, whose adapters SGLang holds "
+            f"in another form: {_MERGE}."
+        )
+    there = {name for name, _ in model.named_modules()}
+    for weight in low_rank_updates(model):
+        layer = weight.removesuffix(".weight")
+        if not _SERVED.fullmatch(layer) or not there.issuperset(_joined_with(layer)):
+            raise UserError(
+                f"training.lora.serving is adapter, but the adapter changes {layer}, which SGLang is not known to serve in a "
+                f"{model.config.model_type} model: leave it out of training.lora.target_modules, or {_MERGE}."
+            )
+
+
+def _layers(model: PreTrainedModel) -> list[str]:
+    """Those with an adapter, and those that SGLang joins with them."""
+    adapted = [weight.removesuffix(".weight") for weight in low_rank_updates(model)]
+    return sorted({other for layer in adapted for other in _joined_with(layer)})
+
+
+def _joined_with(layer: str) -> list[str]:
+    start, _, last = layer.rpartition(".")
+    parts = next((parts for parts in JOINED.values() if last in parts), (last,))
+    return [f"{start}.{part}" for part in parts]
+
+
+class GatheredAdapter:
+    """What GatheredWeights is for weights: every rank takes part, and rank 0 reads the adapter in `dtype`, all of it at once."""
+
+    def __init__(self, model: PreTrainedModel, rank: int, dtype: torch.dtype, world: World) -> None:
+        """`rank`: the adapter's; not that of a process."""
+        self._model = model
+        self._rank = rank
+        self._dtype = dtype
+        self._world = world
+
+    @contextmanager
+    def reading(self) -> Iterator[Tensors]:
+        """On rank 0: the adapter as it is now. The other ranks are in `give_parts`."""
+        assert self._world.is_rank_zero
+        trained = adapter_tensors(self._model)
+        yield StateTensors(
+            {name: tensor.to(self._dtype, copy=True) for name, tensor in (self._zeros() | trained).items()}
+        )
+
+    def give_parts(self) -> None:
+        """On every other rank."""
+        adapter_tensors(self._model)
+
+    def _zeros(self) -> dict[str, Tensor]:
+        """A and B of every layer that is handed over, all 0."""
+        matrices: dict[str, Tensor] = {}
+        for layer in _layers(self._model):
+            outputs, inputs = self._model.get_submodule(layer).weight.shape
+            down, up = matrices_of(layer)
+            matrices |= {down: torch.zeros(self._rank, inputs), up: torch.zeros(outputs, self._rank)}
+        return matrices

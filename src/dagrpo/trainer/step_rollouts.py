@@ -1,0 +1,104 @@
+"""One step's graded trajectories, and what the update reads of them. Who makes them: buffer.py."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample
+from dagrpo.trainer.groups import Drawn, Flags, spread
+from dagrpo.trainer.packing import RolloutBatch, TokenSequences
+from dagrpo.trainer.support import TokenSupport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRollouts:
+    """One step's graded trajectories; those of one problem are next to each other.
+
+    A trajectory is left out of everything that is learned, and of all means, when it was excluded or nothing was sampled.
+    """
+
+    step: int  # from 0
+    group_size: int  # trajectories per problem
+    graded: tuple[GradedTrajectory, ...]  # [trajectories]
+    rewards: Tensor  # [trajectories] float32, what the policy learns from; not the scores' own where they are permuted
+    components: Mapping[str, Tensor]  # [trajectories] float32 each: the summands of these rewards, times their weights
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the components
+    # [prompts] float32, of each problem's greedy completion, NaN where that is left out; None where nothing asks for them
+    greedy_rewards: Tensor | None = None
+    # [tokens] float32, of the trajectories that are kept; None until they are computed
+    advantages: Tensor | None = None
+    # [tokens] float32, of the trajectories that are kept; None without a teacher
+    teacher_logprobs: Tensor | None = None
+    several_turns: bool = False  # whether there are figures of turns and calls: the same in all steps of a run
+    functions: tuple[str, ...] = ()  # names of those that some problem of the run offers, sorted
+    drawn: Drawn | None = None  # None: the step draws what is here, and nothing else
+    zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
+    grading_seconds: float = 0.0  # of the time in which they were made; no part of a result
+    staleness: int | None = None  # steps since the weights that sampled them; None: training.staleness is 0
+    ahead_seconds: float = 0.0  # that it took to make them beside other updates; no part of a result
+
+    @property
+    def kept(self) -> list[int]:
+        """The places of the trajectories that are not left out, rising."""
+        return [place for place, each in enumerate(self.graded) if each.trajectory.learned]
+
+    @property
+    def spread(self) -> Flags:
+        """Whether there is something to be learned by comparing the rewards of a group. [groups]"""
+        learned = [each.trajectory.learned for each in self.graded]
+        return spread(self.rewards.numpy(), learned, self.group_size)
+
+    @property
+    def counted(self) -> list[int]:
+        """The places of those trajectories that the update counts, rising: the others that are kept have no part in it."""
+        has_part = self.spread | (not self.zero_variance_filter)
+        return [place for place in self.kept if has_part[place // self.group_size]]
+
+    @property
+    def samples(self) -> list[tuple[int, TokenSample]]:
+        """The token sequences of the trajectories that are kept, in order, each with the place of its trajectory."""
+        return [
+            (place, sample)
+            for place in self.kept
+            for sample in self.graded[place].trajectory.samples
+            if any(sample.loss_mask)
+        ]
+
+    @property
+    def logprobs(self) -> list[float]:
+        """The engine's, of all tokens that the policy wrote in those. [tokens]"""
+        return list(itertools.chain.from_iterable(sample.completion_logprobs for _, sample in self.samples))
+
+    def batch(self) -> RolloutBatch:
+        """What the update reads of them."""
+        places = [place for place, _ in self.samples]
+        counted = set(self.counted)
+        samples = [sample for _, sample in self.samples]
+        return RolloutBatch(
+            sequences=TokenSequences.of(
+                [s.token_ids for s in samples],
+                [s.loss_mask for s in samples],
+                [self.graded[place].trajectory.problem.picture_files for place in places],
+            ),
+            trajectories=torch.tensor(places),
+            rollout_logprobs=torch.tensor(self.logprobs, dtype=torch.float32),
+            positive=torch.tensor([self.graded[place].score.correct is True for place in places]),
+            counted=torch.tensor([place in counted for place in places]),
+            support=TokenSupport.of([ids for sample in samples for ids in sample.support]),
+            teacher_logprobs=self.teacher_logprobs,
+        )
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens that the policy wrote, 0 where the trajectory is left out. [trajectories]"""
+        return [each.trajectory.tokens if each.trajectory.learned else 0 for each in self.graded]
+
+    @property
+    def trajectory_advantages(self) -> list[float]:
+        """The mean over each trajectory's tokens, 0 where it is left out. [trajectories]"""
+        assert self.advantages is not None
+        parts = torch.split(self.advantages, self.lengths)
+        return [float(part.double().mean()) if len(part) else 0.0 for part in parts]
