@@ -12,6 +12,8 @@ import torch
 from tests.gpu import alone
 from tests.gpu.conftest import ONE, TWO
 from tests.trainer import runs, updates
+from torch.nn.attention.varlen import varlen_attn
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.convert import convert
@@ -22,6 +24,10 @@ from dagrpo.loopback import LOOPBACK
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
+from dagrpo.params.runtime import Layout
+from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.policy import Policy, token_logprobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,3 +98,72 @@ def test_updates_that_are_repeated_on_a_gpu_leave_the_same_bytes(small: Path, tm
         torch.use_deterministic_algorithms(False)
     manifests = [(tmp_path / name / "policy" / MANIFEST).read_bytes() for name in ("first", "second")]
     assert manifests[0] == manifests[1]
+
+
+def _of_long_and_short(window: int | None, dtype: torch.dtype) -> tuple[Policy, TokenSequences]:
+    """A policy on the GPU whose heads are grouped, and sequences of 1 to 300 tokens after their prompts."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=64, hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
+        use_sliding_window=window is not None, sliding_window=window, max_window_layers=1,
+    )  # fmt: skip
+    lengths = [1, 2, 17, 17, 64, 130, 300]
+    prompts = [[5, 6, 7], [7, 6, 5]]
+    ids = [prompts[number % 2] + torch.randint(1, 64, (length,)).tolist() for number, length in enumerate(lengths)]
+    sequences = TokenSequences.of(ids, [[False] * 3 + [True] * length for length in lengths])
+    return Policy(Qwen2ForCausalLM(config).eval().cuda(), dtype=dtype), sequences
+
+
+def _computed(
+    policy: Policy, sequences: TokenSequences, layout: Layout, *, share_prompts: bool = False
+) -> list[torch.Tensor]:
+    """Logprobs, and the gradient of their weighted sum as one vector."""
+    policy.zero_grad()
+    batch = sequences.laid_out(range(len(sequences)), 0, torch.device("cuda"), layout, share_prompts=share_prompts)
+    logprobs = token_logprobs(policy, batch, 1.0).logprobs
+    (logprobs * torch.linspace(-1, 1, len(logprobs), device="cuda")).mean().backward()  # type: ignore[no-untyped-call]
+    gradients = [weight.grad.flatten() for weight in policy.parameters() if weight.grad is not None]
+    return [logprobs.detach(), torch.cat(gradients)]
+
+
+@ONE
+@pytest.mark.gpu
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("share_prompts", [False, True])
+def test_packed_rows_on_a_gpu_give_the_logprobs_and_gradient_of_padded_ones(
+    window: int | None, dtype: torch.dtype, share_prompts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kernel for sequences of any length, to the rounding of 16 bits, and to the bit when it is repeated."""
+    calls: list[int] = []
+
+    def counted(*inputs: Any, **options: Any) -> Any:
+        calls.append(1)
+        return varlen_attn(*inputs, **options)
+
+    monkeypatch.setattr("dagrpo.trainer.packed_attention.varlen_attn", counted)
+    compute_deterministically(True)
+    try:
+        policy, sequences = _of_long_and_short(window, dtype)
+        padded = _computed(policy, sequences, "padded")
+        assert layout_of(policy, None, None) == "packed"
+        packed, again = (_computed(policy, sequences, "packed", share_prompts=share_prompts) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(calls) >= 2 * 3
+    assert float((packed[0] - padded[0]).abs().mean()) < 0.01
+    assert float(torch.nn.functional.cosine_similarity(packed[1], padded[1], dim=0)) > 0.999
+    assert all(torch.equal(one, other) for one, other in zip(packed, again, strict=True))
+
+
+@ONE
+@pytest.mark.gpu
+@pytest.mark.parametrize("window", [None, 5])
+def test_packed_rows_in_float32_on_a_gpu_give_the_logprobs_and_gradient_of_padded_ones(window: int | None) -> None:
+    """Sequence by sequence; nobody asks for it there, so the default is padded."""
+    policy, sequences = _of_long_and_short(window, torch.float32)
+    padded = _computed(policy, sequences, "padded")
+    assert layout_of(policy, None, None) == "padded"
+    assert layout_of(policy, None, "packed") == "packed"
+    for one, other in zip(_computed(policy, sequences, "packed"), padded, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ from dagrpo.params.training import Training
 from dagrpo.trainer.run import TrainingRun
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}
+SERVED = LORA | {"serving": "adapter"}
 
 
 def with_adapter(run: TrainingRun, lora: dict[str, Any] = LORA) -> TrainingRun:

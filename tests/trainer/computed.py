@@ -9,6 +9,7 @@ COMPUTED = Computed(
     micro_batch_tokens=0,
     micro_batch_patches=0,
     head_chunk_tokens=0,
+    layout="padded",
     share_prompts=False,
     reduce_gradients="each_mini_batch",
     device="cpu",

@@ -40,6 +40,7 @@ from dagrpo.params.rollout import HeadDtype, Rollout
 from dagrpo.params.runtime import Engine, Runtime
 from dagrpo.params.training import Training
 from dagrpo.records import Completion, Example, SamplingRequest, ScoringRequest
+from dagrpo.rollout.engine.adapters import Adapter
 from dagrpo.rollout.engine.digests import digest_on_cpu
 from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.tasks.passages import passages_table
@@ -81,6 +82,10 @@ class ScriptedEngine:
     def fill(self, weights: Tensors) -> None:
         with torch.no_grad():
             read_weights(self._model, weights)
+
+    def serve(self, weights: Tensors, adapter: Adapter, version: str) -> None:
+        """Begin with an adapter beside the weights."""
+        raise AssertionError("it serves weights alone")
 
     def generate(
         self,
@@ -185,9 +190,13 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
     """Opens scripted engines, which note in `asked` what they are asked."""
 
     @contextmanager
-    def opened(model: Path, weights: Tensors | None, version: str) -> Iterator[ScriptedEngine]:
+    def opened(model: Path, weights: Tensors | None, version: str, adapter: Adapter | None) -> Iterator[ScriptedEngine]:
         engine = kind(model, asked)
-        engine.load(open_tensors(model) if weights is None else weights, version)
+        if adapter is None:
+            engine.load(open_tensors(model) if weights is None else weights, version)
+        else:
+            assert weights is not None
+            engine.serve(weights, adapter, version)
         yield engine
 
     def open_engine(
@@ -201,8 +210,9 @@ def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Eng
         weights: Tensors | None = None,
         version: str = "initial",
         keep_pictures: bool = False,
+        adapter: Adapter | None = None,
     ) -> AbstractContextManager[ScriptedEngine]:
-        return opened(model, weights, version)
+        return opened(model, weights, version, adapter)
 
     return open_engine
 

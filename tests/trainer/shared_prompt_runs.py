@@ -37,7 +37,7 @@ def seen_by(initial: Path, world: World, *, share_prompts: bool) -> list[dict[st
         optimizer=adamw(policy.parameters(), 0.01),
         algorithm=ALGORITHM,
         training=TRAINING,
-        budget=Budget(sequences=5, share_prompts=share_prompts),
+        budget=Budget(sequences=5, share_prompts=share_prompts, layout="packed"),
         temperature=0.9,
         max_new_tokens=7,
         pad_token_id=0,

@@ -28,7 +28,7 @@ from dagrpo.params.lora import Lora
 from dagrpo.params.training import Training
 from dagrpo.replay.recomputation import replay
 from dagrpo.replay.recorded import unfinished
-from dagrpo.trainer import loop, state
+from dagrpo.trainer import handed, state
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.policy import Policy, token_logprobs
@@ -103,7 +103,7 @@ def test_what_the_policy_computes_is_what_the_merged_weights_compute_as_often_as
 def test_the_gradient_and_the_optimizer_have_the_adapter_alone(inputs: Inputs) -> None:
     policy = _policy(inputs[0])
     optimizer = adamw(policy.parameters(), 0.0)
-    padded = updates.rollouts(0).padded(range(3), 0, torch.device("cpu"))
+    padded = updates.rollouts(0).laid_out(range(3), 0, torch.device("cpu"))
     token_logprobs(policy, padded, 1.0).logprobs.sum().backward()  # type: ignore[no-untyped-call]
     with_gradient = {name for name, parameter in policy.named_parameters() if parameter.grad is not None}
     assert with_gradient == {name for name, _ in policy.named_parameters() if ".lora_" in name}
@@ -127,7 +127,7 @@ def test_the_reference_is_the_policy_without_its_adapter_whose_gradient_goes_on(
     policy, plain = _policy(inputs[0]), load_policy(inputs[0], single_process())
     _moved(policy)
     reference = load_reference(inputs[0], single_process(), policy)
-    padded = updates.rollouts(0).padded(range(3), 0, torch.device("cpu"))
+    padded = updates.rollouts(0).laid_out(range(3), 0, torch.device("cpu"))
     ours = token_logprobs(policy, padded, 1.0).logprobs
     with torch.no_grad():
         theirs = token_logprobs(reference, padded, 1.0).logprobs
@@ -205,15 +205,15 @@ def test_a_state_has_the_adapter_and_names_the_weights_beside_it(whole: Training
 class Forgetful(GatheredWeights):
     """A hand-over of the weights that the run began with, whatever the adapter is by now."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._updates = {}
 
 
 def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(handed, "GatheredWeights", Forgetful)
     with pytest.raises(
         UserError, match=r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"
     ):
@@ -223,7 +223,7 @@ def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
 def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(handed, "GatheredWeights", Forgetful)
     run = _run(inputs, tmp_path)
     gates = run.training.gates.model_copy(
         update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}

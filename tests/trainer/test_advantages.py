@@ -15,7 +15,7 @@ from dagrpo.params.plugged import Choice
 from dagrpo.records import Score
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 SCORE = Score(extracted=None, correct=True, reward=1.0, verdict="right", components={})
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.errors import UserError
 from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.trainer.ahead import Ahead, Untrained, held, steps_in_sampler
-from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.ahead import Ahead, Untrained, copy_in_memory, steps_in_sampler
 from dagrpo.trainer.record import Clock
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 
 def _batch(step: int) -> StepRollouts:
@@ -202,7 +202,7 @@ def _run_on(first: int, untrained: Untrained, staleness: int, steps: int) -> tup
 
 def test_weights_that_are_held_do_not_change_with_the_policy() -> None:
     values: dict[str, Any] = {"weight": torch.zeros(3), "count": torch.tensor([2])}
-    copied = held(StateTensors(values))
+    copied = copy_in_memory(StateTensors(values))
     values["weight"] += 1
     assert copied.read("weight").tolist() == [0.0] * 3
     assert copied.specs == StateTensors(values).specs

@@ -27,8 +27,9 @@ from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.rollout.trajectory import GREEDY, Problem, Trajectory
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.buffer import Buffer
 from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 
 class _Notebook(runs.ScriptedEngine):

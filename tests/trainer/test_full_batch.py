@@ -23,9 +23,10 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.seeds import sampling_seed
 from dagrpo.rollout.trajectory import GradedTrajectory, Trajectory
-from dagrpo.trainer.buffer import Buffer, StepRollouts
+from dagrpo.trainer.buffer import Buffer
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.full_batch import FullBatch
+from dagrpo.trainer.step_rollouts import StepRollouts
 
 SEED, PROMPTS, SAMPLES = 3, 2, 2
 RIGHT, WRONG = "#### 3", "#### 4"

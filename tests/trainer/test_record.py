@@ -19,10 +19,10 @@ from dagrpo.rollout.table import without_discarded
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
 from dagrpo.sealed import Damaged, read_sealed, write_sealed
 from dagrpo.trainer import state
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.record import Clock, Record, in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.update import UpdateStats
 
 

@@ -105,6 +105,19 @@ def test_layers_that_are_computed_again_leave_the_bytes_of_the_same_processes_wi
     assert (tmp_path / "policy" / MANIFEST).read_bytes() == (trained[2] / "policy" / MANIFEST).read_bytes()
 
 
+def test_packed_rows_train_the_policy_of_padded_ones_and_a_resumed_run_leaves_their_bytes(
+    initial: Path, trained: dict[int, Path], tmp_path: Path
+) -> None:
+    """By two processes, one of which has fillers. The second half of the other run computes layers again."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    packed = [0, "--layout", "packed"]
+    runs.launch(2, updates.__file__, initial, whole, 0, 3, *packed)
+    runs.launch(2, updates.__file__, initial, resumed, 0, 1, *packed)
+    runs.launch(2, updates.__file__, initial, resumed, 1, 3, *packed, "--activation-checkpointing")
+    _assert_close(trained[1] / "policy", whole / "policy")
+    assert (resumed / "policy" / MANIFEST).read_bytes() == (whole / "policy" / MANIFEST).read_bytes()
+
+
 def _assert_close(one: Path, other: Path) -> None:
     differences = compare(one, other).differences
     assert all(difference.largest is not None and difference.largest < 2e-4 for difference in differences)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer import runs, shared_prompt_runs
-from torch import Tensor, nn
+from tests.trainer import in_double, runs, shared_prompt_runs
+from tests.trainer.in_double import SIZES
+from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, MambaConfig, MambaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
@@ -19,18 +20,14 @@ from dagrpo.errors import UserError
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
-from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.sharing import require_sharing
+from dagrpo.params.runtime import Layout, TrainingRuntime
+from dagrpo.trainer.budget import Budget, usual_sharing
+from dagrpo.trainer.gates.sharing import decided, require_sharing
 from dagrpo.trainer.micro_batches import Cutter
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
-from dagrpo.trainer.reading import Extras
 
 CPU = torch.device("cpu")
-SIZES: dict[str, Any] = {
-    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "head_dim": 8, "intermediate_size": 32, "max_position_embeddings": 64, "pad_token_id": 0,
-}  # fmt: skip
 tokens = st.lists(st.integers(1, 39), min_size=1, max_size=6)
 
 
@@ -66,26 +63,15 @@ def test_prompts_of_one_token_have_nothing_to_share() -> None:
     assert _sequences([([5], [8]), ([5], [9])]).padded(range(2), 0, CPU, share_prompts=True).prompts is None
 
 
-def _norm_in_double(norm: Any, hidden: Tensor) -> Tensor:
-    """transformers' own computes in float32, whose rounding would hide everything below 1e-7."""
-    scaled: Tensor = norm.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
-    return scaled
-
-
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).double().eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.3)
-    return Policy(model)
+    return in_double.policy()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _double() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Qwen2RMSNorm, "forward", _norm_in_double)
+        patch.setattr(Qwen2RMSNorm, "forward", in_double.norm)
         yield
 
 
@@ -104,19 +90,10 @@ def test_logprobs_entropies_and_gradients_are_those_of_whole_sequences(
         if holes[number] and sequences.trained[number] > 2:
             mask[start + length - 2] = False
     sequences = TokenSequences(token_ids=sequences.token_ids, loss_mask=mask, lengths=sequences.lengths)
-    seen = [_computed(policy, sequences, share) for share in (False, True)]
+    batches = [sequences.padded(range(len(sequences)), 0, CPU, share_prompts=share) for share in (False, True)]
+    seen = [in_double.computed(policy, batch) for batch in batches]
     for whole, shared in zip(*seen, strict=True):
         torch.testing.assert_close(shared, whole, rtol=1e-12, atol=1e-12)
-
-
-def _computed(policy: Policy, sequences: TokenSequences, share: bool) -> list[Tensor]:
-    batch = sequences.padded(range(len(sequences)), 0, CPU, share_prompts=share)
-    computed = token_logprobs(policy, batch, 0.7, Extras(entropy_gradient=True, collision=True))
-    weights = torch.linspace(-1, 1, len(computed.logprobs), dtype=torch.float64)
-    policy.zero_grad()
-    (weights * computed.logprobs + 0.3 * computed.entropy).sum().backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad.clone() for parameter in policy.parameters() if parameter.grad is not None]
-    return [computed.logprobs, computed.entropy, computed.collision, *gradients]
 
 
 def test_a_prompt_is_computed_once_and_not_once_per_sample() -> None:
@@ -162,6 +139,28 @@ def test_a_model_that_counts_positions_otherwise_is_refused(monkeypatch: pytest.
     )
     with pytest.raises(UserError, match="share_prompts"):
         require_sharing(Policy(model))
+
+
+@pytest.mark.parametrize(
+    ("layout", "asked", "share"),
+    [(None, None, True), ("packed", None, True), ("padded", None, False), (None, False, False), ("padded", True, True)],
+)
+def test_who_does_not_say_shares_prompts_in_packed_rows(layout: Layout, asked: bool | None, share: bool) -> None:
+    policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
+    budget = decided(Budget(sequences=8, layout=layout, share_prompts=asked), policy, None)
+    assert budget.layout == ("padded" if layout == "padded" else "packed")
+    assert budget.share_prompts == share
+
+
+def test_no_model_is_refused_that_cannot_share_prompts_if_nobody_asks_for_it() -> None:
+    policy = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
+    budget = decided(Budget.of(TrainingRuntime()), policy, None)
+    assert (budget.layout, budget.share_prompts) == ("padded", False)
+
+
+def test_prompts_are_not_shared_on_a_gpu_unless_it_is_asked_for() -> None:
+    assert not usual_sharing("packed", on_gpu=True)
+    assert usual_sharing("packed", on_gpu=False)
 
 
 def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from dagrpo.replay.recomputation import replay
 from dagrpo.replay.recorded import unfinished
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import GradedTrajectory, Problem, TokenSample, Trajectory
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.teacher import (
     DIVERGENCE,
     FAR_FRACTION,

@@ -12,9 +12,9 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.distributed import single_process
 from dagrpo.params.lora import Lora
 from dagrpo.params.runtime import Engine
-from dagrpo.trainer.buffer import StepRollouts
 from dagrpo.trainer.groups import Drawn
 from dagrpo.trainer.sharding import load_policy
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.throughput import Arithmetic, Throughput, peak_of
 
 ROLLOUTS = StepRollouts(
@@ -49,6 +49,14 @@ def test_tokens_that_were_thrown_away_were_written_and_not_learned_from() -> Non
     throughput = Throughput(arithmetic=ARITHMETIC, update_peak=4896.0, rollout_peak=None)
     figures = throughput.figures(replace(ROLLOUTS, drawn=drawn), SECONDS)
     assert figures == {"timing/tokens_per_second": 3.0, "timing/update_mfu": 0.25}
+
+
+def test_tokens_of_what_was_cut_off_were_written_too() -> None:
+    """Six and ten in four seconds."""
+    drawn = Drawn(used=(True,), discarded=(), figures={"rollout/cut_off_tokens": 10.0})
+    throughput = Throughput(arithmetic=ARITHMETIC, update_peak=None, rollout_peak=320.0)
+    figures = throughput.figures(replace(ROLLOUTS, drawn=drawn), SECONDS)
+    assert figures == {"timing/tokens_per_second": 4.0, "timing/rollout_mfu": 320 / (3 * 320)}
 
 
 @pytest.mark.parametrize(

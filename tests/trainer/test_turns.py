@@ -8,7 +8,7 @@ from tests.rollout.problems import problem
 
 from dagrpo.records import CallStatus, Score, ToolCall
 from dagrpo.rollout.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.trainer.buffer import StepRollouts
+from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.turns import CALLED, turn_metrics, turn_timings
 
 

@@ -82,6 +82,10 @@ def test_micro_batches_change_memory_but_not_the_result() -> None:
         Budget(sequences=256, tokens=12),
         Budget(sequences=256, tokens=1),
         Budget(sequences=2, tokens=14),
+        Budget(sequences=256, layout="packed"),
+        Budget(sequences=3, layout="packed"),
+        Budget(sequences=256, tokens=9, layout="packed"),
+        Budget(sequences=256, layout="packed", head_chunk_tokens=2),
     ],
 )
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "prompt-mean"])

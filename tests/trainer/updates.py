@@ -26,6 +26,7 @@ from dagrpo.models.pictures import PictureProcessor
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.lora import Lora
 from dagrpo.params.plugged import Choice
+from dagrpo.params.runtime import Layout
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
@@ -119,6 +120,7 @@ def run(
     rank: int = 0,
     head_chunk_tokens: int | None = None,
     activation_checkpointing: bool = False,
+    layout: Layout = "padded",
 ) -> None:
     processor = None if kind is None else PictureProcessor.of(initial)
     lora = Lora(rank=rank, alpha=8, vision=kind == "trained" and rank > 0)
@@ -134,7 +136,7 @@ def run(
         optimizer=optimizer,
         algorithm=ALGORITHM,
         training=TRAINING,
-        budget=Budget(sequences=MICRO_BATCH_SIZE, head_chunk_tokens=head_chunk_tokens),
+        budget=Budget(sequences=MICRO_BATCH_SIZE, head_chunk_tokens=head_chunk_tokens, layout=layout),
         temperature=0.9,
         max_new_tokens=7,
         pad_token_id=0,
@@ -171,6 +173,7 @@ def _main() -> None:
     parser.add_argument("kind", nargs="?", choices=["trained", "frozen"])
     parser.add_argument("--head-chunk-tokens", type=int)
     parser.add_argument("--activation-checkpointing", action="store_true")
+    parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
     torch.use_deterministic_algorithms(True)
     with process_group() as joint:
         run(**vars(parser.parse_args()), world=joint)

@@ -12,7 +12,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
-from dagrpo.params.lora import Lora
+from dagrpo.params.lora import TrainedLora
 from dagrpo.params.sft import Sft
 from dagrpo.params.training import Training
 from dagrpo.trainer.gates import room
@@ -41,10 +41,10 @@ def test_weights_gradients_and_states_have_to_fit(initial: Path, monkeypatch: py
 def test_beside_an_adapter_only_the_weights_are_certain(initial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 4 * parameter_count(open_tensors(initial))
     _machine_with(needed, monkeypatch)
-    room.require_room(initial, "training", Training(lora=Lora(rank=4)), single_process())
+    room.require_room(initial, "training", Training(lora=TrainedLora(rank=4)), single_process())
     _machine_with(needed - 1, monkeypatch)
     with pytest.raises(UserError, match=r"the weights of [0-9,]+ parameters take .*: choose a smaller model"):
-        room.require_room(initial, "training", Training(lora=Lora(rank=4)), single_process())
+        room.require_room(initial, "training", Training(lora=TrainedLora(rank=4)), single_process())
 
 
 def test_processes_on_gpus_share_what_each_has_to_hold(initial: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""What is said of a model whose sequences cannot be packed: what was measured, what was allowed, and what to set."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer.in_double import SIZES
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from dagrpo.errors import UserError
+from dagrpo.trainer import packed_attention
+from dagrpo.trainer.gates import layout as gate
+from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.policy import Policy
+
+
+def refusal(model: Any, section: str = "runtime.training") -> str:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.5)
+    with pytest.raises(UserError) as refused:
+        layout_of(Policy(model.eval()), None, "packed", section=section)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("section", ["runtime.training", "runtime.sft"])
+def test_it_names_the_key_the_reason_and_the_remedy(section: str) -> None:
+    model = Qwen2ForCausalLM._from_config(Qwen2Config(**SIZES), attn_implementation="eager")
+    assert refusal(model, section) == (
+        f"{section}.layout is packed, but this qwen2 model cannot compute sequences end to end in one row: it attends by `eager`, "
+        "which cannot be replaced; set layout to padded or null."
+    )
+
+
+def test_it_names_layers_of_another_kind() -> None:
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    model.config.layer_types = ["full_attention", "linear_attention"]
+    assert "another kind than attention to all tokens or a window (linear_attention)" in refusal(model)
+
+
+def test_it_tells_the_measured_difference_and_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = packed_attention._by_length
+    monkeypatch.setattr(packed_attention, "_by_length", lambda *inputs: 1.5 * whole(*inputs))
+    told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
+    assert " nats from those of padded sequences, and rounding in float32 explains at most 0.001; set layout" in told
+    assert float(told.split("differ by up to ")[1].split()[0]) > gate.MOST_NATS
+
+
+def test_it_tells_of_a_leak_between_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = packed_attention._by_length
+    monkeypatch.setattr(
+        packed_attention,
+        "_by_length",
+        lambda module, of_row, *inputs: whole(module, of_row, *inputs) + of_row[2].mean(),
+    )
+    monkeypatch.setattr(gate, "MOST_NATS", 100.0)
+    assert "with what another one in its row says, and not a bit of them may" in refusal(
+        Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    )

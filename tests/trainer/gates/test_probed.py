@@ -1,0 +1,73 @@
+"""Which prompts a probe completes, and how much of each."""
+
+from dataclasses import replace
+
+from tests.trainer import runs, vision
+
+from dagrpo.params.gates import Gates
+from dagrpo.params.rollout import Rollout
+from dagrpo.records import PictureTokens, PromptPictures, SamplingRequest
+from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.gates.probed import probe_requests
+
+
+def _problem(number: int, *token_ids: int) -> Problem:
+    return Problem(index=number, example=runs.example(number), text="", token_ids=token_ids)
+
+
+def _requests(problems: list[Problem], dtype: str = "float32", **gates: int | None) -> list[SamplingRequest]:
+    return probe_requests(problems, Gates.model_validate(gates), Rollout(temperature=0.5), dtype, 7)
+
+
+def test_a_probe_takes_the_ends_of_the_first_prompts() -> None:
+    problems = [_problem(number, number, 5, 6, 7 + number) for number in range(5)]
+    requests = _requests(problems, probe_prompts=2, probe_prompt_tokens=3)
+    assert [request.input_ids for request in requests] == [(5, 6, 7), (5, 6, 8), (5, 6, 9), (5, 6, 10)]
+    assert [request.temperature for request in requests] == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_shorter_prompts_are_whole_and_so_are_all_without_a_limit() -> None:
+    problems = [_problem(0, 1, 2), _problem(1, 3, 4, 5, 6)]
+    ends = _requests(problems, probe_prompts=1, probe_prompt_tokens=3)
+    assert [each.input_ids for each in ends] == [(1, 2), (4, 5, 6)]
+    whole = _requests(problems, probe_prompts=1, probe_prompt_tokens=None)
+    assert [each.input_ids for each in whole] == [(1, 2), (3, 4, 5, 6)]
+
+
+def test_where_prompts_are_few_some_are_asked_again_so_that_there_is_always_a_sampled_half() -> None:
+    """Otherwise nothing would show that the engine samples at another temperature."""
+    alike = _requests([_problem(number, 1, 2) for number in range(8)], probe_prompts=2)
+    assert [each.temperature for each in alike] == [0.0, 0.0, 0.5, 0.5]
+    assert len({each.seed for each in alike}) == 4
+    three = _requests([_problem(number, 1, 2 + number) for number in range(3)], probe_prompts=2)
+    assert [each.input_ids for each in three] == [(1, 2), (1, 3), (1, 4), (1, 2)]
+    assert not _requests([]), "on other ranks"
+
+
+def test_of_prompts_that_end_alike_one_is_probed() -> None:
+    problems = [_problem(0, 1, 8, 9), _problem(1, 2, 8, 9), _problem(2, 3, 4, 5)]
+    requests = _requests(problems, probe_prompts=1, probe_prompt_tokens=2)
+    assert [each.input_ids for each in requests] == [(8, 9), (4, 5)]
+
+
+def test_prompts_are_whole_where_too_many_end_alike() -> None:
+    problems = [_problem(number, number, 8, 9) for number in range(3)]
+    requests = _requests(problems, probe_prompts=1, probe_prompt_tokens=2)
+    assert [each.input_ids for each in requests] == [(0, 8, 9), (1, 8, 9)]
+    assert [each.temperature for each in requests] == [0.0, 0.5]
+
+
+def test_a_prompt_with_a_picture_takes_part_and_stays_whole() -> None:
+    shown = PromptPictures(files=(vision.picture(0, 56, 84),), tokens=PictureTokens(image=3, video=9, start=2, end=4))
+    problems = [_problem(number, number, 5, 6, 7 + number) for number in range(4)]
+    problems.append(replace(_problem(9, 1, 2, 3, 4), pictures=shown))
+    requests = _requests(problems, probe_prompts=1, probe_prompt_tokens=2)
+    assert [request.input_ids for request in requests] == [(1, 2, 3, 4), (6, 8)]
+
+
+def test_completions_are_longer_where_a_few_tokens_say_little() -> None:
+    problems = [_problem(0, 1, 2)]
+    assert {dtype: _requests(problems, dtype)[0].max_new_tokens for dtype in ("float32", "bfloat16")} == {
+        "float32": 2,
+        "bfloat16": 8,
+    }

@@ -1,0 +1,302 @@
+"""Sequences end to end in one row: the same loss and gradient as side by side and padded, and no token that is nobody's."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.trainer import in_double
+from tests.trainer.in_double import SIZES
+from tests.trainer.small_updates import BATCH, FILTERED, SHARED, moved_policy, small_policy, small_update
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    MambaConfig,
+    MambaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+from dagrpo.errors import UserError
+from dagrpo.params.lora import Lora
+from dagrpo.params.runtime import TrainingRuntime
+from dagrpo.trainer import packed_attention
+from dagrpo.trainer.adapter import add_adapter, begin
+from dagrpo.trainer.budget import Budget, usual_layout
+from dagrpo.trainer.gates import layout as gate
+from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.micro_batches import Cutter
+from dagrpo.trainer.packing import Batch, RolloutBatch, TokenSequences
+from dagrpo.trainer.policy import Policy, token_logprobs
+
+CPU = torch.device("cpu")
+WINDOW = 3
+HYBRID: dict[str, Any] = {
+    **SIZES, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "num_experts": 2,
+    "num_experts_per_tok": 1, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "linear_num_key_heads": 1,
+    "linear_num_value_heads": 1, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
+drawn_sequences = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 39), min_size=1, max_size=6),
+        st.lists(st.booleans(), min_size=1, max_size=7).filter(any),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def _sequences(drawn: list[tuple[list[int], list[bool]]]) -> TokenSequences:
+    """From prompts, and which of the tokens after them are trained; the others are a tool's."""
+    ids = [[*prompt, *(1 + (place * 7) % 39 for place in range(len(mask)))] for prompt, mask in drawn]
+    return TokenSequences.of(ids, [[False] * len(prompt) + mask for prompt, mask in drawn])
+
+
+def test_a_small_batch_is_packed_as_written_by_hand() -> None:
+    sequences = TokenSequences.of(
+        [[5, 6, 7], [8, 9], [3, 4, 2, 1]], [[False, False, True], [False, True], [False, True, False, True]]
+    )
+    batch = sequences.packed(range(3), CPU)
+    assert batch.input_ids.tolist() == [[8, 9, 5, 6, 7, 3, 4, 2, 1]]
+    assert batch.position_ids.tolist() == [[0, 1, 0, 1, 2, 0, 1, 2, 3]]
+    assert (batch.segments.lengths, batch.segments.ends.tolist()) == ((2, 3, 4), [0, 2, 5, 9])
+    assert (batch.rows.tolist(), batch.columns.tolist()) == ([0, 1, 2, 2], [3, 0, 5, 7])
+    assert batch.targets.tolist() == [7, 9, 4, 1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _double() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Qwen2RMSNorm, "forward", in_double.norm)
+        yield
+
+
+@pytest.fixture(scope="module", params=["all", "a window", "checkpointed", "an adapter"])
+def policy(request: pytest.FixtureRequest) -> Policy:
+    """Which attends to all tokens before, or to so many; computes layers again; or has an adapter that is not 0."""
+    windowed = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    policy = in_double.policy(**(windowed if request.param == "a window" else {}))
+    if request.param == "checkpointed":
+        policy.checkpoint_activations()
+    if request.param == "an adapter":
+        add_adapter(policy.model, Lora(rank=2, alpha=4))
+        begin(policy.model, 0)
+        policy.double()
+        with torch.no_grad():
+            for name, weight in policy.named_parameters():
+                if "lora_B" in name:
+                    weight.normal_(std=0.3)
+    policy.take_packed()
+    return policy
+
+
+@settings(max_examples=25)
+@given(drawn_sequences)
+def test_logprobs_entropies_and_gradients_are_those_of_padded_sequences(
+    policy: Policy, drawn: list[tuple[list[int], list[bool]]]
+) -> None:
+    """In double, to 1e-12, whatever the lengths are; prompts that are shared included."""
+    sequences = _sequences([*drawn, *[(prompt, [*mask, True]) for prompt, mask in drawn[:3]]])
+    numbers = range(len(sequences))
+    whole = in_double.computed(policy, sequences.padded(numbers, 0, CPU))
+    for share in (False, True):
+        computed = in_double.computed(policy, sequences.packed(numbers, CPU, share_prompts=share))
+        for padded, packed in zip(whole, computed, strict=True):
+            torch.testing.assert_close(packed, padded, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [None, 9])
+@pytest.mark.parametrize("rollouts", [BATCH, SHARED, FILTERED])
+def test_an_update_on_packed_rows_with_shared_prompts_has_the_gradient_of_one_on_padded_sequences(
+    rollouts: RolloutBatch, tokens: int | None
+) -> None:
+    """In double, to 1e-12, as one micro-batch and cut into several; with a reference."""
+    algorithm = {"kl": {"coefficient": 0.1}}
+    budgets = Budget(sequences=256), Budget(sequences=256, tokens=tokens, layout="packed", share_prompts=True)
+    padded, packed = (
+        small_update(moved_policy().double(), budget, algorithm, {}, reference=small_policy().double())
+        for budget in budgets
+    )
+    one, other = padded.run(0, rollouts), packed.run(0, rollouts)
+    for name, gradient in padded.gradient.items():
+        torch.testing.assert_close(packed.gradient[name], gradient, rtol=1e-12, atol=1e-12)
+    assert other.loss == pytest.approx(one.loss, rel=1e-12)
+    assert (one.digests.computed.layout, other.digests.computed.layout) == ("padded", "packed")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_16_bits_it_is_as_near_to_the_exact_values_as_the_padded_form(dtype: torch.dtype) -> None:
+    exact = in_double.policy()
+    sequences = _sequences([([5, 6, 7], [True] * 9), ([3], [True] * 4), ([9, 8, 7, 6], [True] * 9)])
+    batches: list[Batch] = [sequences.padded(range(3), 0, CPU), sequences.packed(range(3), CPU)]
+    own = Policy(in_double.policy().model.float(), dtype=dtype)
+    own.take_packed()
+    true = token_logprobs(exact, batches[0], 1.0).logprobs
+    padded, packed = ((token_logprobs(own, batch, 1.0).logprobs - true).abs().mean() for batch in batches)
+    assert 0 < packed < 2 * padded
+
+
+def test_the_same_row_gives_the_same_bits_twice() -> None:
+    policy, sequences = in_double.policy().float(), _sequences([([5, 6], [True] * 9), ([3], [True] * 4)])
+    policy.take_packed()
+    first, second = (in_double.computed(policy, sequences.packed(range(2), CPU)) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_no_mask_is_as_large_as_the_row(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers get none, and attention makes none beyond a sequence's."""
+    policy = in_double.policy(use_sliding_window=window is not None, sliding_window=window, max_window_layers=0)
+    policy.take_packed()
+    given_masks: list[Any] = []
+    policy.model.model.layers[0].register_forward_pre_hook(
+        lambda layer, inputs, options: given_masks.append(options["attention_mask"]), with_kwargs=True
+    )
+    made: list[tuple[int, ...]] = []
+    own = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*inputs: Any, **options: Any) -> Tensor:
+        mask = options["attn_mask"]
+        made.append((0,) if mask is None else tuple(mask.shape[-2:]))
+        return own(*inputs, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    token_logprobs(
+        policy, _sequences([([5, 6], [True] * 2), ([3], [True] * 4), ([3, 4], [True] * 3)]).packed(range(3), CPU), 1.0
+    )
+    assert given_masks == [None]
+    assert made == ([(0,), (0,)] if window is None else [(4, 4), (5, 5)]) * 2  # of two layers, in groups of one length
+
+
+def test_a_packed_row_has_no_more_tokens_than_its_sequences() -> None:
+    read: list[int] = []
+    policy = in_double.policy()
+    policy.take_packed()
+    policy.model.model.layers[0].register_forward_pre_hook(
+        lambda layer, inputs: read.append(inputs[0].shape[:2].numel())
+    )
+    sequences = _sequences([([1] * 10, [True] * 20), ([2], [True] * 3)])
+    token_logprobs(policy, sequences.padded(range(2), 0, CPU), 1.0)
+    token_logprobs(policy, sequences.packed(range(2), CPU), 1.0)
+    assert read == [2 * 30, 30 + 4]
+
+
+def test_micro_batches_of_packed_sequences_count_no_padding() -> None:
+    """Lengths 8, 5, 4 and 3 within 13 tokens: padded 8 | 5 and 4 | 3, packed 8 and 5 | 4 and 3."""
+    sequences = _sequences([([1] * (length - 1), [True]) for length in (8, 5, 4, 3)])
+    spans = [slice(number, number + 1) for number in range(4)]
+    cut = [
+        Cutter(sequences, Budget(sequences=99, tokens=13, layout=layout)).micro_batches(spans, 0, 1)
+        for layout in ("padded", "packed")
+    ]
+    assert cut == [[(0,), (1, 2), (3,)], [(0, 1), (2, 3)]]
+
+
+def _ignores_positions(model: Any) -> Any:
+    """One that adds an embedding of each token's place; turned by it, as most families do it, queries and keys know only distances."""
+    read = model.base_model.forward
+    model.base_model.forward = lambda position_ids=None, **inputs: read(**inputs)
+    return model
+
+
+def _keeps_segments(model: Any) -> Any:
+    """As a family that does not hand on what its attention is told."""
+    read = model.model.forward
+    model.model.forward = lambda position_ids=None, segments=None, **inputs: read(position_ids=position_ids, **inputs)
+    return model
+
+
+REFUSED = {
+    "a state": lambda: MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)),
+    "linear attention beside attention": lambda: Qwen3NextForCausalLM(Qwen3NextConfig(**HYBRID)),
+    "chunks": lambda: Llama4ForCausalLM(Llama4TextConfig(**SIZES, attention_chunk_size=16, num_local_experts=1)),
+    "other positions": lambda: _ignores_positions(
+        GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=64, n_embd=16, n_layer=1, n_head=2))
+    ),
+    "segments that do not arrive": lambda: _keeps_segments(Qwen2ForCausalLM(Qwen2Config(**SIZES))),
+    "attention of its own": lambda: Qwen2ForCausalLM._from_config(Qwen2Config(**SIZES), attn_implementation="eager"),
+}
+
+
+@pytest.mark.parametrize("kind", [*REFUSED])
+def test_a_model_that_would_compute_something_else_is_refused_and_padded_where_nobody_asks(kind: str) -> None:
+    torch.manual_seed(0)
+    model = REFUSED[kind]().eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.5)
+    before = model.config._attn_implementation
+    assert layout_of(Policy(model), None, None) == "padded"
+    with pytest.raises(UserError, match="set layout to padded or null"):
+        layout_of(Policy(model), None, "packed")
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_leak_between_sequences_is_found_in_any_type(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model's logprobs hardly differ for it, and in 16 bits rounding hides as much."""
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
+    assert layout_of(Policy(model, dtype=dtype), None, None) == "packed"
+    whole = packed_attention._by_length
+
+    def leaking(module: Any, of_row: list[Tensor], *inputs: Any) -> Tensor:
+        output = whole(module, of_row, *inputs)
+        return output + 0.1 * of_row[2][0].repeat_interleave(output.shape[1] // of_row[2].shape[1], 0)
+
+    monkeypatch.setattr(packed_attention, "_by_length", leaking)
+    monkeypatch.setattr(gate, "MOST_NATS", 1.0)
+    assert layout_of(Policy(model, dtype=dtype), None, None) == "padded"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+        Gemma2ForCausalLM(Gemma2Config(**SIZES, sliding_window=4)),
+        Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8)),
+    ],
+    ids=["all", "a window", "experts"],
+)
+def test_a_model_that_attends_alone_is_packed(model: Any) -> None:
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    policy, reference = Policy(model.eval()), in_double.policy()
+    assert layout_of(policy, reference, "padded") == "padded"
+    assert layout_of(policy, reference, None) == "packed"
+    assert policy.model.config._attn_implementation == reference.model.config._attn_implementation == "dagrpo_packed"
+
+
+@pytest.mark.parametrize(
+    ("narrow", "on_gpu", "share_prompts", "layout"),
+    [
+        (False, False, False, "packed"),
+        (True, False, True, "packed"),
+        (True, True, False, "packed"),
+        (True, True, True, "padded"),
+        (False, True, False, "padded"),
+    ],
+)
+def test_who_asks_for_no_layout_gets_the_devices_own(
+    narrow: bool, on_gpu: bool, share_prompts: bool, layout: str
+) -> None:
+    assert usual_layout(narrow=narrow, on_gpu=on_gpu, share_prompts=share_prompts) == layout
+
+
+def test_packed_rows_share_prompts_where_layers_are_computed_again() -> None:
+    """Padded that is refused: see tests/params/test_combinations.py."""
+    asked = {"share_prompts": True, "activation_checkpointing": True, "layout": "packed"}
+    assert Budget.of(TrainingRuntime.model_validate(asked)) == Budget(
+        sequences=256, layout="packed", share_prompts=True
+    )

@@ -1,0 +1,221 @@
+"""An adapter that the engine serves: what is handed over, that faults are found, and what SGLang cannot serve."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer import adapter_runs, picture_runs, runs
+
+from dagrpo.checkpoints.adapted import matrices_of
+from dagrpo.checkpoints.gathered import GatheredWeights
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.params.lora import TrainedLora
+from dagrpo.params.training import Training
+from dagrpo.rollout.engine.adapters import Adapter, AdapterForm
+from dagrpo.rollout.engine.digests import digest_on_cpu
+from dagrpo.trainer.handed import Handed
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.served_adapter import GatheredAdapter, adapter_form
+from dagrpo.trainer.sharding import load_policy
+
+Inputs = tuple[Path, Path]
+
+
+class Serving(runs.ScriptedEngine):
+    """Keeps its weights, and answers with W + alpha / rank * B A of the adapter that it was given last."""
+
+    def serve(self, weights: Tensors, adapter: Adapter, version: str) -> None:
+        self.base = {name: weights.read(name).clone() for name in weights.specs}
+        self.scale = adapter.form.alpha / adapter.form.rank
+        self.load(adapter.tensors, version)
+
+    def fill(self, weights: Tensors) -> None:
+        self.adapter = self.taken({name: weights.read(name).clone() for name in weights.specs})
+        merged = dict(self.base)
+        for name, weight in self.base.items():
+            down, up = matrices_of(name.removesuffix(".weight"))
+            if down in self.adapter:
+                merged[name] = weight + self.scale * (self.adapter[up] @ self.adapter[down])
+        super().fill(StateTensors(merged))
+
+    def taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return tensors
+
+    def digests(self) -> list[Mapping[str, str]]:
+        return [{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.adapter).items()}]
+
+
+class HalfLoaded(Serving):
+    """Every second tensor never arrives."""
+
+    def taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor if number % 2 else 0 * tensor for number, (name, tensor) in enumerate(tensors.items())}
+
+
+class HalfLoadedLiar(HalfLoaded):
+    """That says it holds all that it was handed."""
+
+    def fill(self, weights: Tensors) -> None:
+        super().fill(weights)
+        self.told = {name: weights.read(name) for name in weights.specs}
+
+    def digests(self) -> list[Mapping[str, str]]:
+        return [{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.told).items()}]
+
+
+class Deaf(Serving):
+    """Keeps the adapter that it began with."""
+
+    def fill(self, weights: Tensors) -> None:
+        if self.asked == ["load step_0"]:
+            super().fill(weights)
+
+
+class Silent(Serving):
+    """Tells of its weights alone, as SGLang does by itself."""
+
+    def digests(self) -> list[Mapping[str, str]]:
+        return [{name: digest_on_cpu(tensor) for name, tensor in self.base.items()}]
+
+
+class Drifting(Serving):
+    """Adds to its weights what it should add to what they make."""
+
+    def fill(self, weights: Tensors) -> None:
+        if hasattr(self, "adapter"):
+            name = next(name for name in self.base if name.endswith("up_proj.weight"))
+            self.base[name] = self.base[name] + 1e-6
+        super().fill(weights)
+
+
+class OtherScale(Serving):
+    """Counts the adapter twice."""
+
+    def fill(self, weights: Tensors) -> None:
+        self.scale = 4.0
+        super().fill(weights)
+
+
+def _run(inputs: Inputs, out: Path, lora: dict[str, Any] | None = None, **gates: Any) -> TrainingRun:
+    plain = runs.training_run(inputs, out / "state", out, 4)
+    run = adapter_runs.with_adapter(plain, adapter_runs.SERVED | (lora or {}))
+    training = run.training.model_dump() | {"gates": run.training.gates.model_dump() | gates}
+    return replace(run, training=Training.model_validate(training))
+
+
+@pytest.mark.parametrize("targets", [None, ["q_proj", "v_proj"], ["layers.1.mlp.up_proj"]])
+def test_the_engine_is_handed_the_adapter_alone_agrees_and_goes_on_to_the_bit(
+    targets: list[str] | None, inputs: Inputs, tmp_path: Path
+) -> None:
+    whole, halved = (_run(inputs, tmp_path / name, {"target_modules": targets}) for name in ("whole", "halved"))
+    asked, _ = runs.execute(whole, Serving)
+    assert asked == [part for step in range(4) for part in (f"load step_{step}", "generate")]
+    metrics = read_parquet(whole.metrics)
+    assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 1e-5
+    assert min(metrics["policy/grad_norm"].to_pylist()) > 0
+    runs.execute(halved, Serving, stop=lambda step: step == 3)
+    runs.execute(halved, Serving)
+    assert runs.bytes_of(halved) == runs.bytes_of(whole)
+
+
+def test_layers_that_sglang_joins_with_adapted_ones_are_handed_over_with_zeros(inputs: Inputs) -> None:
+    lora = TrainedLora(rank=4, alpha=8, target_modules=["layers.1.self_attn.q_proj", "down_proj"], serving="adapter")
+    model = load_policy(inputs[0], single_process(), lora=lora).model
+    assert adapter_form(model, lora) == AdapterForm(
+        rank=4, alpha=8, target_modules=("down_proj", "k_proj", "q_proj", "v_proj")
+    )
+    with GatheredAdapter(model, 4, torch.bfloat16, single_process()).reading() as tensors:
+        read = {name.removeprefix("base_model.model.model.layers."): tensors.read(name) for name in tensors.specs}
+    layers = {"1.self_attn.q_proj", "1.self_attn.k_proj", "1.self_attn.v_proj", "0.mlp.down_proj", "1.mlp.down_proj"}
+    assert read.keys() == {f"{layer}.lora_{which}.weight" for layer in layers for which in "AB"}
+    assert {name for name, tensor in read.items() if tensor.any()} == {
+        f"{layer}.lora_A.weight" for layer in layers - {"1.self_attn.k_proj", "1.self_attn.v_proj"}
+    }, "B begins at 0"
+    assert read["1.self_attn.k_proj.lora_B.weight"].shape == (4, 4)  # one key-value head of 4, by the rank
+    assert {tensor.dtype for tensor in read.values()} == {torch.bfloat16}
+
+
+def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_is(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    run = _run(inputs, tmp_path)
+    runs.execute(run, Serving)
+    policy = load_policy(run.initial, single_process(), lora=run.training.lora)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.fill_(0.5)
+    before, weights = open_tensors(run.initial), Handed(policy.model, run, single_process())
+    with weights.opening() as opening:
+        assert opening.base is not None
+        assert all(torch.equal(opening.base.read(name), before.read(name)) for name in before.specs)
+        assert {*opening.all(opening.handed).specs} == {*before.specs, *opening.handed.specs}
+        assert all((opening.handed.read(name) == 0.5).all() for name in opening.handed.specs)
+    with GatheredWeights(policy.model, torch.float32, single_process()).reading() as merged:
+        assert not torch.equal(
+            merged.read("model.layers.0.mlp.up_proj.weight"), before.read("model.layers.0.mlp.up_proj.weight")
+        )
+
+
+@pytest.mark.parametrize(
+    ("engine", "sentence"),
+    [
+        (
+            HalfLoaded,
+            r"after step 0 server 0 holds other weights than it was handed: \d+ of \d+ tensors .* such as base_model",
+        ),
+        (HalfLoadedLiar, r"before step [234]: of \d+ probed tokens .* Look at .*refused/probe_step"),
+        (Deaf, r"after step 1 server 0 holds other weights than it was handed: \d+ of 28 tensors"),
+        (
+            Silent,
+            r"server 0 does not tell the digests of 28 tensors of the adapter, such as base_model.* packages/sglang_adapters",
+        ),
+        (
+            Drifting,
+            r"after step 1 the weights in server 0, to which it adds the adapter, are not those that it was opened with",
+        ),
+        (OtherScale, r"before step [234]: of \d+ probed tokens .* Look at .*refused/probe_step"),
+    ],
+)
+def test_an_engine_that_serves_something_else_ends_the_run_with_its_sentence(
+    engine: type[Serving], sentence: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        runs.execute(_run(inputs, tmp_path), engine)
+
+
+@pytest.mark.parametrize("engine", [Deaf, HalfLoaded])
+def test_without_digests_the_probe_finds_it(engine: type[Serving], inputs: Inputs, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"before step [234]: of \d+ probed tokens .* Look at"):
+        runs.execute(_run(inputs, tmp_path, digest_mebibytes=0), engine)
+
+
+def test_an_adapter_that_sglang_does_not_tell_of_can_be_left_to_the_probe(inputs: Inputs, tmp_path: Path) -> None:
+    runs.execute(_run(inputs, tmp_path, digest_mebibytes=0), Silent)
+
+
+def test_the_adapter_of_a_model_that_takes_pictures_is_refused(tmp_path: Path) -> None:
+    initial, _ = picture_runs.make_inputs(tmp_path, "qwen2_5_vl")
+    lora = TrainedLora(rank=4, serving="adapter")
+    model = load_policy(initial, single_process(), "frozen", lora).model
+    with pytest.raises(
+        UserError, match=r"changes model\.language_model\.layers\..* which SGLang is not known to serve in a qwen2_5_vl"
+    ):
+        adapter_form(model, lora)
+
+
+def test_the_adapter_of_a_mixture_of_experts_is_refused(inputs: Inputs) -> None:
+    lora = TrainedLora(rank=4, serving="adapter")
+    model = load_policy(inputs[0], single_process(), lora=lora).model
+    model.config.num_local_experts = 4
+    with pytest.raises(
+        UserError, match=r"is a mixture of experts, whose adapters .* set training\.lora\.serving to merged"
+    ):
+        adapter_form(model, lora)

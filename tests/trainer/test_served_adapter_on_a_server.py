@@ -1,0 +1,128 @@
+"""An adapter is trained on rollouts of a real server that serves it: it agrees, repeats, goes on, and is caught when it is wrong."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer import adapter_runs, runs
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.distributed import single_process
+from dagrpo.errors import UserError
+from dagrpo.files import read_parquet
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.runtime import Runtime
+from dagrpo.params.training import Training
+from dagrpo.rollout.engine.adapters import AdapterFolders
+from dagrpo.rollout.engine.version import WeightVersion
+from dagrpo.trainer.gates.hand_over import COMPARED
+from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
+from dagrpo.trainer.loop import train
+from dagrpo.trainer.run import TrainingRun
+
+pytestmark = pytest.mark.server
+
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _deterministic() -> Iterator[None]:
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def _run(
+    inputs: Inputs, out: Path, *, steps: int = 3, staleness: int = 0, replicas: int = 1, **lora: Any
+) -> TrainingRun:
+    """A fresh model's attempts are all equally bad: the entropy's term has a gradient none the less."""
+    out.mkdir(parents=True, exist_ok=True)
+    plain = runs.training_run(inputs, out / "state", out, steps)
+    run = adapter_runs.with_adapter(plain, adapter_runs.SERVED | lora)
+    terms = {"terms": {"entropy": {"coefficient": 0.1}}}
+    engine = {"replicas": replicas, "start_timeout": 240, "request_timeout": 120}
+    return replace(
+        run,
+        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
+        training=Training.model_validate(run.training.model_dump() | {"staleness": staleness}),
+        runtime=Runtime.model_validate(run.runtime.model_dump() | {"engine": engine}),
+    )
+
+
+def _execute(run: TrainingRun, stop: Callable[[int], bool] = lambda step: False) -> list[dict[str, float]]:
+    reported: list[dict[str, float]] = []
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        reported.append(dict(metrics))
+        if stop(step):
+            raise runs.Interrupted
+
+    with suppress(runs.Interrupted):
+        train(run, report, single_process())
+    return reported
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingRun, list[dict[str, float]]]:
+    run = _run(inputs, tmp_path_factory.mktemp("whole"))
+    return run, _execute(run)
+
+
+def test_engine_and_trainer_agree_to_rounding_and_every_hand_over_is_checked(
+    whole: tuple[TrainingRun, list[dict[str, float]]],
+) -> None:
+    run, reported = whole
+    assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 3
+    assert all(metrics[LARGEST] < 2e-6 for metrics in reported)
+    assert reported[0][COMPARED] > reported[1][COMPARED] == 2 * 2 * 4, (
+        "weights and adapter; then A and B of 4 joined layers"
+    )
+    metrics = read_parquet(run.metrics)
+    assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 2e-6
+    assert min(metrics["policy/grad_norm"].to_pylist()) > 0
+    assert len({each.name for each in compare(run.initial, run.policy).differences if each.largest}) == 14
+
+
+def test_a_run_repeats_and_goes_on_after_an_interruption_to_the_bit(
+    whole: tuple[TrainingRun, list[dict[str, float]]], inputs: Inputs, tmp_path: Path
+) -> None:
+    again, halved = (_run(inputs, tmp_path / name) for name in ("again", "halved"))
+    _execute(again)
+    assert len(_execute(halved, stop=lambda step: step == 3)) == 3
+    assert not halved.policy.exists()
+    _execute(halved)
+    assert runs.bytes_of(again) == runs.bytes_of(halved) == runs.bytes_of(whole[0])
+
+
+def test_batches_that_two_servers_sample_ahead_are_the_same_after_an_interruption(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    """Earlier versions of the adapter are kept with the state, and are handed over again."""
+    whole, halved = (_run(inputs, tmp_path / name, steps=4, staleness=1, replicas=2) for name in ("whole", "halved"))
+    reported = _execute(whole)
+    assert [metrics["rollout/staleness"] for metrics in reported] == [0, 1, 1, 1]
+    assert all(metrics[LARGEST] < 2e-6 for metrics in reported)
+    assert len(_execute(halved, stop=lambda step: step == 3)) == 3
+    _execute(halved)
+    assert runs.bytes_of(halved) == runs.bytes_of(whole)
+
+
+def test_a_file_whose_second_half_never_arrives_is_found_by_the_digests_of_what_is_served(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = AdapterFolders.write
+
+    def write_half(folders: AdapterFolders, tensors: Tensors, version: WeightVersion) -> Path:
+        read = {name: tensors.read(name) for name in sorted(tensors.specs)}
+        halved = {
+            name: 0 * each if number > len(read) // 2 else each for number, (name, each) in enumerate(read.items())
+        }
+        return write(folders, StateTensors(halved), version)
+
+    monkeypatch.setattr(AdapterFolders, "write", write_half)
+    with pytest.raises(UserError, match=r"after step 0 server 0 holds other weights .* such as base_model\.model"):
+        _execute(_run(inputs, tmp_path))
