@@ -1,7 +1,9 @@
 """`dagrpo compare`: which is better over the problems that both have met, and what differs."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from dagrpo.__main__ import app
 from dagrpo.compare.comparison import compare
 from dagrpo.compare.differences import Difference, differences
 from dagrpo.compare.page import render
+from dagrpo.compare.terminal import shown
 from dagrpo.compare.wording import others, scope, verdict
 from dagrpo.errors import UserError
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
@@ -22,6 +25,7 @@ from dagrpo.files import read_json, read_parquet, sha256_of, write_json, write_p
 from dagrpo.params.evaluation import Scoring
 from dagrpo.rollout.trajectory import GREEDY
 from dagrpo.stages import all_stages
+from dagrpo.status.terminal import console
 from dagrpo.workflow.jobs import code_files
 
 
@@ -155,6 +159,7 @@ def test_what_differs_is_found_in_parameters_data_code_and_environment(
     provenance = Path(str(project.provenance("train")).replace(project.name, "other"))
     record = read_json(provenance)
     record["params"]["training"]["steps"] = 7
+    record["runtime"] = {"training": {"micro_batch_size": 8}}
     record["environment"]["torch"] = "2.14.0"
     write_json(provenance, record | {"code": "c0de" * 16})
     card = Path(str(project.provenance("prepare")).replace(project.name, "other"))
@@ -168,7 +173,28 @@ def test_what_differs_is_found_in_parameters_data_code_and_environment(
         ("data", f"{task}/test.parquet", "d" * 12),
         ("code", "stage train", "c0de" * 3),
         ("environment", "torch", "2.13.0, 2.14.0"),
+        ("runtime", "runtime.training.micro_batch_size", "8"),
     ]
+
+
+def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: Path) -> None:
+    comparison = compare(["one", "two"])
+    both = tuple(
+        Difference(group=group, name=name, values=("1", "2"))
+        for group, name in (("parameters", "training.steps"), ("runtime", "runtime.training.threads"))
+    )
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(shown(replace(comparison, differences=both)))
+    _, what, runtime = re.split("What differs", captured.get())
+    assert "training.steps" in what
+    assert "threads" not in what
+    assert "which changes no result but by rounding" in " ".join(runtime.split())
+    assert "runtime.training.threads" in runtime
+    page = render(replace(comparison, differences=both))
+    assert (
+        page.index("training.steps") < page.index("changes no result but by rounding") < page.index("training.threads")
+    )
 
 
 def test_the_file_of_code_that_differs_is_named_where_snakemake_has_its_digest(

@@ -1,6 +1,7 @@
 """Figures computed by hand for Qwen3-0.6B: 596,049,920 parameters, tied embeddings of 151,936 x 1,024."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.plan.conftest import params_with, qwen3
@@ -172,14 +173,32 @@ def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: 
 def test_a_micro_batch_is_as_large_as_sequences_or_tokens_allow() -> None:
     """32 prompts x 8 samples of 64 + 20 tokens."""
     lengths = Lengths(prompt=64, written=20, whole=84)
-    whole = MicroBatch.of_training(params_with(), lengths)
+    whole = MicroBatch.of_training(params_with(), lengths, share_prompts=False)
     assert (whole.sequences, whole.tokens, whole.trained, whole.number) == (256, 256 * 84, 256 * 20, 1)
     few = params_with({"runtime": {"training": {"micro_batch_tokens": 1000}}, "training": {"mini_batches": 2}})
-    limited = MicroBatch.of_training(few, lengths)
+    limited = MicroBatch.of_training(few, lengths, share_prompts=False)
     assert (limited.sequences, limited.tokens, limited.number) == (11, 1000, 12)
     assert limited.trained == 1000  # of short prompts nearly all tokens are trained on
-    one = MicroBatch.of_training(params_with({"runtime": {"training": {"micro_batch_tokens": 10}}}), lengths)
+    fewest = params_with({"runtime": {"training": {"micro_batch_tokens": 10}}})
+    one = MicroBatch.of_training(fewest, lengths, share_prompts=False)
     assert (one.sequences, one.tokens, one.trained) == (1, 84, 84)
+
+
+def test_a_micro_batch_has_each_shared_prompt_once_beside_what_follows_it() -> None:
+    """Of 64 tokens 63 are shared by 8 samples, which have 21 tokens each; 4 groups of 231 tokens are within 1,000."""
+    lengths = Lengths(prompt=64, written=20, whole=84)
+
+    def batch(**runtime: Any) -> MicroBatch:
+        return MicroBatch.of_training(params_with({"runtime": {"training": runtime}}), lengths, share_prompts=True)
+
+    whole = batch()
+    assert (whole.sequences, whole.tokens, whole.prompts, whole.prompt) == (256, 256 * 21, 32, 63)
+    part = batch(micro_batch_size=12)
+    assert (part.sequences, part.tokens, part.prompts, part.longest) == (12, 12 * 21, 2, 84)
+    limited = batch(micro_batch_tokens=1000)
+    assert (limited.sequences, limited.tokens, limited.prompts) == (32, 1000 - 4 * 63, 4)
+    alone = batch(micro_batch_size=1)
+    assert (alone.tokens, alone.prompts, alone.prompt) == (84, 0, 0)
 
 
 def test_tools_make_trajectories_longer() -> None:

@@ -113,6 +113,15 @@ def test_the_time_of_a_step_is_the_one_computed_by_hand(project: Path) -> None:
     assert train.seconds == pytest.approx(10 * sum(train.of_a_step.values()) + 25)
 
 
+def test_a_served_adapter_is_all_that_is_handed_over_and_kept(project: Path) -> None:
+    """Of rank 16: inputs and outputs of the seven layers are 3072, 2048, 2048, 3072 and three times 4096."""
+    served = {"training": {"lora": {"rank": 16, "serving": "adapter"}, "staleness": 2, "steps": 10}}
+    params, adapter = qwen3(served), 16 * 28 * (3072 + 2048 + 2048 + 3072 + 3 * 4096)
+    (train, _) = seconds_of_stages(params, Models.of(params).policy, FLAT, Measured())
+    assert train.of_a_step["hand over"] == pytest.approx(2 * 4 * adapter / 1e9)
+    assert _kept_weights(params) == [2 * 4 * adapter]
+
+
 def test_what_is_sampled_ahead_on_servers_elsewhere_takes_the_longer_time_of_both(project: Path) -> None:
     shape = {"prompts_per_step": 1, "samples_per_prompt": 2, "steps": 10}
     elsewhere = {"rollout": {"deterministic": False}, "runtime": {"engine": {"servers": ["http://a:1"]}}}
@@ -128,15 +137,14 @@ def test_what_is_sampled_ahead_on_servers_elsewhere_takes_the_longer_time_of_bot
 
 
 def test_the_weights_that_later_batches_are_sampled_by_are_kept_in_memory(project: Path) -> None:
-    def kept(staleness: int) -> list[int]:
-        made = plan_of(qwen3({"training": {"staleness": staleness}}), machine_for(None, 1000))
-        (train,) = (stage for stage in made.stages if stage.stage == "train")
-        return [
-            each.total for each in (*train.on_device, *train.on_host) if each.what == "weights of training.staleness"
-        ]
+    assert _kept_weights(qwen3({"training": {"staleness": 0}})) == []
+    assert _kept_weights(qwen3({"training": {"staleness": 2}})) == [2 * 4 * 596_049_920]
 
-    assert kept(0) == []
-    assert kept(2) == [2 * 4 * 596_049_920]
+
+def _kept_weights(params: Params) -> list[int]:
+    made = plan_of(params, machine_for(None, 1000))
+    (train,) = (stage for stage in made.stages if stage.stage == "train")
+    return [each.total for each in (*train.on_device, *train.on_host) if each.what == "weights of training.staleness"]
 
 
 def test_without_data_the_time_of_an_evaluation_is_not_known(project: Path) -> None:
@@ -305,6 +313,16 @@ def test_a_gpu_has_a_name_in_many_spellings() -> None:
         gpu_named("L40")
     with pytest.raises(UserError, match="give one of them"):
         machine_for("H100", 10)
+
+
+def test_an_engine_that_is_to_leave_a_gpu_is_refused_where_there_is_none(project: Path) -> None:
+    """Before the stages that come before train."""
+    leaves = params_with({"runtime": {"engine": {"release_memory": True}}})
+    cpu = Machine(name="a CPU", memory=1 << 40, on_gpu=False, is_here=False)
+    told = plan_of(leaves, cpu).refusal
+    assert told is not None
+    assert told.startswith("runtime.engine.release_memory is true, but this machine has no GPU")
+    assert plan_of(leaves, machine_for("H200", None)).refusal is None
 
 
 def _printed(made: Plan) -> str:

@@ -7,13 +7,17 @@ import torch
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from dagrpo.checkpoints.modules import model_class_of
-from dagrpo.plan.activations import per_token
+from dagrpo.params.runtime import Layout
+from dagrpo.plan.activations import of_prompts, per_token
+from dagrpo.plan.sequences import MicroBatch
 from dagrpo.plan.shape import Shape
 from dagrpo.trainer.attention import attend_in_float32
-from dagrpo.trainer.packing import PaddedBatch
+from dagrpo.trainer.packing import Batch, PaddedBatch, TokenSequences
 from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.shared_prompts import SharedPrompts
 
 SEQUENCES, LENGTH = 4, 96
+PROMPT = 40  # tokens of a prompt that two sequences share
 SIZES = {
     "vocab_size": 80,
     "hidden_size": 64,
@@ -23,24 +27,59 @@ SIZES = {
     "max_position_embeddings": 256,
 }
 
+PROMPTS = SharedPrompts(
+    input_ids=torch.full((2, PROMPT), 5),
+    attention_mask=torch.tensor([[1] * PROMPT, [1] * (PROMPT - 3) + [0] * 3]),
+    owners=torch.tensor([0, 0, 1, 1]),
+)
+
 
 @pytest.mark.parametrize("widened", [False, True], ids=["as it is", "attention in float32"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config, Qwen3Config])
-def test_a_layer_keeps_what_the_formula_says(family: Any, dtype: torch.dtype, widened: bool) -> None:
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_layer_keeps_what_the_formula_says(family: Any, dtype: torch.dtype, widened: bool, layout: Layout) -> None:
     """By the difference of four layers and two; casting the weights keeps those of the layers, too."""
     own = {"head_dim": 32} if family is Qwen3Config else {}
     two, four = (family(num_hidden_layers=layers, **SIZES, **own) for layers in (2, 4))
-    kept = (_kept(four, dtype, widened) - _kept(two, dtype, widened)) / 2
+    widened = widened or (layout == "packed" and dtype == torch.bfloat16)  # packed it always is, on a CPU
+    kept = (_kept(four, dtype, widened, layout) - _kept(two, dtype, widened, layout)) / 2
     shape = Shape.of(two)
     weights = shape.block * dtype.itemsize if dtype == torch.bfloat16 else 0
     attention = torch.float32.itemsize if widened else dtype.itemsize
-    planned = per_token(shape.text, LENGTH, dtype.itemsize, attention) * SEQUENCES * LENGTH
+    each = per_token(shape.text, LENGTH, dtype.itemsize, attention, packed=layout == "packed")
+    planned = each * SEQUENCES * LENGTH
     assert planned + weights == pytest.approx(kept, rel=0.01)
 
 
-def _kept(config: Any, dtype: torch.dtype, widened: bool) -> int:
-    """Bytes of all that autograd saves in a forward pass of a padded batch, but the weights themselves."""
+@pytest.mark.parametrize("widened", [False, True], ids=["as it is", "attention in float32"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config, Qwen3Config])
+def test_a_layer_keeps_shared_prompts_and_their_keys_for_each_sequence(
+    family: Any, dtype: torch.dtype, widened: bool
+) -> None:
+    own = {"head_dim": 32} if family is Qwen3Config else {}
+    two, four = (family(num_hidden_layers=layers, **SIZES, **own) for layers in (2, 4))
+    kept = (_kept(four, dtype, widened, "padded", PROMPTS) - _kept(two, dtype, widened, "padded", PROMPTS)) / 2
+    shape, tokens = Shape.of(two), SEQUENCES * LENGTH
+    batch = MicroBatch(
+        sequences=SEQUENCES,
+        tokens=tokens,
+        trained=SEQUENCES,
+        longest=PROMPT + LENGTH,
+        number=1,
+        prompts=len(PROMPTS.input_ids),
+        prompt=PROMPT,
+    )
+    weights = shape.block * dtype.itemsize if dtype == torch.bfloat16 else 0
+    attention = torch.float32.itemsize if widened else dtype.itemsize
+    alone = per_token(shape.text, batch.longest, dtype.itemsize, attention) * tokens
+    planned = alone + of_prompts(shape.text, batch, dtype.itemsize, attention)
+    assert planned + weights == pytest.approx(kept, rel=0.01)
+
+
+def _kept(config: Any, dtype: torch.dtype, widened: bool, layout: Layout, prompts: SharedPrompts | None = None) -> int:
+    """Bytes of all that autograd saves in a forward pass, but the weights themselves. `prompts`: of a padded batch."""
     model = model_class_of(config)._from_config(config, dtype=torch.float32).eval()
     if widened:
         attend_in_float32(model)
@@ -56,7 +95,15 @@ def _kept(config: Any, dtype: torch.dtype, widened: bool) -> int:
     mask = torch.ones_like(ids)
     mask[0, -5:] = 0
     rows, columns = torch.arange(SEQUENCES), torch.full((SEQUENCES,), 10)
-    batch = PaddedBatch(input_ids=ids, attention_mask=mask, rows=rows, columns=columns, targets=ids[rows, columns + 1])
+    targets = ids[rows, columns + 1]
+    batch: Batch = PaddedBatch(
+        input_ids=ids, attention_mask=mask, rows=rows, columns=columns, targets=targets, prompts=prompts
+    )
+    policy = Policy(model, None, dtype)
+    if layout == "packed":
+        policy.take_packed()
+        masks = [[False] * 10 + [True] + [False] * (LENGTH - 11)] * SEQUENCES
+        batch = TokenSequences.of(ids.tolist(), masks).packed(range(SEQUENCES), torch.device("cpu"))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        Policy(model, None, dtype).computed(batch, 1.0)
+        policy.computed(batch, 1.0)
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())

@@ -20,7 +20,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="for programs: one object")] = False,
     html: Annotated[Path | None, typer.Option(help="also write it as a page to this file")] = None,
 ) -> None:
-    """Say which experiment is better, by how much, and what differs in parameters, data, code and environment."""
+    """Say which experiment is better, by how much, and what differs in parameters, data, code, environment and runtime."""
     from dagrpo.compare.comparison import compare as compared
     from dagrpo.compare.page import render
     from dagrpo.compare.terminal import shown

@@ -1,6 +1,6 @@
-"""What differs between experiments: parameters, data, code and environment, as their provenance recorded them."""
+"""What differs between experiments: parameters, data, code, environment and runtime, as their provenance recorded them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ from dagrpo.freshness.code import digests_then
 from dagrpo.freshness.made import Made, all_made
 from dagrpo.params.overlay import flat
 
-GROUPS = ("parameters", "data", "code", "environment")
+RUNTIME = "runtime"
+GROUPS = ("parameters", "data", "code", "environment", RUNTIME)
 DIGITS = 12
 ABSENT = "\N{EM DASH}"
 Facts = dict[tuple[str, str], str]  # (group, name) -> text
@@ -28,7 +29,7 @@ class Difference:
 def differences(names: Sequence[str]) -> list[Difference]:
     """Everything on record that is not the same in all of them, by group. UserError: a record is damaged."""
     made = [all_made(name) for name in names]
-    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) for each in made]
+    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in made]
     facts = _with_files(facts, made)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
     found = [
@@ -40,11 +41,21 @@ def differences(names: Sequence[str]) -> list[Difference]:
 
 def _parameters(made: Sequence[Made]) -> Facts:
     """Each key that a stage has read. Several values: the experiment is not of one piece."""
+    return {("parameters", key): text for key, text in _texts(each.params for each in made).items()}
+
+
+def _runtime(made: Sequence[Made]) -> Facts:
+    """Each key as it was when stages ran, whether they have read it or not. Several values: it was changed between them."""
+    return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in made).items()}
+
+
+def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """All values that each dotted key has in them."""
     values: dict[str, set[str]] = {}
-    for each in made:
-        for key, value in flat(each.params).items():
+    for section in sections:
+        for key, value in flat(section).items():
             values.setdefault(key, set()).add(canonical_json(value))
-    return {("parameters", key): ", ".join(sorted(texts)) for key, texts in values.items()}
+    return {key: ", ".join(sorted(texts)) for key, texts in values.items()}
 
 
 def _data(made: Sequence[Made]) -> Facts:

@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dagrpo import report
 from dagrpo.compare.comparison import Comparison
-from dagrpo.compare.wording import others, scope, verdict
+from dagrpo.compare.wording import NOTHING_DIFFERS, RUNTIME_TITLE, others, scope, verdict
 from dagrpo.report import wording
 from dagrpo.visible import visible
 
@@ -27,6 +27,13 @@ def render(comparison: Comparison) -> str:
     )
     groups = [(group, list(found)) for group, found in groupby(comparison.differences, lambda each: each.group)]
     html = environment.get_template(TEMPLATE).render(
-        comparison=comparison, groups=groups, verdict=verdict, others=others, scope=scope, words=wording
+        comparison=comparison,
+        groups=groups,
+        verdict=verdict,
+        others=others,
+        scope=scope,
+        words=wording,
+        nothing_differs=NOTHING_DIFFERS,
+        runtime_title=f"{RUNTIME_TITLE}.",
     )
     return visible(html)

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.compare.comparison import Comparison
-from dagrpo.compare.differences import Difference
+from dagrpo.compare.differences import RUNTIME, Difference
 from dagrpo.compare.scores import TaskPair
-from dagrpo.compare.wording import is_better, others, scope, verdict
+from dagrpo.compare.wording import NOTHING_DIFFERS, RUNTIME_TITLE, is_better, others, scope, verdict
 from dagrpo.report.wording import metric_label, percent, percent_interval, points, points_interval
 from dagrpo.visible import one_line
 
@@ -30,10 +30,13 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(scope(pair), style="dim")
         yield _scores(pair)
     yield from (Text(note, style="yellow") for note in comparison.notes)
-    if comparison.differences:
-        yield _differences(comparison.differences, comparison.names)
-    else:
-        yield Text("On record, nothing differs between them in parameters, data, code or environment.")
+    results = [each for each in comparison.differences if each.group != RUNTIME]
+    runtime = [each for each in comparison.differences if each.group == RUNTIME]
+    for title, found in (("What differs", results), (RUNTIME_TITLE, runtime)):
+        if found:
+            yield _differences(title, found, comparison.names)
+    if not comparison.differences:
+        yield Text(NOTHING_DIFFERS)
 
 
 def _scores(pair: TaskPair) -> Table:
@@ -53,8 +56,8 @@ def _scores(pair: TaskPair) -> Table:
     return table
 
 
-def _differences(found: Sequence[Difference], names: Sequence[str]) -> Table:
-    table = Table(title="What differs", title_justify="left")
+def _differences(title: str, found: Sequence[Difference], names: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("")
     table.add_column("", overflow="fold")
     for name in names:

@@ -4,6 +4,8 @@ from dagrpo.compare.scores import Metric, TaskPair
 from dagrpo.report.wording import metric_label, percent, plural, points, points_interval
 
 WORDS = {"better": True, "worse": False}
+NOTHING_DIFFERS = "On record, nothing differs between them in parameters, data, code, environment or runtime."
+RUNTIME_TITLE = "What differs in runtime, which changes no result but by rounding"
 
 
 def verdict(pair: TaskPair) -> str:

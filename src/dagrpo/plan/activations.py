@@ -14,21 +14,26 @@ READ_IN_FLOAT32 = (
 )
 
 
-def per_token(stack: Stack, longest: int, dtype_bytes: int, attention_bytes: int | None = None) -> int:
+def per_token(
+    stack: Stack, longest: int, dtype_bytes: int, attention_bytes: int | None = None, *, packed: bool = False
+) -> int:
     """Bytes that one token keeps in one layer, in a batch whose longest sequence has `longest` tokens.
 
     For each of the two norms: the residual stream in float32, in which norms compute, the same normalised, and scaled. Of
     attention: queries, keys and values, repeated for every head, and the result. Of the MLP: gate, its activation, up, and their
     product. And the attention mask, of which every layer has a copy in the type that attention computes in.
+    A packed row has no mask; its keys and values are not repeated; and its result is there twice, as parts and joined.
 
     dtype_bytes, attention_bytes: of a number in the layer, and in its attention; None: the same (trainer/attention.py).
     """
     attention_bytes = attention_bytes or dtype_bytes
     stream = 2 * stack.width * (FLOAT32 + 2 * dtype_bytes)
-    attention = 4 * stack.queries * attention_bytes
-    attention += stack.queries * dtype_bytes if attention_bytes != dtype_bytes else 0  # its result, cast back
+    mask = 0 if packed else longest * attention_bytes
+    attention = (2 * stack.queries + 2 * (stack.keys if packed else stack.queries)) * attention_bytes
+    # Its result is kept again where it was cast back or, of a packed row, joined.
+    attention += stack.queries * dtype_bytes if packed or attention_bytes != dtype_bytes else 0
     heads = (stack.queries + stack.keys) * (FLOAT32 + dtype_bytes) if stack.norms_of_heads else 0
-    return stream + attention + heads + 4 * stack.inner * dtype_bytes + longest * attention_bytes
+    return stream + attention + heads + 4 * stack.inner * dtype_bytes + mask
 
 
 def of_layers(
@@ -38,16 +43,35 @@ def of_layers(
     attention_bytes: int | None = None,
     *,
     checkpointed: bool = False,
+    packed: bool = False,
 ) -> int:
     """Bytes of all layers, and of the gradients on their way through one of them.
 
     attention_bytes: see `per_token`.
     checkpointed: a layer keeps only its input, and one at a time is computed again (activation checkpointing).
     """
-    layer = per_token(stack, batch.longest, dtype_bytes, attention_bytes)
+    layer = per_token(stack, batch.longest, dtype_bytes, attention_bytes, packed=packed)
     kept = stack.layers * stack.width * dtype_bytes + layer if checkpointed else stack.layers * layer
     passing = (3 * stack.inner + 2 * stack.width) * dtype_bytes
-    return batch.tokens * (kept + passing)
+    if not batch.prompts:
+        return batch.tokens * (kept + passing)
+    layers = 1 if checkpointed else stack.layers
+    prompts = layers * of_prompts(stack, batch, dtype_bytes, attention_bytes, packed=packed)
+    return batch.tokens * (kept + passing) + prompts
+
+
+def of_prompts(
+    stack: Stack, batch: MicroBatch, dtype_bytes: int, attention_bytes: int | None = None, *, packed: bool = False
+) -> int:
+    """Bytes that a layer keeps for prompts that are computed once.
+
+    All that it keeps of these tokens, and a copy of their keys and values for each sequence that attends to them; unless packed, repeated
+    for every head. attention_bytes: see `per_token`.
+    """
+    alone = batch.prompts * batch.prompt * per_token(stack, batch.prompt, dtype_bytes, attention_bytes, packed=packed)
+    heads = stack.keys if packed else stack.queries
+    beside = batch.sequences * batch.prompt * 2 * heads * (attention_bytes or dtype_bytes)
+    return alone + beside
 
 
 def of_logits(

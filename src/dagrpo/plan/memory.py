@@ -146,12 +146,13 @@ def _handed_over(params: Params, shape: Shape, engine: Engine) -> tuple[Memory, 
 
 
 def _held(params: Params, shape: Shape) -> tuple[Memory, ...]:
-    """The weights that the trainer keeps for batches of later steps: the most there are of them, at the end of a run."""
-    staleness, dtype = params.training.staleness, params.rollout.dtype
-    if not staleness:
+    """What the trainer keeps for batches of later steps, weights or served adapters: the most there are, at the end of a run."""
+    training, dtype = params.training, params.rollout.dtype
+    if not training.staleness:
         return ()
-    how = f"{staleness} x {dtype}, {shape.weights:,} parameters"
-    item = Item(name="weights", bytes=staleness * shape.weights * BYTES[dtype], how=how)
+    numbers = shape.handed_over(training.lora, training.vision)
+    how = f"{training.staleness} x {dtype}, {numbers:,} parameters"
+    item = Item(name="weights", bytes=training.staleness * numbers * BYTES[dtype], how=how)
     return (memory("weights of training.staleness", [item]),)
 
 

@@ -14,6 +14,7 @@ from dagrpo.plan.remedy import refusal
 from dagrpo.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.plan.sequences import Lengths
 from dagrpo.plan.speed import Speed, busy, speed_of
+from dagrpo.slow_types import warning
 from dagrpo.status.terminal import duration
 
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
@@ -85,12 +86,11 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield f"The stage {fullest.stage} takes {fullest.total / machine.memory:.0%} of the memory, and an estimate may be too low."
     if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
         yield f"Of the memory {size(free)} are free now."
+    yield from _about_slow_types(params, machine)
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)
     if models.policy.pictures is not None and models.pixels is None:
         yield "How large pictures are is not known before the stage model has run: the vision tower's activations are left out."
-    if params.runtime.training.share_prompts:
-        yield "Memory is reckoned without runtime.training.share_prompts, which takes less of it."
     if params.training.dynamic_sampling.max_rounds > 1:
         yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
     if params.training.dynamic_sampling.max_aborts:
@@ -100,6 +100,18 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
 def _about_the_load(machine: Machine, times: list[StageSeconds]) -> Iterator[str]:
     is_timed = machine.is_here and not machine.on_gpu and any(stage.how == "estimated" for stage in times)
     if is_timed and (told := busy()) is not None:
+        yield told
+
+
+def _about_slow_types(params: Params, machine: Machine) -> Iterator[str]:
+    if not machine.is_here or machine.on_gpu:
+        return
+    types: dict[str, str] = {"training.dtype": params.training.dtype}
+    if not params.runtime.engine.servers:
+        types["rollout.dtype"] = params.rollout.dtype
+    if params.sft.steps:
+        types["sft.dtype"] = params.sft.dtype
+    if (told := warning(types)) is not None:
         yield told
 
 

@@ -13,6 +13,7 @@ from dagrpo.params.schema import Params, parse
 from dagrpo.plan.amounts import size
 from dagrpo.plan.machine import Machine
 from dagrpo.plan.memory import Models, StageMemory, longest_sequence, stages
+from dagrpo.rollout.engine.errors import NO_GPU_TO_LEAVE
 
 MOST_PROCESSES = 8
 LEAST_CACHE = 1024  # tokens, as the schema has it
@@ -40,7 +41,9 @@ def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
 
 
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:
-    """Why an experiment cannot fit, and what to change, in one sentence; None: it may."""
+    """Why an experiment cannot run or fit, and what to change, in one sentence; None: it may."""
+    if params.runtime.engine.release_memory and not machine.on_gpu:
+        return NO_GPU_TO_LEAVE
     stage = fullest(params, models, machine)
     if stage.total <= machine.memory:
         return None

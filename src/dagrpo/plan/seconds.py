@@ -10,6 +10,7 @@ from dagrpo.plan.measured import Measured
 from dagrpo.plan.sequences import Lengths
 from dagrpo.plan.shape import Shape
 from dagrpo.plan.speed import Speed
+from dagrpo.plan.training import shares_prompts
 from dagrpo.plan.work import Passes, hand_over_seconds, passes_of, sampling_seconds, update_flops
 from dagrpo.tasks.registry import get_task
 
@@ -105,7 +106,7 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
         lengths=lengths,
     )
     sequences, length = training.prompts_per_step * samples, min(prompt + lengths.written, lengths.whole)
-    if params.runtime.training.share_prompts:
+    if shares_prompts(params, shape, gpu=speed.is_of_gpu):
         length -= round(
             prompt * (1 - 1 / samples)
         )  # each sample's part of the prompt that is computed once for all of them

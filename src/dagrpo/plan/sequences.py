@@ -1,8 +1,10 @@
 """How long the sequences of an experiment may be, and how many of them a process computes with at the same time."""
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Self
 
+from dagrpo.params.base import LARGEST_BATCH
 from dagrpo.params.rollout import Rollout
 from dagrpo.params.schema import Params
 from dagrpo.rollout.agents import OWN_LOOP
@@ -53,31 +55,39 @@ class MicroBatch:
     """The largest forward pass of a process."""
 
     sequences: int
-    tokens: int  # padding included
+    tokens: int  # of the sequences, padding included, but without prompts that are computed once
     trained: int  # tokens whose logits are computed
     longest: int
     pictures: int = 0  # different ones
     number: int  # of such passes in a mini-batch
+    prompts: int = 0  # that are computed once; 0: each sequence is computed whole
+    prompt: int = 0  # tokens of each that are computed once: all but its last, which the sequences begin with
 
     @classmethod
-    def of_training(cls, params: Params, lengths: Lengths) -> Self:
+    def of_training(cls, params: Params, lengths: Lengths, *, share_prompts: bool) -> Self:
         """Of GRPO. Where tokens limit it, prompts may be so short that nearly all of them are trained on."""
         training, runtime = params.training, params.runtime.training
         prompts = training.prompts_per_step // training.mini_batches
         share = max(prompts * training.samples_per_prompt // runtime.processes, 1)
-        most, longest = min(runtime.micro_batch_size, share), lengths.whole
-        tokens, budget = most * longest, runtime.micro_batch_tokens
+        most, budget = min(runtime.micro_batch_size, share), runtime.micro_batch_tokens
+        samples = training.samples_per_prompt if share_prompts else 1
+        once = _computed_once(lengths, samples)
+        sequences = min(most, _within(budget, samples, lengths.whole - once, once))
+        once = once if sequences > 1 else 0
+        # A group may begin in one micro-batch and end in the next.
+        groups = -(-(sequences + samples - gcd(sequences, samples)) // samples) if once else 0
+        tokens = most * (lengths.whole - once)
         if budget is not None:
-            tokens = min(tokens, max(budget, longest))
-        sequences = max(tokens // longest, 1)
-        trained = min(most * lengths.written, tokens)
+            tokens = min(tokens, max(budget - groups * once, lengths.whole - once))
         return cls(
             sequences=sequences,
             tokens=tokens,
-            trained=max(trained, sequences),
-            longest=longest,
+            trained=max(min(most * lengths.written, tokens), sequences),
+            longest=lengths.whole,
             pictures=min(sequences, prompts),
             number=-(-share // sequences),
+            prompts=groups,
+            prompt=once,
         )
 
     @classmethod
@@ -93,3 +103,19 @@ class MicroBatch:
             pictures=sequences,
             number=-(-share // sequences),
         )
+
+
+def _computed_once(lengths: Lengths, samples: int) -> int:
+    """Tokens of a prompt that its samples share: the last one is left to each of them (trainer/shared_prompts.py)."""
+    return min(lengths.prompt, lengths.whole) - 1 if samples > 1 else 0
+
+
+def _within(budget: int | None, samples: int, own: int, once: int) -> int:
+    """How many sequences a forward pass of `budget` tokens has room for: at least one; any number without a budget.
+
+    They come in groups of `samples`. A sequence takes `own` tokens, and each group `once` more.
+    """
+    if budget is None:
+        return LARGEST_BATCH
+    groups, rest = divmod(budget, samples * own + once)
+    return max(groups * samples + max((rest - once) // own, 0), 1)

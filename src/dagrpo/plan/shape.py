@@ -12,7 +12,7 @@ import torch
 
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
-from dagrpo.params.lora import Lora
+from dagrpo.params.lora import Lora, TrainedLora
 from dagrpo.trainer.adapter import adapted_layers
 from dagrpo.trainer.throughput import EXPERTS, Arithmetic
 from dagrpo.trainer.tower import tower_module
@@ -100,6 +100,10 @@ class Shape:
             return Trained(weights=self.weights, adapter=0, trained=self.weights - frozen, whole=frozen)
         adapter = lora.rank * sum(self._sides(adapted_layers(self.model, lora)))
         return Trained(weights=self.weights, adapter=adapter, trained=adapter, whole=frozen)
+
+    def handed_over(self, lora: TrainedLora, vision: Literal["frozen", "trained"]) -> int:
+        """Numbers that an engine is given after each step. UserError: the adapter names no layer of it."""
+        return self.weights if lora.serving == "merged" else self.trained(lora, vision).adapter
 
     @property
     def _tower_weights(self) -> int:

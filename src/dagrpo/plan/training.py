@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from dagrpo.params.lora import Lora
 from dagrpo.params.rollout import Dtype
-from dagrpo.params.runtime import Reduction
+from dagrpo.params.runtime import Reduction, SftRuntime, TrainingRuntime
 from dagrpo.params.schema import Params
 from dagrpo.plan import activations
 from dagrpo.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.plan.sequences import Lengths, MicroBatch
 from dagrpo.plan.shape import Shape, Trained
+from dagrpo.trainer.budget import usual_layout, usual_sharing
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
 HOLES_ON_GPU = 0.1  # of the activations
@@ -46,6 +47,7 @@ class Training:
     head_chunk: int | None  # tokens whose logits are in memory at a time; None: all
     reduction: Reduction
     float32_head: bool  # whether logits are computed in float32, whatever the rest is
+    packed: bool  # whether sequences are end to end, without padding
     gpu: bool
 
     @property
@@ -107,9 +109,10 @@ class Training:
     def _of_micro_batch(self) -> Iterator[Item]:
         batch, shape = self.batch, self.shape
         types = BYTES[self.dtype], BYTES[self.dtype] if self.gpu else FLOAT32  # that of attention is the second
-        layers = activations.of_layers(shape.text, batch, *types, checkpointed=self.checkpointed)
+        layers = activations.of_layers(shape.text, batch, *types, checkpointed=self.checkpointed, packed=self.packed)
         kept = "inputs of layers, and all of one" if self.checkpointed else "layers"
-        how = f"{batch.tokens:,} tokens x {shape.text.layers} {kept}, in {self.dtype}"
+        once = f" and {batch.prompts:,} shared prompts of {batch.prompt:,}" if batch.prompts else ""
+        how = f"{batch.tokens:,} tokens{once} x {shape.text.layers} {kept}, in {self.dtype}"
         yield Item(name="activations", bytes=layers, how=how)
         many = bool(self.trained.adapter) or self.checkpointed
         share = HOLES_ON_GPU if self.gpu else MANY_HOLES_ON_CPU if many else HOLES_ON_CPU
@@ -142,7 +145,7 @@ class Training:
 def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *, gpu: bool) -> Training:
     """Of the stage train. pixels: of a picture, at most; None: not known. UserError: the adapter names no layer."""
     training, algorithm = params.training, params.algorithm
-    batch = MicroBatch.of_training(params, lengths)
+    batch = MicroBatch.of_training(params, lengths, share_prompts=shares_prompts(params, shape, gpu=gpu))
     trained = shape.trained(training.lora, training.vision)
     return Training(
         shape=shape,
@@ -158,6 +161,7 @@ def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None,
         head_chunk=params.runtime.training.head_chunk_tokens,
         reduction=params.runtime.training.reduce_gradients,
         float32_head=params.rollout.head_dtype == "float32",
+        packed=_is_packed(params.runtime.training, shape, training.dtype, gpu=gpu),
         gpu=gpu,
     )
 
@@ -180,8 +184,25 @@ def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *
         head_chunk=params.runtime.sft.head_chunk_tokens,
         reduction=params.runtime.sft.reduce_gradients,
         float32_head=False,
+        packed=_is_packed(params.runtime.sft, shape, params.sft.dtype, gpu=gpu),
         gpu=gpu,
     )
+
+
+def shares_prompts(params: Params, shape: Shape, *, gpu: bool) -> bool:
+    """Whether GRPO computes the prompt of a group once, as far as that can be known without weights."""
+    runtime = params.runtime.training
+    if runtime.share_prompts is not None:
+        return runtime.share_prompts
+    is_packed = _is_packed(runtime, shape, params.training.dtype, gpu=gpu)
+    return usual_sharing("packed" if is_packed else "padded", on_gpu=gpu)
+
+
+def _is_packed(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> bool:
+    """As trainer/gates/layout.py decides, by what can be known without weights: whether the model takes pictures."""
+    share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
+    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share)
+    return shape.pictures is None and (runtime.layout or usual) == "packed"
 
 
 def _patches(shape: Shape, batch: MicroBatch, pixels: int | None, params: Params | None) -> int:

@@ -69,5 +69,6 @@ def sampling_seconds(
 
 
 def hand_over_seconds(shape: Shape, params: Params) -> float:
-    """Of writing the weights for the engine, and of its reading them."""
-    return 2 * shape.weights * BYTES[params.rollout.dtype] / HAND_OVER_BYTES
+    """Of writing the weights for the engine, or the adapter that it serves, and of its reading them."""
+    numbers = shape.handed_over(params.training.lora, params.training.vision)
+    return 2 * numbers * BYTES[params.rollout.dtype] / HAND_OVER_BYTES
