@@ -67,7 +67,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--micro-batch-tokens", type=int, help="ours; none: all completions at once, as the peer's")
-    parser.add_argument("--share-prompts", action="store_true", help="ours: a group's prompt computed once")
+    parser.add_argument(
+        "--share-prompts", action=argparse.BooleanOptionalAction, help="ours: a group's prompt computed once, or not"
+    )
     parser.add_argument("--staleness", type=int, default=0, help="ours: training.staleness")
     parser.add_argument("--threads", type=int, help="ours: of the trainer; none: as torch has them")
     parser.add_argument("--engine-threads", type=int, default=1, help="ours: runtime.engine.threads")

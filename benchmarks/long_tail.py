@@ -10,36 +10,21 @@ largest are printed. `cut off` are groups of a step, and `their tokens` what had
 """
 
 import argparse
-import statistics
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.rollout.problems import example
-from tests.trainer.lending import lending
+from benchmarks.few_steps import Figures, engine_for, inputs_in, medians, seconds_of, steps_of, training_run
 
-from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import single_process
-from dagrpo.files import write_parquet
-from dagrpo.models.fresh import make_fresh
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
-from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Engine, Runtime
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
-from dagrpo.tasks.schema import to_table
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 
 WARM_UP = 1
 POSITIONS = 1024
-Figures = Mapping[str, float]
 
 
 def main() -> None:
@@ -62,94 +47,48 @@ def main() -> None:
     found: dict[str, list[Figures]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        inputs = _inputs(folder)
-        with open_engine(inputs[0], _engine(given), folder / "log", dtype="float32", deterministic=False) as pool:
+        inputs = inputs_in(folder, None, Fresh(max_position_embeddings=POSITIONS))
+        engine = engine_for(round(given.prompts * given.oversampling) * given.samples, given.tokens)
+        with open_engine(inputs[0], engine, folder / "log", dtype="float32", deterministic=False) as pool:
             for number in range(given.rounds):
                 for kind, dynamic in kinds.items():
                     run = _run(inputs, folder / f"{number}_{kind}", given, dynamic)
-                    found[kind] += _steps(run, lending(pool))[WARM_UP:]
+                    found[kind] += steps_of(run, pool)[WARM_UP:]
     _show(found)
 
 
 def _show(found: Mapping[str, list[Figures]]) -> None:
-    medians = {kind: _medians(steps) for kind, steps in found.items()}
-    print(f"{'':12}" + "".join(f"{name:>15}" for name in medians["waits"]))
-    for kind, values in medians.items():
+    rows = {kind: medians(steps, _columns) for kind, steps in found.items()}
+    print(f"{'':12}" + "".join(f"{name:>15}" for name in rows["waits"]))
+    for kind, values in rows.items():
         print(f"{kind:12}" + "".join(f"{value:15.2f}" for value in values.values()))
     for kind in ("waits", "oversamples"):
         for part in ("step", "sampling"):
-            print(f"{part}, {kind} / cuts off: {medians[kind][part] / medians['cuts off'][part]:.2f}")
+            print(f"{part}, {kind} / cuts off: {rows[kind][part] / rows['cuts off'][part]:.2f}")
 
 
-def _medians(steps: list[Figures]) -> dict[str, float]:
-    parts = [
-        {
-            "step": sum(
-                value for name, value in step.items() if name.startswith("timing/") and name.endswith("_seconds")
-            ),
-            "sampling": step["timing/rollout_seconds"],
-            "update": step["timing/update_seconds"],
-            "mean length": step["rollout/length_mean"],
-            "largest": step["rollout/length_max"],
-            "cut off": step.get("rollout/cut_off_groups", 0.0),
-            "their tokens": step.get("rollout/cut_off_tokens", 0.0),
-        }
-        for step in steps
-    ]
-    return {name: statistics.median(each[name] for each in parts) for name in parts[0]}
-
-
-def _inputs(folder: Path) -> tuple[Path, Path]:
-    """(initial checkpoint, train split)"""
-    make_fresh(folder / "model", Fresh(max_position_embeddings=POSITIONS), torch.float32)
-    convert(folder / "model", folder / "initial", Checkpoint())
-    questions = ["+".join(str((7 * row + term) % 10) for term in range(8)) + "=?" for row in range(64)]
-    rows = [example(each, index=number) for number, each in enumerate(questions)]
-    write_parquet(folder / "train.parquet", to_table(rows))
-    return folder / "initial", folder / "train.parquet"
-
-
-def _engine(given: argparse.Namespace) -> Engine:
-    requests = round(given.prompts * given.oversampling) * given.samples
-    return Engine(max_running_requests=requests, max_total_tokens=max(32768, requests * (given.tokens + 64)))
+def _columns(step: Figures) -> dict[str, float]:
+    return {
+        "step": seconds_of(step),
+        "sampling": step["timing/rollout_seconds"],
+        "update": step["timing/update_seconds"],
+        "mean length": step["rollout/length_mean"],
+        "largest": step["rollout/length_max"],
+        "cut off": step.get("rollout/cut_off_groups", 0.0),
+        "their tokens": step.get("rollout/cut_off_tokens", 0.0),
+    }
 
 
 def _run(inputs: tuple[Path, Path], folder: Path, given: argparse.Namespace, dynamic: dict[str, Any]) -> TrainingRun:
-    shape: dict[str, Any] = {
+    training = {
         "steps": given.steps,
         "prompts_per_step": given.prompts,
         "samples_per_prompt": given.samples,
         "learning_rate": 1e-6,
         "dynamic_sampling": dynamic,
-        "gates": {"truncated": None, "missing_answers": None, "without_advantage": None},
     }
-    # Shorter completions are worth more, so that groups of a fresh model differ.
-    components = {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": given.tokens - 1}}
-    folder.mkdir()
-    return TrainingRun(
-        initial=inputs[0],
-        train_split=inputs[1],
-        seed=0,
-        rollout=Rollout(max_new_tokens=given.tokens, deterministic=False),
-        reward=Reward.model_validate({"components": components}),
-        algorithm=Algorithm(),
-        training=Training.model_validate(shape),
-        runtime=Runtime.model_validate(
-            {"training": {"save_every": given.steps, "keep_states": 0, "micro_batch_tokens": 8192}}
-        ),
-        state=folder / "state",
-        server_log=folder / "server.log",
-        policy=folder / "policy",
-        metrics=folder / "metrics.parquet",
-        rollouts=folder / "rollouts" / "manifest.json",
-        held_out=folder / "held_out.parquet",
-    )
-
-
-def _steps(run: TrainingRun, opener: EngineOpener) -> list[Figures]:
-    reported: list[Figures] = []
-    train(run, lambda step, metrics: reported.append(dict(metrics)), single_process(), opener)
-    return reported
+    rollout = Rollout(max_new_tokens=given.tokens, deterministic=False)
+    return training_run(inputs, folder, rollout, training, {"micro_batch_tokens": 8192})
 
 
 if __name__ == "__main__":

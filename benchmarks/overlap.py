@@ -9,35 +9,19 @@ trainer waits for a batch.
 """
 
 import argparse
-import statistics
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from tests.rollout.problems import example
-from tests.trainer.lending import lending
+from benchmarks.few_steps import Figures, engine_for, inputs_in, medians, seconds_of, steps_of, training_run
 
-from dagrpo.checkpoints.convert import convert
-from dagrpo.distributed import single_process
-from dagrpo.files import write_parquet
-from dagrpo.models.fresh import make_fresh
-from dagrpo.params.algorithm import Algorithm
-from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
-from dagrpo.params.reward import Reward
 from dagrpo.params.rollout import Rollout
-from dagrpo.params.runtime import Engine, Runtime
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
-from dagrpo.tasks.schema import to_table
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 
 WARM_UP = 2
-Figures = Mapping[str, float]
 
 
 def main() -> None:
@@ -56,93 +40,45 @@ def main() -> None:
     found: dict[int, list[Figures]] = {0: [], 1: []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        inputs = _inputs(folder, given)
-        with open_engine(inputs[0], _engine(given), folder / "log", dtype="float32", deterministic=True) as pool:
+        inputs = inputs_in(folder, given.model, Fresh())
+        engine = engine_for(given.prompts * given.samples, given.tokens)
+        with open_engine(inputs[0], engine, folder / "log", dtype="float32", deterministic=True) as pool:
             for number in range(given.rounds):
                 for staleness in found:
                     run = _run(inputs, folder / f"{number}_{staleness}", given, staleness)
-                    found[staleness] += _steps(run, lending(pool))[WARM_UP:]
+                    found[staleness] += steps_of(run, pool)[WARM_UP:]
     _show(found)
 
 
 def _show(found: Mapping[int, list[Figures]]) -> None:
-    medians = {staleness: _medians(steps) for staleness, steps in found.items()}
-    print(f"{'staleness':10}" + "".join(f"{name:>10}" for name in medians[0]))
-    for staleness, values in medians.items():
+    rows = {staleness: medians(steps, _columns) for staleness, steps in found.items()}
+    print(f"{'staleness':10}" + "".join(f"{name:>10}" for name in rows[0]))
+    for staleness, values in rows.items():
         print(f"{staleness:<10}" + "".join(f"{value:10.3f}" for value in values.values()))
-    print(f"step, 0 / 1: {medians[0]['step'] / medians[1]['step']:.2f}")
+    print(f"step, 0 / 1: {rows[0]['step'] / rows[1]['step']:.2f}")
 
 
-def _medians(steps: list[Figures]) -> dict[str, float]:
+def _columns(step: Figures) -> dict[str, float]:
     """Seconds, by part."""
-    parts = [
-        {
-            "step": sum(
-                value for name, value in step.items() if name.startswith("timing/") and name.endswith("_seconds")
-            ),
-            "sampling": step.get("rollout/ahead_seconds", step["timing/rollout_seconds"]),
-            "waiting": step["timing/rollout_seconds"],
-            "update": step["timing/update_seconds"],
-            "hand over": step["timing/hand_over_seconds"],
-            "gates": step["timing/gates_seconds"],
-        }
-        for step in steps
-    ]
-    return {name: statistics.median(each[name] for each in parts) for name in parts[0]}
-
-
-def _inputs(folder: Path, given: argparse.Namespace) -> tuple[Path, Path]:
-    """(initial checkpoint, train split)"""
-    model = given.model
-    if model is None:
-        model = folder / "model"
-        make_fresh(model, Fresh(), torch.float32)
-    convert(model, folder / "initial", Checkpoint())
-    questions = ["+".join(str((7 * row + term) % 10) for term in range(8)) + "=?" for row in range(64)]
-    rows = [example(each, index=number) for number, each in enumerate(questions)]
-    write_parquet(folder / "train.parquet", to_table(rows))
-    return folder / "initial", folder / "train.parquet"
-
-
-def _engine(given: argparse.Namespace) -> Engine:
-    requests = given.prompts * given.samples
-    return Engine(max_running_requests=requests, max_total_tokens=max(32768, requests * (given.tokens + 64)))
+    return {
+        "step": seconds_of(step),
+        "sampling": step.get("rollout/ahead_seconds", step["timing/rollout_seconds"]),
+        "waiting": step["timing/rollout_seconds"],
+        "update": step["timing/update_seconds"],
+        "hand over": step["timing/hand_over_seconds"],
+        "gates": step["timing/gates_seconds"],
+    }
 
 
 def _run(inputs: tuple[Path, Path], folder: Path, given: argparse.Namespace, staleness: int) -> TrainingRun:
-    shape: dict[str, Any] = {
+    training = {
         "steps": given.steps,
         "prompts_per_step": given.prompts,
         "samples_per_prompt": given.samples,
         "learning_rate": 1e-5,
         "staleness": staleness,
-        "gates": {"truncated": None, "missing_answers": None, "without_advantage": None},
     }
-    # Shorter completions are worth more, so that groups of a fresh model differ.
-    components = {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": given.tokens - 1}}
-    folder.mkdir()
-    return TrainingRun(
-        initial=inputs[0],
-        train_split=inputs[1],
-        seed=0,
-        rollout=Rollout(max_new_tokens=given.tokens),
-        reward=Reward.model_validate({"components": components}),
-        algorithm=Algorithm(),
-        training=Training.model_validate(shape),
-        runtime=Runtime.model_validate({"training": {"save_every": given.steps, "keep_states": 0}}),
-        state=folder / "state",
-        server_log=folder / "server.log",
-        policy=folder / "policy",
-        metrics=folder / "metrics.parquet",
-        rollouts=folder / "rollouts" / "manifest.json",
-        held_out=folder / "held_out.parquet",
-    )
-
-
-def _steps(run: TrainingRun, opener: EngineOpener) -> list[Figures]:
-    reported: list[Figures] = []
-    train(run, lambda step, metrics: reported.append(dict(metrics)), single_process(), opener)
-    return reported
+    return training_run(inputs, folder, Rollout(max_new_tokens=given.tokens), training, {})
 
 
 if __name__ == "__main__":

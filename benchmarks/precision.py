@@ -20,7 +20,7 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.params.runtime import Engine
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.open import open_engine
-from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.packing import PaddedBatch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 
 CASES = ["float32", "bfloat16", "bfloat16+head", "float16", "float16+head"]
@@ -38,22 +38,27 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--cases", nargs="*", choices=CASES, default=CASES)
     given = parser.parse_args()
-    tokenizer = load_tokenizer(given.model)
-    texts = [QUESTION.format(number + 3, number % 5 + 2, 2 * number + 1) for number in range(given.prompts)]
-    requests = [
+    requests = made_up_requests(given.model, given.prompts, given.tokens)
+    print("| both in | tokens | mean | largest | above 0.01 | sampling s | update s |\n|---|---|---|---|---|---|---|")
+    for case in given.cases:
+        print(_row(given.model, case, requests), flush=True)
+
+
+def made_up_requests(model: Path, prompts: int, tokens: int) -> list[SamplingRequest]:
+    """So many questions that differ, each to be answered in so many tokens at most."""
+    tokenizer = load_tokenizer(model)
+    texts = [QUESTION.format(number + 3, number % 5 + 2, 2 * number + 1) for number in range(prompts)]
+    return [
         SamplingRequest(
             input_ids=tuple(tokenizer(text)["input_ids"]),
             seed=number,
             temperature=1.0,
             top_p=1.0,
             top_k=-1,
-            max_new_tokens=given.tokens,
+            max_new_tokens=tokens,
         )
         for number, text in enumerate(texts)
     ]
-    print("| both in | tokens | mean | largest | above 0.01 | sampling s | update s |\n|---|---|---|---|---|---|---|")
-    for case in given.cases:
-        print(_row(given.model, case, requests), flush=True)
 
 
 def _row(model: Path, case: str, requests: list[SamplingRequest]) -> str:
@@ -86,16 +91,22 @@ def _scored(
     policy: Policy, requests: list[SamplingRequest], completions: list[Completion]
 ) -> tuple[torch.Tensor, float]:
     """The trainer's logprobs, and the seconds of a forward and a backward pass."""
+    batch = in_one_batch(requests, completions)
+    policy.zero_grad()
+    start = time.perf_counter()
+    logprobs = token_logprobs(policy, batch, 1.0).logprobs
+    logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    return logprobs.detach(), time.perf_counter() - start
+
+
+def in_one_batch(requests: list[SamplingRequest], completions: list[Completion]) -> PaddedBatch:
+    """Prompts and completions side by side; the completions count as trained tokens."""
     pairs = [(request.input_ids, each.token_ids) for request, each in zip(requests, completions, strict=True)]
     sequences = TokenSequences.of(
         [[*prompt, *written] for prompt, written in pairs],
         [[False] * len(prompt) + [True] * len(written) for prompt, written in pairs],
     )
-    policy.zero_grad()
-    start = time.perf_counter()
-    logprobs = token_logprobs(policy, sequences.padded(range(len(sequences)), 0, CPU), 1.0).logprobs
-    logprobs.sum().backward()  # type: ignore[no-untyped-call]
-    return logprobs.detach(), time.perf_counter() - start
+    return sequences.padded(range(len(sequences)), 0, CPU)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ BATCH = {"prompts_per_step": 4, "samples_per_prompt": 4, "max_prompt_tokens": 64
 SHARED: dict[str, Any] = {
     "training": BATCH,
     "rollout": {"max_new_tokens": 64},
-    "runtime": {"training": {"micro_batch_size": 8}},
+    "runtime": {"training": {"micro_batch_size": 8, "share_prompts": False}},
 }
 CASES: dict[str, dict[str, Any]] = {
     "float32": {},
@@ -59,6 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
     "reference": {"algorithm": {"kl": {"coefficient": 0.01}}},
     "adapter": {"training": {"lora": {"rank": 16}}},
     "checkpointed": {"runtime": {"training": {"activation_checkpointing": True}}},
+    "shared": {"runtime": {"training": {"share_prompts": True}}},
 }
 
 
@@ -172,18 +173,24 @@ def _update(params: Params, model: Path) -> PolicyUpdate:
 
 
 def _rollouts(params: Params, lengths: Lengths, step: int) -> RolloutBatch:
-    """Some completions are a token shorter than allowed, so that there is padding."""
-    drawn = torch.Generator().manual_seed(step)
-    rows = params.training.prompts_per_step * params.training.samples_per_prompt
+    """The samples of a group have their prompt in common. Some are a token shorter than allowed, so that there is padding."""
+    generator, samples = torch.Generator().manual_seed(step), params.training.samples_per_prompt
+
+    def drawn(count: int) -> list[int]:
+        tokens: list[int] = torch.randint(3, 60, (count,), generator=generator).tolist()
+        return tokens
+
+    prompts = [drawn(lengths.prompt) for _ in range(params.training.prompts_per_step)]
+    rows = len(prompts) * samples
     written = [lengths.written - row % 2 for row in range(rows)]
-    ids = [torch.randint(3, 60, (lengths.prompt + count,), generator=drawn).tolist() for count in written]
+    ids = [prompts[row // samples] + drawn(count) for row, count in enumerate(written)]
     masks = [[False] * lengths.prompt + [True] * count for count in written]
     return RolloutBatch(
         sequences=TokenSequences.of(ids, masks),
         trajectories=torch.arange(rows),
         rollout_logprobs=torch.full((sum(written),), -4.0),
         positive=torch.ones(rows, dtype=torch.bool),
-        advantages=torch.randn(sum(written), generator=drawn),
+        advantages=torch.randn(sum(written), generator=generator),
     )
 
 

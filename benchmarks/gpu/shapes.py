@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -21,11 +21,14 @@ from dagrpo.determinism import compute_deterministically
 from dagrpo.distributed import single_process
 from dagrpo.gpus import kind_of
 from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.runtime import Layout, SftRuntime
 from dagrpo.params.training import Training
 from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.gates.layout import layout_of
 from dagrpo.trainer.optimizer import adamw, apply_gradients
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
-from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.policy import Policy
+from dagrpo.trainer.sft import accumulate
 from dagrpo.trainer.throughput import Arithmetic
 from dagrpo.trainer.update import PolicyUpdate
 
@@ -59,7 +62,9 @@ class Case:
     title: str
     mode: str  # rl or sft
     sequences: int
-    length: int  # tokens of each
+    length: int  # tokens of each; of the longest, where they are spread
+    spread: bool = False  # whether sequences are of an eighth of that length, two eighths, and so on
+    layout: Layout = "padded"
     checkpointing: bool = True
     head_chunk: int | None = 2048
     deterministic: bool = False
@@ -81,6 +86,15 @@ CASES = {
     ),
     "rl_short": Case(
         title="RL update, 32 x 512, activations kept", mode="rl", sequences=32, length=512, checkpointing=False
+    ),
+    "rl_spread": Case(title="RL update, 16 x 512 to 4,096, padded", mode="rl", sequences=16, length=4096, spread=True),
+    "rl_spread_packed": Case(
+        title="RL update, 16 x 512 to 4,096, packed",
+        mode="rl",
+        sequences=16,
+        length=4096,
+        spread=True,
+        layout="packed",
     ),
     "sft": Case(title="SFT, 1 x 16,384", mode="sft", sequences=1, length=16_384),
     "sft_kept": Case(
@@ -123,9 +137,9 @@ def main() -> None:
     print(json.dumps(asdict(measured(CASES[given.case], toy=given.toy))))
 
 
-def mfu(arithmetic: Arithmetic, length: int, tokens_per_second: float, peak: float = H100) -> float:
-    """(6 N + 6 L d s) x tokens per second / peak."""
-    return arithmetic.update([length]) / length * tokens_per_second / peak
+def mfu(arithmetic: Arithmetic, lengths: Sequence[int], tokens_per_second: float, peak: float = H100) -> float:
+    """(6 N + 6 L d s) x tokens per second / peak, of sequences of these lengths."""
+    return arithmetic.update([*lengths]) / sum(lengths) * tokens_per_second / peak
 
 
 def measured(case: Case, *, toy: bool) -> Measured:
@@ -136,10 +150,11 @@ def measured(case: Case, *, toy: bool) -> Measured:
     policy = Policy(model.to(world.device).eval(), dtype=torch.bfloat16)
     if case.checkpointing:
         policy.checkpoint_activations()
-    batch = made_up(case.sequences, length, model.config.vocab_size)
+    lengths = [length * (1 + number % 8) // 8 if case.spread else length for number in range(case.sequences)]
+    batch = made_up(lengths, model.config.vocab_size)
     update = (_rl if case.mode == "rl" else _sft)(policy, case, batch)
     seconds = _median(update, world.device)
-    tokens = case.sequences * length
+    tokens = sum(lengths)
     on_gpu = world.device.type == "cuda"
     kind = kind_of(torch.cuda.get_device_name(world.device)) if on_gpu else None
     arithmetic = Arithmetic.of(model)
@@ -149,8 +164,8 @@ def measured(case: Case, *, toy: bool) -> Measured:
         tokens=tokens,
         seconds=seconds,
         tokens_per_second=tokens / seconds,
-        mfu=mfu(arithmetic, length, tokens / seconds),
-        mfu_of_device=None if kind is None else mfu(arithmetic, length, tokens / seconds, kind.bfloat16),
+        mfu=mfu(arithmetic, lengths, tokens / seconds),
+        mfu_of_device=None if kind is None else mfu(arithmetic, lengths, tokens / seconds, kind.bfloat16),
         gibibytes_allocated=torch.cuda.max_memory_allocated(world.device) / GIBIBYTE if on_gpu else None,
         gibibytes_reserved=torch.cuda.max_memory_reserved(world.device) / GIBIBYTE if on_gpu else None,
         peer_tokens_per_second=case.peer_tokens_per_second,
@@ -163,16 +178,16 @@ def _fresh(shape: dict[str, int | bool]) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(Qwen3Config(**shape))
 
 
-def made_up(sequences: int, length: int, vocabulary: int) -> RolloutBatch:
+def made_up(lengths: Sequence[int], vocabulary: int) -> RolloutBatch:
     """Rollouts of one prompt token each; all the rest is trained on, so that the head has the most to do."""
     drawn = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocabulary, (sequences, length), generator=drawn).tolist()
-    trained = sequences * (length - 1)
+    ids = [torch.randint(vocabulary, (length,), generator=drawn).tolist() for length in lengths]
+    trained = sum(lengths) - len(lengths)
     return RolloutBatch(
-        sequences=TokenSequences.of(ids, [[False] + [True] * (length - 1)] * sequences),
-        trajectories=torch.arange(sequences),
+        sequences=TokenSequences.of(ids, [[False] + [True] * (length - 1) for length in lengths]),
+        trajectories=torch.arange(len(lengths)),
         rollout_logprobs=torch.full((trained,), -12.0),
-        positive=torch.ones(sequences, dtype=torch.bool),
+        positive=torch.ones(len(lengths), dtype=torch.bool),
         advantages=torch.randn(trained, generator=drawn),
     )
 
@@ -189,7 +204,7 @@ def _rl(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], obje
         optimizer=adamw(policy.parameters(), training.weight_decay),
         algorithm=Algorithm(),
         training=training,
-        budget=Budget(sequences=case.sequences, head_chunk_tokens=case.head_chunk),
+        budget=Budget(sequences=case.sequences, head_chunk_tokens=case.head_chunk, layout=case.layout),
         temperature=1.0,
         max_new_tokens=case.length,
         pad_token_id=0,
@@ -199,15 +214,12 @@ def _rl(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], obje
 
 
 def _sft(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], object]:
-    """The same of supervised fine-tuning: see FineTuning of trainer/sft.py, whose stage has files around it."""
-    world, sequences = single_process(), batch.sequences
-    optimizer = adamw(policy.parameters(), 0.01)
+    """An update of supervised fine-tuning, as the stage sft takes it."""
+    optimizer, layout = adamw(policy.parameters(), 0.01), layout_of(policy, None, case.layout)
+    runtime = SftRuntime(micro_batch_size=case.sequences, head_chunk_tokens=case.head_chunk)
 
     def update(step: int) -> float:
-        padded = sequences.padded(range(case.sequences), 0, world.device)
-        logprobs = token_logprobs(policy, padded, 1.0, head_chunk_tokens=case.head_chunk).logprobs
-        loss = -logprobs.sum() / sum(sequences.trained)
-        loss.backward()  # type: ignore[no-untyped-call]
+        accumulate(policy, batch.sequences, runtime, layout=layout, pad_token_id=0, world=single_process())
         return apply_gradients(optimizer, 1e-6, 1.0)
 
     return update

@@ -1,0 +1,94 @@
+"""A few steps of training on one server that is there already, from the same start each time: what long_tail.py and overlap.py time."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.rollout.problems import example
+from tests.trainer.lending import lending
+
+from dagrpo.checkpoints.convert import convert
+from dagrpo.distributed import single_process
+from dagrpo.files import write_parquet
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.algorithm import Algorithm
+from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.model import Fresh
+from dagrpo.params.reward import Reward
+from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import Engine, Runtime
+from dagrpo.params.training import Training
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.loop import train
+from dagrpo.trainer.run import TrainingRun
+
+Figures = Mapping[str, float]
+
+
+def inputs_in(folder: Path, model: Path | None, shape: Fresh) -> tuple[Path, Path]:
+    """(initial checkpoint, train split). Of a fresh model of this shape, where no folder of a model is named."""
+    if model is None:
+        model = folder / "model"
+        make_fresh(model, shape, torch.float32)
+    convert(model, folder / "initial", Checkpoint())
+    questions = ["+".join(str((7 * row + term) % 10) for term in range(8)) + "=?" for row in range(64)]
+    rows = [example(each, index=number) for number, each in enumerate(questions)]
+    write_parquet(folder / "train.parquet", to_table(rows))
+    return folder / "initial", folder / "train.parquet"
+
+
+def engine_for(requests: int, tokens: int) -> Engine:
+    """One that has room for so many requests at the same time, of so many new tokens each."""
+    return Engine(max_running_requests=requests, max_total_tokens=max(32768, requests * (tokens + 64)))
+
+
+def training_run(
+    inputs: tuple[Path, Path],
+    folder: Path,
+    rollout: Rollout,
+    training: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+) -> TrainingRun:
+    """A run in a new folder. `training`, `runtime`: what these two sections say beside what all runs have in common."""
+    gates = {"gates": {"truncated": None, "missing_answers": None, "without_advantage": None}}
+    # Shorter completions are worth more, so that groups of a fresh model differ.
+    components = {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": rollout.max_new_tokens - 1}}
+    saved_at_the_end = {"save_every": training["steps"], "keep_states": 0}
+    folder.mkdir()
+    return TrainingRun(
+        initial=inputs[0],
+        train_split=inputs[1],
+        seed=0,
+        rollout=rollout,
+        reward=Reward.model_validate({"components": components}),
+        algorithm=Algorithm(),
+        training=Training.model_validate({**training, **gates}),
+        runtime=Runtime.model_validate({"training": {**saved_at_the_end, **runtime}}),
+        state=folder / "state",
+        server_log=folder / "server.log",
+        policy=folder / "policy",
+        metrics=folder / "metrics.parquet",
+        rollouts=folder / "rollouts" / "manifest.json",
+        held_out=folder / "held_out.parquet",
+    )
+
+
+def steps_of(run: TrainingRun, pool: ServerPool) -> list[Figures]:
+    """The metrics of each step."""
+    reported: list[Figures] = []
+    train(run, lambda step, metrics: reported.append(dict(metrics)), single_process(), lending(pool))
+    return reported
+
+
+def seconds_of(step: Figures) -> float:
+    """All that a step took."""
+    return sum(value for name, value in step.items() if name.startswith("timing/") and name.endswith("_seconds"))
+
+
+def medians(steps: Sequence[Figures], columns: Callable[[Figures], dict[str, float]]) -> dict[str, float]:
+    """Each column's median over the steps."""
+    rows = [columns(step) for step in steps]
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
