@@ -42,12 +42,13 @@ class Witness:
         """What the run has used in memory or in the folder for temporary files, and not removed."""
         return [f"{path} is left" for path in sorted(self._outside) if path.exists()]
 
-    def lost(self) -> list[str]:
+    def lost(self, *, had_nothing_to_do: bool = False) -> list[str]:
         """Executions that MLflow does not hold, or holds as running.
 
-        A pass that had too little time, on a machine with much other work, says so: the next one brings what was left.
+        A pass that had too little time, on a machine with much other work, says so: the next one brings what was left. So it is
+        with a run that had nothing to do, as after a Ctrl-C between the end of the last stage and the delivery.
         """
-        if self._waiting() and last_trouble(self._folder):
+        if self._waiting() and (had_nothing_to_do or last_trouble(self._folder)):
             settle(self._folder)
         database = self._folder / "mlflow.db"
         if not self._executions or not database.is_file():

@@ -19,6 +19,7 @@ SECONDS_BETWEEN_WITNESSES = 1.0  # who looks at every process
 DVC_IS_LOCKED = (
     "Unable to acquire lock"  # by the Snakemake that a killed DVC has started, for as long as that takes to end
 )
+NOTHING_TO_DO = "Nothing to be done"  # says Snakemake, and calls none of its handlers
 SPARED_WHILE_PLANNING = 0.9  # else many kills would come before any stage has been started
 
 
@@ -94,7 +95,8 @@ class Road:
 
     def _end(self, witness: Witness, *, done: bool) -> None:
         self._differs(*([] if done else ["it never ended well"]), *orphans(self.folder))
-        self._differs(*other_bytes(self.expected, self.folder), *witness.lost(), *witness.left_outside())
+        lost = witness.lost(had_nothing_to_do=NOTHING_TO_DO in self._output())
+        self._differs(*other_bytes(self.expected, self.folder), *lost, *witness.left_outside())
 
     def _differs(self, *differences: str) -> None:
         if differences:

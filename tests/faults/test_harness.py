@@ -17,7 +17,12 @@ from tests.faults.damages import Place
 from tests.faults.kinds import Kind, running
 from tests.faults.phases import phase
 from tests.faults.tally import Fault, Tally
+from tests.tracking.conftest import stage_record
 from tests.workflow import clones
+
+from dagrpo.tracking.journal import journals
+from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.store import open_client
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -81,6 +86,22 @@ def test_a_run_that_mlflow_lost_or_shows_as_running_is_told(tmp_path: Path) -> N
     witness = Witness(tmp_path)
     witness.look()
     assert witness.lost() == ["MLflow has lost 2-score-b", "MLflow shows train as RUNNING"]
+
+
+def test_what_a_stopped_run_left_to_deliver_is_asked_for_only_where_the_next_run_had_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("DAGRPO_TRACKING", "later")
+    with stage_run(stage_record()):
+        pass
+    open_client(f"sqlite:///{tmp_path}/mlflow.db")
+    witness = Witness(tmp_path)
+    witness.look()
+    (waiting,) = journals(tmp_path)
+    assert witness.lost() == [f"MLflow has lost {waiting.name}", f"{waiting.name} is not delivered to MLflow"]
+    assert witness.lost(had_nothing_to_do=True) == []
 
 
 def test_a_file_in_memory_that_a_process_leaves_is_told(tmp_path: Path) -> None:
