@@ -19,8 +19,12 @@ from transformers import (
     Llama4TextConfig,
     MambaConfig,
     MambaForCausalLM,
+    PhimoeConfig,
+    PhimoeForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     Qwen3NextConfig,
@@ -154,14 +158,43 @@ def test_the_same_row_gives_the_same_bits_twice() -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+WINDOWED_BY_THE_MASK_ALONE = {
+    "qwen2_moe": lambda: Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(
+            **SIZES, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=0, num_experts=2, num_experts_per_tok=2,
+            moe_intermediate_size=8, shared_expert_intermediate_size=8, decoder_sparse_step=1,
+        )
+    ),
+    "phimoe": lambda: PhimoeForCausalLM(PhimoeConfig(**SIZES, sliding_window=WINDOW, num_local_experts=2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [*WINDOWED_BY_THE_MASK_ALONE])
+def test_a_window_that_a_model_tells_its_mask_alone_is_kept(family: str) -> None:
+    """Such models do not hand it to their attention, as others do."""
+    torch.manual_seed(0)
+    model = WINDOWED_BY_THE_MASK_ALONE[family]().eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.5)
+    policy, sequences = Policy(model), _sequences([([5, 6, 7, 8], [True] * 9), ([3], [True] * 6)])
+    padded = token_logprobs(policy, sequences.padded(range(2), 0, CPU), 1.0).logprobs
+    policy.take_packed()
+    packed = token_logprobs(policy, sequences.packed(range(2), CPU), 1.0).logprobs
+    torch.testing.assert_close(packed, padded, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("window", [None, WINDOW])
 def test_no_mask_is_as_large_as_the_row(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers get none, and attention makes none beyond a sequence's."""
+    """Layers get none, or the window alone, and attention makes none beyond a sequence's."""
     policy = in_double.policy(use_sliding_window=window is not None, sliding_window=window, max_window_layers=0)
     policy.take_packed()
     given_masks: list[Any] = []
     policy.model.model.layers[0].register_forward_pre_hook(
-        lambda layer, inputs, options: given_masks.append(options["attention_mask"]), with_kwargs=True
+        lambda layer, inputs, options: given_masks.append(
+            options["attention_mask"] if window is None else int(options["attention_mask"])
+        ),
+        with_kwargs=True,
     )
     made: list[tuple[int, ...]] = []
     own = torch.nn.functional.scaled_dot_product_attention
@@ -175,7 +208,7 @@ def test_no_mask_is_as_large_as_the_row(window: int | None, monkeypatch: pytest.
     token_logprobs(
         policy, _sequences([([5, 6], [True] * 2), ([3], [True] * 4), ([3, 4], [True] * 3)]).packed(range(3), CPU), 1.0
     )
-    assert given_masks == [None]
+    assert given_masks == [window]
     assert made == ([(0,), (0,)] if window is None else [(4, 4), (5, 5)]) * 2  # of two layers, in groups of one length
 
 

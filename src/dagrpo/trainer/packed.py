@@ -1,13 +1,27 @@
 """Sequences of a micro-batch end to end in one row, without padding. Not how a model attends to them: see packed_attention.py."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
 
 from dagrpo.trainer.support import PaddedSupport
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring segments of one shape."""
+
+    length: int  # tokens of each
+    context: int  # tokens of the shared prompt that each follows; 0: of none
+    number: int  # of segments
+
+    @property
+    def seen(self) -> int:
+        """How many tokens the last one of a segment attends to."""
+        return self.context + self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +39,44 @@ class Segments:
     # [tokens] int64, on the device: the places that each segment attends to, one segment after the other; None: its own
     seen: Tensor | None
     seen_ends: Tensor  # [segments + 1] int32: as `ends`, among these
+    _masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)  # made once for all layers
 
     @classmethod
     def of(cls, lengths: Sequence[int], prompts: Sequence[int | None], device: torch.device) -> "Segments":
         """Segments of these lengths; `prompts`: the number of the segment that each follows, or None."""
-        starts = [*accumulate(lengths, initial=0)]
         contexts = [0 if prompt is None else lengths[prompt] for prompt in prompts]
-        places = [range(starts[number], starts[number + 1]) for number in range(len(lengths))]
-        seen = [
-            [*(places[prompt] if prompt is not None else ()), *places[number]] for number, prompt in enumerate(prompts)
-        ]
-        seen_starts = [*accumulate(map(len, seen), initial=0)]
-        ends, seen_ends = (
-            torch.tensor(each, dtype=torch.int32).to(device, non_blocking=True) for each in (starts, seen_starts)
-        )
-        flat = torch.tensor([*chain.from_iterable(seen)]).to(device, non_blocking=True) if any(contexts) else None
-        return cls(lengths=tuple(lengths), contexts=tuple(contexts), ends=ends, seen=flat, seen_ends=seen_ends)
+        ends = _ends(lengths).to(device, non_blocking=True)
+        seen, seen_ends = None, ends
+        if any(contexts):
+            places = torch.split(torch.arange(sum(lengths)), [*lengths])
+            pairs = [places[number] if prompt is None else torch.cat([places[prompt], places[number]])
+                     for number, prompt in enumerate(prompts)]  # fmt: skip
+            seen = torch.cat(pairs).to(device, non_blocking=True)
+            seen_ends = _ends([*map(len, pairs)]).to(device, non_blocking=True)
+        return cls(lengths=tuple(lengths), contexts=tuple(contexts), ends=ends, seen=seen, seen_ends=seen_ends)
+
+    @property
+    def groups(self) -> list[Group]:
+        """All segments in order, neighbours of one shape together."""
+        same = groupby(zip(self.lengths, self.contexts, strict=True))
+        return [Group(length, context, len([*each])) for (length, context), each in same]
+
+    def mask(self, group: Group, window: int | None, like: Tensor) -> Tensor:
+        """What is added to the scores of a group: 0 for the last `window` keys up to the query, None for all of them, else -inf.
+
+        [length, seen], of the type of `like` and on its device. The queries are the last of the keys.
+        """
+        key = (group.length, group.seen, window)
+        if key not in self._masks:
+            allowed = torch.ones(group.length, group.seen, dtype=torch.bool, device=like.device).tril(group.context)
+            if window is not None:
+                allowed = allowed.triu(group.context + 1 - window)
+            self._masks[key] = like.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
+        return self._masks[key]
+
+
+def _ends(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

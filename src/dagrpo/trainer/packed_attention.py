@@ -1,11 +1,10 @@
-"""Attention in a packed row: each sequence by itself. No mask of all the row's tokens beside each other is ever made.
+"""Attention in a packed row: each sequence by itself. A mask over the whole row is never built.
 
 On a GPU in 16 bits by one flash attention kernel for sequences of any length (torch.nn.attention.varlen); elsewhere by scaled
 dot-product attention, all sequences of one length together.
 """
 
 from functools import cache
-from itertools import groupby
 from operator import add
 from typing import Any, cast
 
@@ -29,13 +28,22 @@ MULTIPLE = 8  # that the size of a head has to be a multiple of
 def attend_by_segment(model: PreTrainedModel) -> None:
     """From now on a model that is given `segments` attends within each; given none, it attends as before."""
     AttentionInterface.register(NAME, attended)
-    AttentionMaskInterface.register(NAME, mask_of_padded)
+    AttentionMaskInterface.register(NAME, mask_or_window)
     model.set_attn_implementation(NAME)
 
 
-def mask_of_padded(*inputs: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """Called as transformers' mask functions are. A packed row has no padding, and needs no mask."""
-    return None if attention_mask is None else sdpa_mask(*inputs, attention_mask=attention_mask, **options)
+def mask_or_window(
+    *inputs: Any, attention_mask: Tensor | None = None, local_size: int | None = None, **options: Any
+) -> Tensor | None:
+    """Called as transformers' mask functions are. A packed row has no padding, and needs no mask.
+
+    In its place the layers are given the number of tokens that each token attends to, a tensor without dimensions; None: all.
+    Some families tell their window to the mask function alone (Qwen2-MoE, Phi-MoE).
+    """
+    if attention_mask is not None:
+        mask: Tensor | None = sdpa_mask(*inputs, attention_mask=attention_mask, local_size=local_size, **options)
+        return mask
+    return None if local_size is None else torch.tensor(local_size)
 
 
 def attended(
@@ -50,7 +58,7 @@ def attended(
 ) -> tuple[Tensor, None]:
     """Called as transformers' attention functions are: query, key, value [sequences, heads, tokens, head size]; of a packed row, [1, ...].
 
-    Returns [sequences, tokens, heads, head size] in the query's type.
+    attention_mask: what `mask_or_window` has returned. Returns [sequences, tokens, heads, head size] in the query's type.
     """
     if segments is None:
         own = attended_in_float32 if _is_narrow_on_cpu(query) else sdpa_attention_forward
@@ -61,7 +69,7 @@ def attended(
         of_row = [each.float() for each in of_row]
     if segments.seen is not None:
         of_row[1:] = [each.index_select(0, segments.seen) for each in of_row[1:]]
-    scaling, window = options.get("scaling"), options.get("sliding_window")
+    scaling, window = options.get("scaling"), None if attention_mask is None else int(attention_mask)
     if _is_for_kernel(query, value):
         return _by_kernel(of_row, segments, scaling, window)[None], None
     return _by_length(module, of_row, segments, scaling, window)[None].to(query.dtype), None
@@ -94,30 +102,33 @@ def _by_kernel(of_row: list[Tensor], segments: Segments, scaling: float | None, 
 def _by_length(
     module: nn.Module, of_row: list[Tensor], segments: Segments, scaling: float | None, window: int | None
 ) -> Tensor:
-    """The same; neighbours of one length are computed side by side."""
-    same = groupby(zip(segments.lengths, segments.contexts, strict=True))
-    groups = [(length, context + length, len([*each])) for (length, context), each in same]
-    queries = [length * number for length, _, number in groups]
-    keys = [seen * number for _, seen, number in groups]
-    parts = [torch.split(each, sizes) for each, sizes in zip(of_row, (queries, keys, keys), strict=True)]
+    """The same; neighbours of one length are computed side by side.
+
+    Where a prompt is no longer than what follows it, its queries are computed once more for each sequence, and their results thrown
+    away. That is less work than a mask, with which torch computes every query against every key and keeps a copy for each layer.
+    """
+    query, key, value = of_row
+    groups = segments.groups
+    own, seen = [group.length * group.number for group in groups], [group.seen * group.number for group in groups]
+    places = [None] * len(groups) if segments.seen is None else torch.split(segments.seen, seen)
+    parts = zip(torch.split(query, own), torch.split(key, seen), torch.split(value, seen), strict=True)
     outputs = []
-    for (length, seen, number), *own in zip(groups, *parts, strict=True):
-        side_by_side = [each.unflatten(0, (number, -1)).transpose(1, 2) for each in own]
-        mask = _mask(length, seen, window, of_row[0].device)
+    for group, its_places, (queries, keys, values) in zip(groups, places, parts, strict=True):
+        narrow = window is not None and window < group.seen
+        again = not narrow and 0 < group.context <= group.length
+        if again:
+            assert its_places is not None
+            queries = query.index_select(0, its_places)
+        side_by_side = (_side_by_side(each, group.number) for each in (queries, keys, values))
+        mask = segments.mask(group, window, query) if narrow or (group.context and not again) else None
         output, _ = sdpa_attention_forward(module, *side_by_side, mask, scaling=scaling)
-        outputs.append(output.flatten(0, 1))
+        outputs.append(output[:, -group.length :].flatten(0, 1))
     return torch.cat(outputs)
 
 
-def _mask(length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Which of `seen` tokens each of the last `length` attends to: the last `window` up to itself. [length, seen] bool
-
-    None: a whole sequence without a window, for which attention has a mask of its own.
-    """
-    if length == seen and (window is None or window >= seen):
-        return None
-    attended_to = torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)
-    return attended_to if window is None else attended_to.triu(seen - length + 1 - window)
+def _side_by_side(of_row: Tensor, number: int) -> Tensor:
+    """[number x tokens, heads, head size] -> [number, heads, tokens, head size]"""
+    return of_row.view(number, -1, *of_row.shape[1:]).transpose(1, 2)
 
 
 def _is_narrow_on_cpu(query: Tensor) -> bool:
