@@ -23,7 +23,7 @@ from dagrpo.params.training import Training
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.tasks.schema import to_table
 from dagrpo.trainer.loop import train
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import TrainingRun, files_in
 
 Figures = Mapping[str, float]
 
@@ -67,12 +67,7 @@ def training_run(
         algorithm=Algorithm(),
         training=Training.model_validate({**training, **gates}),
         runtime=Runtime.model_validate({"training": {**saved_at_the_end, **runtime}}),
-        state=folder / "state",
-        server_log=folder / "server.log",
-        policy=folder / "policy",
-        metrics=folder / "metrics.parquet",
-        rollouts=folder / "rollouts" / "manifest.json",
-        held_out=folder / "held_out.parquet",
+        **files_in(folder),
     )
 
 

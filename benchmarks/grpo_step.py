@@ -41,7 +41,7 @@ from dagrpo.records import Example
 from dagrpo.rewards.components import Component, Judged, Weighted
 from dagrpo.tasks.schema import to_table
 from dagrpo.trainer.loop import train
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import TrainingRun, files_in
 
 PEER_PYTHON = Path(os.environ.get("DAGRPO_OBJECTIVES_PYTHON", ".venv-objectives/bin/python"))
 PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "tokens")
@@ -214,12 +214,7 @@ def _run(given: dict[str, Any]) -> TrainingRun:
         algorithm=Algorithm(),
         training=Training.model_validate(shape),
         runtime=Runtime.model_validate({"training": own, "engine": parallel}),
-        state=folder / "state",
-        server_log=folder / "server.log",
-        policy=folder / "policy",
-        metrics=folder / "metrics.parquet",
-        rollouts=folder / "rollouts" / "manifest.json",
-        held_out=folder / "held_out.parquet",
+        **files_in(folder),
     )
 
 

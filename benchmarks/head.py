@@ -55,7 +55,9 @@ def main() -> None:
     plain = 0.0  # seconds of a token
     for tokens, kind in cases:
         command = [sys.executable, "-m", "benchmarks.head", *shape, "--side", str(tokens), kind]
-        mebibytes, seconds, norm = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        mebibytes, seconds, norm = json.loads(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        )
         plain = seconds / tokens if kind == PLAIN else plain
         ratio = f"{seconds / tokens / plain:.2f}" if plain else ""
         print(f"| {tokens:,} | {kind} | {mebibytes:,.0f} | {seconds:.1f} | {norm:.6g} | {ratio} |", flush=True)

@@ -44,7 +44,9 @@ WAYS = (Way("padded", False), Way("padded", True), Way("packed", False), Way("pa
 
 def main() -> None:
     """Print a table."""
-    given = _arguments().parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--without-sharing", action="store_true", help="leave out shared prompts")
+    given = parser.parse_args()
     policy = load_policy(given.model, single_process(), dtype=NAMED_DTYPES[given.dtype])
     policy.take_packed()
     sequences = drawn(given.prompts, given.samples, given.prompt_tokens, *given.tokens)
@@ -66,8 +68,9 @@ def main() -> None:
         print(f"| {way.layout} | {shared} | {tokens:,} | {spread} | {median / padded:.2f} |")
 
 
-def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The model, and the shape of what is computed."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--prompts", type=int, default=4)
@@ -75,7 +78,6 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prompt-tokens", type=int, default=100)
     parser.add_argument("--tokens", type=int, nargs=2, default=[10, 64])
     parser.add_argument("--micro-batch-size", type=int, default=256)
-    parser.add_argument("--without-sharing", action="store_true", help="leave out shared prompts")
     parser.add_argument("--rounds", type=int, default=3)
     return parser
 

@@ -1,11 +1,13 @@
 """How near an update comes to its matrix products: the processor seconds of a forward and a backward pass, and those of the products in it.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.update_limit MODEL --dtype bfloat16 [--no-sharing]
+    OMP_NUM_THREADS=1 python -m benchmarks.update_limit MODEL --dtype bfloat16 [--layout padded] [--no-sharing]
 
-MODEL is a folder with a model of transformers; the shape is that of benchmarks.shared_prompts, with the prompts of groups computed
-once. Products are timed where they are called, in every second pass: the others show what a pass takes without a clock in it.
+MODEL is a folder with a model of transformers; the other options are those of benchmarks.packing, with completions of 64 tokens. Without
+--layout and --no-sharing the pass is the one that training computes by default on a CPU: a packed row, and the prompt of a group once.
+Products are timed where they are called, in every second round: the others show what a round takes without a clock in it.
 """
 
+import argparse
 import statistics
 import time
 from collections import defaultdict
@@ -13,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from benchmarks.shared_prompts import arguments, drawn, seconds_of_a_pass
+from benchmarks.packing import Way, arguments, drawn, seconds_of_passes
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dagrpo.checkpoints.store import load_model
-from dagrpo.trainer.policy import Policy
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.distributed import single_process
+from dagrpo.trainer.sharding import load_policy
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.addmm_, aten.bmm, aten.baddbmm)
@@ -48,22 +51,34 @@ class Clocked(TorchDispatchMode):
 
 def main() -> None:
     """Print a line for each kind of operation, and the ratio."""
-    parser = arguments(__doc__)
-    parser.add_argument("--no-sharing", action="store_true", help="compute each sequence whole")
-    given = parser.parse_args()
-    policy = Policy(load_model(given.model, torch.float32)[0], dtype=getattr(torch, given.dtype))
-    sequences = drawn(given.prompts, given.samples, given.prompt_tokens, given.tokens)
+    given = _given()
+    policy = load_policy(given.model, single_process(), dtype=NAMED_DTYPES[given.dtype])
+    if given.layout == "packed":
+        policy.take_packed()
+    sequences = drawn(given.prompts, given.samples, given.prompt_tokens, *given.tokens)
+    way = Way(given.layout, share_prompts=not given.no_sharing)
     plain, clocked = list[float](), list[Mapping[str, float]]()
-    for _ in range(given.passes):
-        plain.append(seconds_of_a_pass(policy, sequences, share_prompts=not given.no_sharing))
+    for _ in range(given.rounds):
+        plain.append(seconds_of_passes(policy, sequences, way, given.micro_batch_size))
         with Clocked() as clock:
-            seconds_of_a_pass(policy, sequences, share_prompts=not given.no_sharing)
+            seconds_of_passes(policy, sequences, way, given.micro_batch_size)
         clocked.append(clock.seconds)
-    whole = statistics.median(plain)
+    _print(statistics.median(plain), clocked)
+
+
+def _given() -> argparse.Namespace:
+    parser = arguments(__doc__)
+    parser.add_argument("--layout", choices=["packed", "padded"], default="packed")
+    parser.add_argument("--no-sharing", action="store_true", help="compute the prompt of a group once per sample")
+    parser.set_defaults(tokens=[64, 64])
+    return parser.parse_args()
+
+
+def _print(whole: float, clocked: Sequence[Mapping[str, float]]) -> None:
     for kind in (*KINDS, "the rest"):
         print(f"{kind:16}{statistics.median(each[kind] for each in clocked):8.2f} s")
     products = statistics.median(each["matrix products"] for each in clocked)
-    print(f"{'a pass':16}{whole:8.2f} s: {whole / products:.2f} times its matrix products")
+    print(f"{'altogether':16}{whole:8.2f} s: {whole / products:.2f} times its matrix products")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def warning(types: Mapping[str, str]) -> str | None:
     worst = max(times[dtype] for dtype in slow.values())
     return (
         f"This CPU has no fast instructions for {named}: a matrix product takes {worst:.1f} times as long as in float32, and an update "
-        "may take longer still. Set float32, unless the run needs the numbers of 16 bits."
+        "may take longer still. Set float32, unless the run must compute in 16 bits."
     )
 
 

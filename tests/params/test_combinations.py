@@ -33,11 +33,11 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"training": {"lora": {"rank": 4, "vision": True, "serving": "adapter"}}, "model": SEEING},
-            "lora.vision puts the adapter into a vision tower, where SGLang has none",
+            "lora.vision adds an adapter to the vision tower, which SGLang cannot serve",
         ),
         (
             {"training": {"vision": "frozen", "lora": {"rank": 4, "serving": "adapter"}}, "model": SEEING},
-            "how SGLang serves one in a model that takes pictures is not known here: set it to merged",
+            "which is not supported for models that take pictures: set it to merged",
         ),
         (
             {
@@ -146,7 +146,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ({"model": SEEING, "sft": {"lora": {"rank": 8}}}, "set sft.vision to frozen, or sft.lora.vision to true"),
         (
             {"runtime": {"training": {"share_prompts": True, "layout": "padded", "processes": 2}}},
-            "runtime.training.share_prompts takes one forward pass of padded sequences, or two where some share a prompt",
+            "runtime.training.share_prompts needs a second forward pass wherever samples share a prompt, but all processes",
         ),
         (
             {"runtime": {"training": {"share_prompts": True, "activation_checkpointing": True}}},

@@ -302,6 +302,28 @@ def execute(
 ) -> tuple[list[str], Reported]:
     """Train with a scripted engine; returns what it was asked and what was reported. Ends where `stop(step)` says."""
     asked: list[str] = []
+    run.policy.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        reported = _reported(run, opener(asked, kind), world or single_process(), stop, report_held_out)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return asked, reported
+
+
+def metrics_with(
+    run: TrainingRun, open_engine: EngineOpener, stop: Callable[[int], bool] = lambda step: False
+) -> list[dict[str, float]]:
+    """Train with an engine that is opened so; returns the metrics of each step. Ends where `stop(step)` says."""
+    return [metrics for _, metrics in _reported(run, open_engine, single_process(), stop)]
+
+
+def _reported(
+    run: TrainingRun,
+    open_engine: EngineOpener,
+    world: World,
+    stop: Callable[[int], bool],
+    report_held_out: Report = unheard,
+) -> Reported:
     reported: Reported = []
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
@@ -309,13 +331,9 @@ def execute(
         if stop(step):
             raise Interrupted
 
-    run.policy.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with suppress(Interrupted):
-            train(run, report, world or single_process(), opener(asked, kind), report_held_out)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    return asked, reported
+    with suppress(Interrupted):
+        train(run, report, world, open_engine, report_held_out)
+    return reported
 
 
 def launch(processes: int, script: str, *arguments: object) -> None:

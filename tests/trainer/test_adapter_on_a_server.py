@@ -1,10 +1,8 @@
 """An adapter is trained on rollouts of the real server, which holds the merged weights; interrupted or not, to the bit."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from tests.trainer import adapter_runs, runs
 from tests.trainer.lending import lending
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.distributed import single_process
 from dagrpo.files import read_parquet
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.runtime import Engine
@@ -20,7 +17,6 @@ from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.trainer.gates.hand_over import COMPARED
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 
 pytestmark = pytest.mark.server
@@ -43,31 +39,16 @@ def _run(inputs: tuple[Path, Path], out: Path) -> TrainingRun:
     return replace(run, algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms))
 
 
-def _execute(
-    run: TrainingRun, opener: EngineOpener, stop: Callable[[int], bool] = lambda step: False
-) -> list[dict[str, float]]:
-    reported: list[dict[str, float]] = []
-
-    def report(step: int, metrics: Any) -> None:
-        reported.append(dict(metrics))
-        if stop(step):
-            raise runs.Interrupted
-
-    with suppress(runs.Interrupted):
-        train(run, report, single_process(), opener)
-    return reported
-
-
 def test_a_run_learns_is_checked_at_every_hand_over_and_is_the_same_after_an_interruption(
     inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path
 ) -> None:
     whole, halved = (_run(inputs, tmp_path / name) for name in ("whole", "halved"))
-    reported = _execute(whole, opener)
+    reported = runs.metrics_with(whole, opener)
     assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 3
     assert all(metrics[LARGEST] < 1e-3 and metrics[COMPARED] > 0 for metrics in reported)
     assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
     assert len({each.name for each in compare(whole.initial, whole.policy).differences if each.largest}) == 14
-    assert len(_execute(halved, opener, stop=lambda step: step == 3)) == 3
+    assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3
     assert not halved.policy.exists()
-    _execute(halved, opener)
+    runs.metrics_with(halved, opener)
     assert runs.bytes_of(halved) == runs.bytes_of(whole)

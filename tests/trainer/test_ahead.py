@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.errors import UserError
 from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.trainer.ahead import Ahead, Untrained, copy_in_memory, steps_in_sampler
+from dagrpo.trainer.ahead import Ahead, Untrained, steps_in_sampler
+from dagrpo.trainer.engine_weights import copy_in_memory
 from dagrpo.trainer.record import Clock
 from dagrpo.trainer.step_rollouts import StepRollouts
 

@@ -1,55 +1,27 @@
 """An adapter that the engine serves: what is handed over, that faults are found, and what SGLang cannot serve."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tests.trainer import adapter_runs, picture_runs, runs
+from tests.trainer import picture_runs, runs
+from tests.trainer.served_adapter_runs import Serving, served_run
 
-from dagrpo.checkpoints.adapted import matrices_of
 from dagrpo.checkpoints.gathered import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.lora import TrainedLora
-from dagrpo.params.training import Training
-from dagrpo.rollout.engine.adapters import Adapter, AdapterForm
+from dagrpo.rollout.engine.adapters import AdapterForm
 from dagrpo.rollout.engine.digests import digest_on_cpu
-from dagrpo.trainer.handed import Handed
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.engine_weights import EngineWeights
 from dagrpo.trainer.served_adapter import GatheredAdapter, adapter_form
 from dagrpo.trainer.sharding import load_policy
 
 Inputs = tuple[Path, Path]
-
-
-class Serving(runs.ScriptedEngine):
-    """Keeps its weights, and answers with W + alpha / rank * B A of the adapter that it was given last."""
-
-    def serve(self, weights: Tensors, adapter: Adapter, version: str) -> None:
-        self.base = {name: weights.read(name).clone() for name in weights.specs}
-        self.scale = adapter.form.alpha / adapter.form.rank
-        self.load(adapter.tensors, version)
-
-    def fill(self, weights: Tensors) -> None:
-        self.adapter = self.taken({name: weights.read(name).clone() for name in weights.specs})
-        merged = dict(self.base)
-        for name, weight in self.base.items():
-            down, up = matrices_of(name.removesuffix(".weight"))
-            if down in self.adapter:
-                merged[name] = weight + self.scale * (self.adapter[up] @ self.adapter[down])
-        super().fill(StateTensors(merged))
-
-    def taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return tensors
-
-    def digests(self) -> list[Mapping[str, str]]:
-        return [{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.adapter).items()}]
 
 
 class HalfLoaded(Serving):
@@ -79,7 +51,7 @@ class Deaf(Serving):
 
 
 class Silent(Serving):
-    """Tells of its weights alone, as SGLang does by itself."""
+    """Reports digests of its weights alone, as SGLang does by itself."""
 
     def digests(self) -> list[Mapping[str, str]]:
         return [{name: digest_on_cpu(tensor) for name, tensor in self.base.items()}]
@@ -103,18 +75,11 @@ class OtherScale(Serving):
         super().fill(weights)
 
 
-def _run(inputs: Inputs, out: Path, lora: dict[str, Any] | None = None, **gates: Any) -> TrainingRun:
-    plain = runs.training_run(inputs, out / "state", out, 4)
-    run = adapter_runs.with_adapter(plain, adapter_runs.SERVED | (lora or {}))
-    training = run.training.model_dump() | {"gates": run.training.gates.model_dump() | gates}
-    return replace(run, training=Training.model_validate(training))
-
-
 @pytest.mark.parametrize("targets", [None, ["q_proj", "v_proj"], ["layers.1.mlp.up_proj"]])
 def test_the_engine_is_handed_the_adapter_alone_agrees_and_goes_on_to_the_bit(
     targets: list[str] | None, inputs: Inputs, tmp_path: Path
 ) -> None:
-    whole, halved = (_run(inputs, tmp_path / name, {"target_modules": targets}) for name in ("whole", "halved"))
+    whole, halved = (served_run(inputs, tmp_path / name, {"target_modules": targets}) for name in ("whole", "halved"))
     asked, _ = runs.execute(whole, Serving)
     assert asked == [part for step in range(4) for part in (f"load step_{step}", "generate")]
     metrics = read_parquet(whole.metrics)
@@ -145,18 +110,18 @@ def test_layers_that_sglang_joins_with_adapted_ones_are_handed_over_with_zeros(i
 def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_is(
     inputs: Inputs, tmp_path: Path
 ) -> None:
-    run = _run(inputs, tmp_path)
+    run = served_run(inputs, tmp_path)
     runs.execute(run, Serving)
     policy = load_policy(run.initial, single_process(), lora=run.training.lora)
     with torch.no_grad():
         for parameter in policy.parameters():
             if parameter.requires_grad:
                 parameter.fill_(0.5)
-    before, weights = open_tensors(run.initial), Handed(policy.model, run, single_process())
+    before, weights = open_tensors(run.initial), EngineWeights(policy.model, run, single_process())
     with weights.opening() as opening:
-        assert opening.base is not None
-        assert all(torch.equal(opening.base.read(name), before.read(name)) for name in before.specs)
-        assert {*opening.all(opening.handed).specs} == {*before.specs, *opening.handed.specs}
+        assert opening.adapter is not None
+        assert all(torch.equal(opening.weights.read(name), before.read(name)) for name in before.specs)
+        assert {*opening.held.specs} == {*before.specs, *opening.handed.specs}
         assert all((opening.handed.read(name) == 0.5).all() for name in opening.handed.specs)
     with GatheredWeights(policy.model, torch.float32, single_process()).reading() as merged:
         assert not torch.equal(
@@ -175,11 +140,11 @@ def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_
         (Deaf, r"after step 1 server 0 holds other weights than it was handed: \d+ of 28 tensors"),
         (
             Silent,
-            r"server 0 does not tell the digests of 28 tensors of the adapter, such as base_model.* packages/sglang_adapters",
+            r"server 0 reports no digests for 28 adapter tensors, such as base_model.* packages/sglang_adapters",
         ),
         (
             Drifting,
-            r"after step 1 the weights in server 0, to which it adds the adapter, are not those that it was opened with",
+            r"after step 1 the base weights in server 0 have changed since it was opened",
         ),
         (OtherScale, r"before step [234]: of \d+ probed tokens .* Look at .*refused/probe_step"),
     ],
@@ -188,17 +153,17 @@ def test_an_engine_that_serves_something_else_ends_the_run_with_its_sentence(
     engine: type[Serving], sentence: str, inputs: Inputs, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        runs.execute(_run(inputs, tmp_path), engine)
+        runs.execute(served_run(inputs, tmp_path), engine)
 
 
 @pytest.mark.parametrize("engine", [Deaf, HalfLoaded])
 def test_without_digests_the_probe_finds_it(engine: type[Serving], inputs: Inputs, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"before step [234]: of \d+ probed tokens .* Look at"):
-        runs.execute(_run(inputs, tmp_path, digest_mebibytes=0), engine)
+        runs.execute(served_run(inputs, tmp_path, digest_mebibytes=0), engine)
 
 
-def test_an_adapter_that_sglang_does_not_tell_of_can_be_left_to_the_probe(inputs: Inputs, tmp_path: Path) -> None:
-    runs.execute(_run(inputs, tmp_path, digest_mebibytes=0), Silent)
+def test_an_adapter_without_digests_can_be_left_to_the_probe(inputs: Inputs, tmp_path: Path) -> None:
+    runs.execute(served_run(inputs, tmp_path, digest_mebibytes=0), Silent)
 
 
 def test_the_adapter_of_a_model_that_takes_pictures_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """An adapter is trained on rollouts of a real server that serves it: it agrees, repeats, goes on, and is caught when it is wrong."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,16 @@ from tests.trainer import adapter_runs, runs
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
-from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.runtime import Runtime
 from dagrpo.params.training import Training
 from dagrpo.rollout.engine.adapters import AdapterFolders
+from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.version import WeightVersion
 from dagrpo.trainer.gates.hand_over import COMPARED
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 
 pytestmark = pytest.mark.server
@@ -53,23 +51,10 @@ def _run(
     )
 
 
-def _execute(run: TrainingRun, stop: Callable[[int], bool] = lambda step: False) -> list[dict[str, float]]:
-    reported: list[dict[str, float]] = []
-
-    def report(step: int, metrics: Mapping[str, float]) -> None:
-        reported.append(dict(metrics))
-        if stop(step):
-            raise runs.Interrupted
-
-    with suppress(runs.Interrupted):
-        train(run, report, single_process())
-    return reported
-
-
 @pytest.fixture(scope="module")
 def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingRun, list[dict[str, float]]]:
     run = _run(inputs, tmp_path_factory.mktemp("whole"))
-    return run, _execute(run)
+    return run, runs.metrics_with(run, open_engine)
 
 
 def test_engine_and_trainer_agree_to_rounding_and_every_hand_over_is_checked(
@@ -91,10 +76,10 @@ def test_a_run_repeats_and_goes_on_after_an_interruption_to_the_bit(
     whole: tuple[TrainingRun, list[dict[str, float]]], inputs: Inputs, tmp_path: Path
 ) -> None:
     again, halved = (_run(inputs, tmp_path / name) for name in ("again", "halved"))
-    _execute(again)
-    assert len(_execute(halved, stop=lambda step: step == 3)) == 3
+    runs.metrics_with(again, open_engine)
+    assert len(runs.metrics_with(halved, open_engine, stop=lambda step: step == 3)) == 3
     assert not halved.policy.exists()
-    _execute(halved)
+    runs.metrics_with(halved, open_engine)
     assert runs.bytes_of(again) == runs.bytes_of(halved) == runs.bytes_of(whole[0])
 
 
@@ -103,11 +88,11 @@ def test_batches_that_two_servers_sample_ahead_are_the_same_after_an_interruptio
 ) -> None:
     """Earlier versions of the adapter are kept with the state, and are handed over again."""
     whole, halved = (_run(inputs, tmp_path / name, steps=4, staleness=1, replicas=2) for name in ("whole", "halved"))
-    reported = _execute(whole)
+    reported = runs.metrics_with(whole, open_engine)
     assert [metrics["rollout/staleness"] for metrics in reported] == [0, 1, 1, 1]
     assert all(metrics[LARGEST] < 2e-6 for metrics in reported)
-    assert len(_execute(halved, stop=lambda step: step == 3)) == 3
-    _execute(halved)
+    assert len(runs.metrics_with(halved, open_engine, stop=lambda step: step == 3)) == 3
+    runs.metrics_with(halved, open_engine)
     assert runs.bytes_of(halved) == runs.bytes_of(whole)
 
 
@@ -125,4 +110,4 @@ def test_a_file_whose_second_half_never_arrives_is_found_by_the_digests_of_what_
 
     monkeypatch.setattr(AdapterFolders, "write", write_half)
     with pytest.raises(UserError, match=r"after step 0 server 0 holds other weights .* such as base_model\.model"):
-        _execute(_run(inputs, tmp_path))
+        runs.metrics_with(_run(inputs, tmp_path), open_engine)

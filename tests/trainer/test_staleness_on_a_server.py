@@ -4,8 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 from tests.trainer import runs
 from tests.trainer.lending import lending
 
-from dagrpo.distributed import single_process
 from dagrpo.errors import Terminated
 from dagrpo.files import read_parquet
 from dagrpo.params.algorithm import Algorithm
@@ -23,7 +21,6 @@ from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
-from dagrpo.trainer.loop import train
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update import PolicyUpdate
 
@@ -51,32 +48,17 @@ def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOK
     )
 
 
-def _execute(
-    run: TrainingRun, opener: EngineOpener, stop: Callable[[int], bool] = lambda step: False
-) -> list[dict[str, float]]:
-    reported: list[dict[str, float]] = []
-
-    def report(step: int, metrics: Mapping[str, float]) -> None:
-        reported.append(dict(metrics))
-        if stop(step):
-            raise runs.Interrupted
-
-    with suppress(runs.Interrupted):
-        train(run, report, single_process(), opener)
-    return reported
-
-
 def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
     inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, halved, slow = (_run(inputs, tmp_path / name) for name in ("whole", "halved", "slow"))
-    reported = _execute(whole, opener)
+    reported = runs.metrics_with(whole, opener)
     assert [metrics["rollout/staleness"] for metrics in reported] == [0, 1, 1, 1]
     assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 4, "the probe is of the weights that were handed over"
     assert all(metrics[LARGEST] < 1e-3 for metrics in reported)
     assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
-    assert len(_execute(halved, opener, stop=lambda step: step == 3)) == 3
-    _execute(halved, opener)
+    assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3
+    runs.metrics_with(halved, opener)
     assert runs.bytes_of(halved) == runs.bytes_of(whole)
     fast = PolicyUpdate.run
 
@@ -85,7 +67,7 @@ def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
         return fast(self, *arguments)
 
     monkeypatch.setattr(PolicyUpdate, "run", slowly)
-    _execute(slow, opener)
+    runs.metrics_with(slow, opener)
     assert runs.bytes_of(slow) == runs.bytes_of(whole)
 
 
@@ -106,7 +88,7 @@ def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
 
     try:
         with pytest.raises(Terminated):
-            _execute(told, opener, stop)
+            runs.metrics_with(told, opener, stop)
     finally:
         signal.signal(signal.SIGTERM, former)
     assert time.monotonic() - since[0] < 20

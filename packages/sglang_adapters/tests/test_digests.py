@@ -78,12 +78,12 @@ def digests_of(manager: Manager | None) -> dict[str, str]:
     return checksums
 
 
-def test_a_server_without_adapters_tells_what_it_has_told_before() -> None:
+def test_a_server_without_adapters_reports_what_it_has_reported_before() -> None:
     assert digests_of(None) == digests_of(Manager()) == {}
     assert TOLD["checksums"] == {"model.norm.weight": "1"}
 
 
-def test_each_adapter_is_told_by_its_name_as_wide_as_its_rank_from_the_memory_that_it_shares() -> None:
+def test_each_adapter_is_reported_by_its_name_as_wide_as_its_rank_from_the_memory_that_it_shares() -> None:
     start = "base_model.model.model.layers.0.self_attn.qkv_proj"
     assert digests_of(Manager(one=3, other=2)) == {
         f"one:{start}.lora_A.weight": "9x2 of [3.0]",

@@ -34,6 +34,6 @@ def render(comparison: Comparison) -> str:
         scope=scope,
         words=wording,
         nothing_differs=NOTHING_DIFFERS,
-        runtime_title=f"{RUNTIME_TITLE}.",
+        runtime_title=RUNTIME_TITLE,
     )
     return visible(html)

@@ -5,7 +5,7 @@ from dagrpo.report.wording import metric_label, percent, plural, points, points_
 
 WORDS = {"better": True, "worse": False}
 NOTHING_DIFFERS = "On record, nothing differs between them in parameters, data, code, environment or runtime."
-RUNTIME_TITLE = "What differs in runtime, which changes no result but by rounding"
+RUNTIME_TITLE = "Runtime settings that differ (they change results only by rounding)"
 
 
 def verdict(pair: TaskPair) -> str:

@@ -8,7 +8,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES, TOPS
 from dagrpo.params.schema import Params
 from dagrpo.params.teacher import TEACHER
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.run import TrainingRun, files_in
 
 STEP = re.compile(r"step_([0-9]{5,})\.parquet")
 
@@ -30,12 +30,7 @@ def training_run(params: Params, seed: int | None, folder: Path) -> TrainingRun:
         # Half a step evaluates nothing, and samples nothing ahead.
         training=params.training.model_copy(update={"evaluate_every": 0, "staleness": 0}),
         runtime=params.runtime,
-        state=folder / "state",
-        server_log=folder / "server.log",
-        policy=folder / "policy",
-        metrics=folder / "metrics.parquet",
-        rollouts=folder / "rollouts" / "manifest.json",
-        held_out=folder / "held_out.parquet",
+        **files_in(folder),
     )
     for path in (run.initial / "manifest.json", run.train_split):
         if not path.is_file():

@@ -12,7 +12,7 @@ from dagrpo.files import write_parquet
 from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.trainer import state
-from dagrpo.trainer.handed import Handed
+from dagrpo.trainer.engine_weights import EngineWeights
 from dagrpo.trainer.loop import AHEAD, DRAWN, Trainer
 from dagrpo.trainer.rank_zero import RankZero
 from dagrpo.trainer.record import Clock, rollout_rows
@@ -43,7 +43,7 @@ class RolloutHalf(Trainer):
 
         One that follows neither the state nor another step draws as if each before had drawn its batch, and retired nothing.
         """
-        weights = Handed(self._policy.model, self._run, self._world)
+        weights = EngineWeights(self._policy.model, self._run, self._world)
         update = self._policy_update(0)  # its coefficients have no say in rollouts
         with self._rank_zero(weights, self._start) as rank_zero:
             assert rank_zero is not None, "one process samples"

@@ -49,8 +49,8 @@ _DRAWING = (
     Metric(
         name="rollout/cut_off_tokens",
         unit="tokens",
-        meaning="Tokens that had been written for those groups and are thrown away, as far as the servers tell. They do not tell those of "
-        "a request that had made room for others and was waiting to go on, and a server that died tells none.",
+        meaning="Tokens that had been written for those groups and are thrown away, as far as the servers tell. Not included: tokens of "
+        "retracted requests that were waiting to resume, and of servers that died.",
     ),
     Metric(
         name="rollout/retired_prompts",

@@ -34,8 +34,8 @@ class Gates(Section):
     )
     probe_prompt_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
         32,
-        description="Such a prompt is cut to so many tokens, its last ones: a part of a question shows as well as all of it whether "
-        "logprobs agree, and the rest would take time on both sides. A prompt with a picture stays whole. null: all do.",
+        description="Probe prompts keep only their last tokens, this many; a prompt with a picture is not cut. null: no prompt is cut. "
+        "A short prompt shows a fault as well as a long one, in less time.",
     )
     probe_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None,

@@ -69,7 +69,7 @@ class TrainedLora(Lora):
         "merged",
         description=(
             "What the engine is handed after each step. merged: all weights, with the adapter added to them. adapter: the adapter "
-            "alone, which SGLang adds to what it computes with the weights that it has kept; logprobs differ by rounding."
+            "alone, which SGLang applies on top of the weights it started with; logprobs differ by rounding."
         ),
     )
 
@@ -82,7 +82,7 @@ class TrainedLora(Lora):
             raise UserError(f"{start} lora.rank is 0, which trains no adapter: set lora.rank, such as 16, {end}")
         if self.vision:
             raise UserError(
-                f"{start} lora.vision puts the adapter into a vision tower, where SGLang has none: set lora.vision to false, {end}"
+                f"{start} lora.vision adds an adapter to the vision tower, which SGLang cannot serve: set lora.vision to false, {end}"
             )
         return self
 

@@ -84,9 +84,8 @@ HEAD_CHUNK = (
 
 Layout = Literal["padded", "packed"]
 LAYOUT = (
-    "How the sequences of a forward pass lie: side by side, the shorter ones padded, or packed end to end in one row, without padding; "
-    "null: packed where that is faster and the model allows it, which is on a CPU and on a GPU that computes in 16 bits. Models that "
-    "take pictures, or carry a state along the row, are padded."
+    "Layout of the sequences in a forward pass. padded: one row each, filled up to the longest. packed: all in one row, without "
+    "padding. null: packed on a CPU, and on a GPU in 16 bits, if the model supports it; else padded."
 )
 Reduction = Literal["each_mini_batch", "each_micro_batch"]
 REDUCTION = (
@@ -134,8 +133,8 @@ class TrainingRuntime(Section):
     share_prompts: bool | None = Field(
         None,
         description="Compute the prompt that the samples of a group have together once per pass, and not once per sample: the same "
-        "loss, and less work the longer prompts are beside completions. Not with pictures, nor, in padded form, with layers that "
-        "attend to a window. null: on a CPU, where sequences are packed.",
+        "loss for less work; the longer the prompts, the more it saves. Not with pictures, nor, in padded rows, with layers that attend "
+        "to a window. null: true for packed rows on a CPU, else false.",
     )
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1,
@@ -160,12 +159,16 @@ class TrainingRuntime(Section):
         return max(LEAST_THREADS, self.processes) if self.threads is None else self.processes * self.threads
 
     @model_validator(mode="after")
-    def _a_prompts_layers_are_computed_once(self) -> Self:
+    def _padded_prompts_are_shared_by_one_process(self) -> Self:
         if self.share_prompts and self.processes > 1 and self.layout == "padded":
             raise UserError(
-                "runtime.training.share_prompts takes one forward pass of padded sequences, or two where some share a prompt, and "
-                "processes that train one policy have to take the same number: set runtime.training.layout to packed"
+                "with padded sequences, runtime.training.share_prompts needs a second forward pass wherever samples share a prompt, but "
+                "all processes must run the same number of passes: set runtime.training.layout to packed"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _shared_prompts_are_not_recomputed(self) -> Self:
         if self.share_prompts and self.activation_checkpointing and self.layout != "packed":
             raise UserError(
                 "runtime.training.share_prompts keeps the keys and values of prompts, which activation_checkpointing would compute "

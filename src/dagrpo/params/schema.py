@@ -274,8 +274,7 @@ class Params(Section):
             )
         if self.model.source == "fresh" and self.model.may_take_pictures:
             raise UserError(
-                "training.lora.serving is adapter, but how SGLang serves one in a model that takes pictures is not known here: set it to "
-                "merged"
+                "training.lora.serving is adapter, which is not supported for models that take pictures: set it to merged"
             )
         return self
 

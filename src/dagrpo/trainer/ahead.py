@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagrpo.checkpoints.tensors import StateTensors, Tensors
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.trainer.record import Clock
 from dagrpo.trainer.step_rollouts import StepRollouts
 
@@ -29,16 +29,6 @@ def steps_in_sampler(step: int, staleness: int) -> int:
 def version_of(finished: int) -> str:
     """What completions call the weights after so many steps: the same in a run that was interrupted."""
     return f"step_{finished}"
-
-
-def copy_in_memory(weights: Tensors) -> Tensors:
-    """A copy in this machine's memory, which no update changes."""
-    return StateTensors({name: weights.read(name).detach().to("cpu", copy=True) for name in weights.specs})
-
-
-def to_sample_with(weights: Tensors, staleness: int) -> Tensors:
-    """What the engine is handed: with staleness a copy, as it may sample with these weights when the policy has moved on."""
-    return copy_in_memory(weights) if staleness else weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,12 @@ from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import gates, kept_batches, state
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
-from dagrpo.trainer.ahead import Untrained, to_sample_with, version_of
+from dagrpo.trainer.ahead import Untrained, version_of
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.engine_weights import EngineWeights
 from dagrpo.trainer.gates.room import require_room
 from dagrpo.trainer.gates.watch import Watch, storable
-from dagrpo.trainer.handed import Handed
 from dagrpo.trainer.held_out import HeldOutEvaluations, is_evaluated
 from dagrpo.trainer.objective import Objective
 from dagrpo.trainer.open_rank_zero import AGENT, open_rank_zero
@@ -143,7 +143,7 @@ class Trainer:
         run, steps, save_every = self._run, self._run.training.steps, self._run.runtime.training.save_every
         update, saved = self._policy_update(first), first
         self._watch.go_on(self._notes(first).get(GATES, {}))
-        weights = Handed(self._policy.model, run, self._world)
+        weights = EngineWeights(self._policy.model, run, self._world)
         stop = Stop(run.runtime.grace_seconds, self._world)
         with self._rank_zero(weights, first) as rank_zero, stop.listening():
             if rank_zero and first == steps:
@@ -185,8 +185,8 @@ class Trainer:
             if rank_zero:
                 rank_zero.ahead.require_sound()
 
-    def _make_up_missing(self, rank_zero: RankZero | None, weights: Handed, first: int, stop: Stop) -> bool:
-        """Sample the batches that earlier weights still owe, since the run was stopped before they were made, or had fewer steps.
+    def _make_up_missing(self, rank_zero: RankZero | None, weights: EngineWeights, first: int, stop: Stop) -> bool:
+        """Sample the missing batches of earlier weights: the run was stopped before they were made, or had fewer steps.
 
         Returns, in every rank, whether all of them are made; the engine then holds the weights after `first` steps.
         """
@@ -237,16 +237,15 @@ class Trainer:
         told = self._world.broadcast_tensors(None if rollouts is None else {"advantages": advantages})
         return rollouts, replace(batch, advantages=told["advantages"])
 
-    def _load_into_engine(self, rank_zero: RankZero | None, weights: Handed, finished: int) -> None:
+    def _load_into_engine(self, rank_zero: RankZero | None, weights: EngineWeights, finished: int) -> None:
         """Every rank takes part: rank 0 reads the weights one by one, the others give their parts of each."""
         if rank_zero is None:
             weights.give_parts()
             return
-        with weights.reading() as tensors:
-            given = to_sample_with(tensors, self._run.training.staleness)
-            rank_zero.engine.load(given, version_of(finished))
-            self._watch.handed_over(rank_zero.engine, given, finished)
-            rank_zero.ahead.remember(finished, given)
+        with weights.reading() as handed:
+            rank_zero.engine.load(handed, version_of(finished))
+            self._watch.handed_over(rank_zero.engine, handed, finished)
+            rank_zero.ahead.remember(finished, handed)
 
     def _keep(
         self, rollouts: StepRollouts, stats: UpdateStats, figures: dict[str, float], clock: Clock, bar: Advance
@@ -270,13 +269,13 @@ class Trainer:
         bar.advance(1, in_brief(metrics | timings, has_reference=has_reference))
 
     @contextmanager
-    def _rank_zero(self, weights: Handed, finished: int) -> Iterator[RankZero | None]:
+    def _rank_zero(self, weights: EngineWeights, finished: int) -> Iterator[RankZero | None]:
         """On rank 0, an engine that holds the weights, and what stands around it; None on the others.
 
         The other ranks give their parts of the weights while the engine is opened.
         """
         if not self._world.is_rank_zero:
-            weights.give_parts_of_all()
+            weights.give_all_parts()
             yield None
             return
         assert self._held_out is not None

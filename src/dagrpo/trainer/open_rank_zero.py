@@ -1,7 +1,4 @@
-"""How rank 0 is made ready for steps: an engine that holds the policy's weights, and what stands around it.
-
-Not what is done with them: see rank_zero.py.
-"""
+"""Opens what rank 0 needs for steps: engine, teacher, agent, grader and buffer. Not what it does with them: see rank_zero.py."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,11 +14,11 @@ from dagrpo.rollout.open_agent import OpenAgent, Surroundings, open_agent
 from dagrpo.rollout.prompts import tools_of
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer import kept_batches, state
-from dagrpo.trainer.ahead import to_sample_with, version_of
+from dagrpo.trainer.ahead import version_of
 from dagrpo.trainer.buffer import Buffer
 from dagrpo.trainer.drawing import Drawing
+from dagrpo.trainer.engine_weights import EngineWeights
 from dagrpo.trainer.gates.watch import Watch
-from dagrpo.trainer.handed import Handed
 from dagrpo.trainer.held_out import HeldOutEvaluations
 from dagrpo.trainer.rank_zero import BatchMaker, RankZero
 from dagrpo.trainer.run import TrainingRun
@@ -34,7 +31,7 @@ AGENT = "agent"  # the folder in a run's state that an agent's program writes to
 def open_rank_zero(
     run: TrainingRun,
     opener: EngineOpener,
-    weights: Handed,
+    weights: EngineWeights,
     finished: int,
     *,
     tokenizer: PreTrainedTokenizerBase,
@@ -46,7 +43,6 @@ def open_rank_zero(
     """For a run that goes on after so many steps. The other ranks give their parts of the weights meanwhile."""
     with ExitStack() as stack:
         with weights.opening() as opening:
-            given = to_sample_with(opening.handed, run.training.staleness)
             opened = opener(
                 run.initial,
                 run.runtime.engine,
@@ -54,13 +50,13 @@ def open_rank_zero(
                 dtype=run.rollout.dtype,
                 head_dtype=run.rollout.head_dtype,
                 deterministic=run.rollout.deterministic,
-                weights=opening.weights(given),
+                weights=opening.weights,
                 version=version_of(finished),
                 keep_pictures=run.training.vision == "frozen",
-                adapter=opening.adapter(given),
+                adapter=opening.adapter,
             )
             engine = stack.enter_context(opened)
-            watch.handed_over(engine, opening.all(given), finished)
+            watch.handed_over(engine, opening.held, finished)
         teacher = stack.enter_context(open_teacher(run, tokenizer, opener, problems))
         agent = stack.enter_context(_agent(run, tokenizer, problems))
         grader = stack.enter_context(Grader(run.reward.verify_seconds))
@@ -70,7 +66,7 @@ def open_rank_zero(
         untrained = kept_batches.read(state.at(run.state, finished).folder, problems)
         maker = BatchMaker(engine=engine, teacher=teacher, agent=agent, buffer=buffer)
         ahead = maker.ahead(run.training, finished, untrained)
-        ahead.remember(finished, given)
+        ahead.remember(finished, opening.handed)
         stack.callback(ahead.end)
         yield RankZero(engine=engine, buffer=buffer, ahead=ahead, grader=grader, held_out=held_out, bar=bar)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from dagrpo.execution.ancestors import USUAL_GRACE
 from dagrpo.files import sha256_of, write_json
@@ -34,6 +35,29 @@ class HeldOutSplits:
     validation: Path  # validation.parquet, which may have no rows
     test: Path  # test.parquet
     passages: Path  # passages.parquet, for tools that search
+
+
+class RunFiles(TypedDict):
+    """Where a training run writes: see TrainingRun."""
+
+    state: Path
+    server_log: Path
+    policy: Path
+    metrics: Path
+    rollouts: Path
+    held_out: Path
+
+
+def files_in(folder: Path) -> RunFiles:
+    """All of them in one folder, for runs that are not stages."""
+    return RunFiles(
+        state=folder / "state",
+        server_log=folder / "server.log",
+        policy=folder / "policy",
+        metrics=folder / "metrics.parquet",
+        rollouts=folder / "rollouts" / "manifest.json",
+        held_out=folder / "held_out.parquet",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ def test_a_server_that_keeps_an_earlier_version_is_refused(serve: Serve, tmp_pat
     _with_pool(serve(script).address, tmp_path, use)
 
 
-def test_digests_of_the_version_that_was_handed_over_are_told_and_of_any_other_one_refused(
+def test_digests_of_the_version_that_was_handed_over_are_reported_and_of_any_other_one_refused(
     serve: Serve, tmp_path: Path
 ) -> None:
     script = Serving()

@@ -1,1 +1,1 @@
-"""What SGLang 0.5.23 does not tell of the LoRA adapters that it serves."""
+"""SGLang plugin: reports digests of served LoRA adapters."""

@@ -1,7 +1,7 @@
-"""Digests of served LoRA adapters, beside those of the weights that SGLang's /weights_checker tells.
+"""Digests of served LoRA adapters, beside those of the weights that SGLang's /weights_checker reports.
 
-Without them a client could not know what a server adds to its weights. They are of the memory that a forward pass reads, not of
-what was loaded from a file: an adapter that no request has named yet is put there first. Nothing here depends on the device.
+Without them a client could not verify which adapter answers it. They are of the memory that a forward pass reads, not of what was
+loaded from a file: an adapter that is not there yet is put there first. Nothing here depends on the device.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,10 @@ def register() -> None:
 
 
 class AdapterDigests:
-    """Hooks after SGLang has made its LoRA manager, and after it has computed digests. The server has no request at work then."""
+    """Hooks after SGLang has made its LoRA manager, and after it has computed digests.
+
+    Call only while no request is running: adapters are swapped through the pool.
+    """
 
     def __init__(self) -> None:
         self._manager: Any = None
@@ -57,7 +60,7 @@ def _tensors(manager: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _places(manager: Any, place: int, rank: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Each layer with A, [rank of each part, inputs], and B, [outputs, rank]; joined layers have their parts below each other."""
+    """Each layer with A, [rank of each part, inputs], and B, [outputs, rank]; joined layers have their parts stacked."""
     from sglang.srt.lora.utils import LoRAType, get_stacked_multiply, get_target_module_name
 
     pool = manager.memory_pool

@@ -16,7 +16,7 @@ from dagrpo.rollout.engine.version import WeightVersion
 from dagrpo.rollout.engine.weights import WeightsFolder
 
 CPU_BACKEND = "torch_native"  # SGLang's other ones are kernels for a GPU
-SEPARATOR = ":"  # between the names of an adapter and of its tensor, where a server tells digests
+SEPARATOR = ":"  # between the names of an adapter and of its tensor, where a server reports digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class AdapterFolders:
         The one before is removed, although a server may have it mapped: there a removed file stays readable, and nobody loads an old
         version again.
         """
-        self.remove()
+        self._remove_newest()
         folder = self._parent.new_folder(version.sent, tensors)
         config = adapter_config(self._form.rank, self._form.alpha, [*self._form.target_modules])
         (folder / CONFIG).write_text(json_text(config), encoding="utf-8")
@@ -71,8 +71,8 @@ class AdapterFolders:
         self._newest = folder
         return folder
 
-    def remove(self) -> None:
-        """Remove the newest version, which every server has loaded."""
+    def _remove_newest(self) -> None:
+        """The newest version so far, which every server has loaded."""
         if self._newest is not None:
             shutil.rmtree(self._newest)
             self._newest = None

@@ -233,7 +233,7 @@ def _require_matched(of_logprobs: tuple[int, ...], sampled: Any, address: str) -
 
 
 def digests_of(data: bytes, address: str) -> dict[str, str]:
-    """The digests of a server's tensors, by name. ServerError: it does not tell them in a form that is known here."""
+    """The digests of a server's tensors, by name. ServerError: it does not report them in a form that is known here."""
     try:
         (rank,) = json.loads(data)["ranks"]
         return {str(name): str(digest) for name, digest in rank["checksums"].items()}
@@ -248,7 +248,7 @@ def digests_of(data: bytes, address: str) -> dict[str, str]:
 def without_name(told: Mapping[str, str], adapter: str | None, address: str) -> dict[str, str]:
     """The digests, with the adapter's name taken off those of its tensors. ServerError: some are of another adapter.
 
-    adapter: None: requests name none, so that those of adapters which a server still has from an earlier run are left out.
+    adapter None: digests of adapters left by an earlier run are dropped, as no request uses them.
     """
     if adapter is None:
         return {name: digest for name, digest in told.items() if SEPARATOR not in name}

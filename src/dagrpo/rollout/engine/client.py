@@ -189,8 +189,8 @@ class ServerClient:
     async def digests(self) -> dict[str, str]:
         """The digest of each tensor that it holds, by its own names (see digests.py), and an adapter's by PEFT's.
 
-        ServerError also when it tells digests of another adapter than the one that requests name. Where they name none, adapters
-        that an earlier run has left add nothing to what is computed, and are not told of.
+        Only while no request is running: to report them, a server swaps adapters. ServerError also when it reports digests of another
+        adapter than the one that requests name. Where they name none, those of adapters that an earlier run has left are dropped.
         """
         told = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
         return without_name(told, self._adapter, self.address)
@@ -208,7 +208,7 @@ class ServerClient:
             await self._post("/generate", body | sent_pictures(pictures))
 
     def _named(self, count: int) -> dict[str, Any]:
-        """What a body says beside so many requests, so that the adapter answers them."""
+        """The request-body field that names the adapter for each of `count` prompts; {} without one."""
         return {} if self._adapter is None else {"lora_path": [self._adapter] * count}
 
     async def _post(self, path: str, body: dict[str, Any], largest: int = ABOUT_AN_ANSWER) -> bytes:

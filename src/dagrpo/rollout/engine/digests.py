@@ -1,6 +1,6 @@
 """Digests of tensors as SGLang's /weights_checker computes them, so that weights can be compared without moving them.
 
-SGLang tells a digest of every tensor of its model: of its own tensors, in which some of a checkpoint's lie side by side. A
+SGLang reports a digest of every tensor of its model: of its own tensors, in which some of a checkpoint's lie side by side. A
 tensor that it holds in another form still (quantised, experts joined) has no counterpart here, and is not compared.
 """
 

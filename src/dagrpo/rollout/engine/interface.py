@@ -64,7 +64,10 @@ class RolloutEngine(Protocol):
         ...
 
     def digests(self) -> Sequence[Mapping[str, str]]:
-        """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py)."""
+        """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py).
+
+        Only while no request is running.
+        """
         ...
 
 

@@ -121,7 +121,7 @@ def _pool_of_servers_elsewhere(
 
 def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: str) -> None:
     """Have servers that hold their weights load an adapter; the files of weights, which nobody reads again, are removed first."""
-    folder.forget()
+    folder.remove_weights()
     pool.load(adapter.tensors, version)
 
 

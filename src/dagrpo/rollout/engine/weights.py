@@ -72,8 +72,8 @@ class WeightsFolder:
         folder.mkdir(mode=self._path.stat().st_mode & 0o777)
         return folder
 
-    def forget(self) -> None:
-        """Remove the weights, which every server has read and which are not handed over again."""
+    def remove_weights(self) -> None:
+        """Once every server has read them, and they are not handed over again."""
         if self._path is not None:
             (self._path / WEIGHTS).unlink(missing_ok=True)
 

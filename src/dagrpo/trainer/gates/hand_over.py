@@ -1,12 +1,11 @@
 """Whether the engine holds the weights that it was handed: by digest, after every hand-over.
 
-The server tells a digest of every tensor that it holds. Those of a few tensors, drawn anew each time up to a number of bytes,
+The server reports a digest of every tensor that it holds. Those of a few tensors, drawn anew each time up to a number of bytes,
 are compared with the trainer's own: a digest of everything would cost the trainer a pass over the model. That the weights
 change from one hand-over to the next is told by the digests of all tensors. Tensors that the engine holds in a form of its
 own are not compared (see rollout/engine/digests.py): for those the probe stands alone.
 
-Where an adapter is handed over, the weights that stay in the server are compared when it is opened, and must have the same
-digests ever after.
+Where an adapter is handed over, the weights that stay in the server are compared when it is opened, and must keep their digests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,23 +63,22 @@ class HandOver:
         return len(chosen)
 
     def _require_adapter(self, held: Sequence[Mapping[str, str]], weights: Tensors, finished: int) -> None:
-        """Every server tells of the whole adapter, and its other tensors are those of before."""
+        """Every server reports digests of the whole adapter, and its other tensors are those of before."""
         adapter = {name for name in weights.specs if is_of_an_adapter(name)}
         for server, digests in enumerate(held):
             told = {part for parts in counterparts([*digests], [*adapter]).values() for part in parts}
             if told != adapter:
                 raise UserError(
-                    f"server {server} does not tell the digests of {len(adapter - told)} tensors of the adapter, such as "
-                    f"{min(adapter - told)}, so that nothing shows what it adds to its weights: install packages/sglang_adapters "
-                    "where it runs; set training.gates.digest_mebibytes to 0, which leaves the probe alone; or set "
-                    "training.lora.serving to merged."
+                    f"server {server} reports no digests for {len(adapter - told)} adapter tensors, such as {min(adapter - told)}, so "
+                    "the adapter cannot be verified: install packages/sglang_adapters where the server runs; set "
+                    "training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to merged."
                 )
             stay = {name: digest for name, digest in digests.items() if not is_of_an_adapter(name)}
             self._stay = stay if self._stay is None else self._stay
             if stay != self._stay:
                 raise UserError(
-                    f"after step {finished} the weights in server {server}, to which it adds the adapter, are not those that it "
-                    "was opened with: look at its log, and at who else updates it."
+                    f"after step {finished} the base weights in server {server} have changed since it was opened: look at its log, "
+                    "and at who else updates it."
                 )
 
     def _drawn(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:

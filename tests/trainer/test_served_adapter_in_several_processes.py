@@ -1,0 +1,53 @@
+"""Two processes that train an adapter (FSDP2, gloo) hand an engine that serves it what one process does."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.trainer import runs, served_adapter_runs
+from tests.trainer.served_adapter_runs import Serving, served_run
+
+from dagrpo.checkpoints.compare import compare
+from dagrpo.files import read_parquet
+from dagrpo.trainer.run import TrainingRun
+
+Inputs = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def alone(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    run = served_run(inputs, tmp_path_factory.mktemp("alone"))
+    runs.execute(run, Serving)
+    return run
+
+
+@pytest.fixture(scope="module")
+def together(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """The same run by two processes, whose engine is opened twice: at the start, and again with an adapter that has learned."""
+    run = served_run(inputs, tmp_path_factory.mktemp("together"))
+    assert _asked(inputs, run, steps=2) == ["load step_0", "generate", "load step_1", "generate"]
+    assert _asked(inputs, run, steps=4) == ["load step_2", "generate", "load step_3", "generate"]
+    return run
+
+
+def _asked(inputs: Inputs, run: TrainingRun, steps: int) -> list[str]:
+    """Of the engine, by two processes that train to so many steps."""
+    out = run.policy.parent
+    runs.launch(2, served_adapter_runs.__file__, *inputs, out, steps)
+    asked: list[str] = json.loads((out / "asked.json").read_text())
+    return asked
+
+
+def test_the_engine_samples_from_the_policy_that_two_processes_train(together: TrainingRun) -> None:
+    metrics = read_parquet(together.metrics)
+    assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 1e-5
+    assert min(metrics["policy/grad_norm"].to_pylist()) > 0
+
+
+def test_the_rollouts_and_the_trained_policy_are_those_of_one_process(
+    alone: TrainingRun, together: TrainingRun
+) -> None:
+    one, two = (read_parquet(run.metrics)["reward/mean"].to_pylist() for run in (alone, together))
+    assert one == pytest.approx(two)
+    differences = compare(alone.policy, together.policy).differences
+    assert all(each.largest is not None and each.largest < 1e-3 for each in differences)
