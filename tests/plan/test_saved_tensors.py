@@ -78,19 +78,48 @@ def test_a_layer_keeps_shared_prompts_and_their_keys_for_each_sequence(
     assert planned + weights == pytest.approx(kept, rel=0.01)
 
 
+@pytest.mark.parametrize("key_heads", [2, 4])
+@pytest.mark.parametrize(("prompt", "written", "shorter"), [(40, 96, 0), (40, 96, 7), (90, 41, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_keeps_of_packed_rows_with_shared_prompts_what_the_formula_says(
+    dtype: torch.dtype, prompt: int, written: int, shorter: int, key_heads: int
+) -> None:
+    """Prompts shorter and longer than what follows them; each sample of a group is so many tokens shorter than the one before."""
+    sizes = SIZES | {"num_key_value_heads": key_heads}
+    two, four = (LlamaConfig(num_hidden_layers=layers, **sizes) for layers in (2, 4))
+    ids = [[first] * prompt + [3 + sample] * (written - shorter * sample) for first in (1, 2) for sample in range(4)]
+    sequences = TokenSequences.of(ids, [[False] * prompt + [True] * (len(each) - prompt) for each in ids])
+    batch = sequences.packed(range(len(ids)), torch.device("cpu"), share_prompts=True)
+    kept = (_kept_of(four, dtype, batch) - _kept_of(two, dtype, batch)) / 2
+    shape = Shape.of(two)
+    planned = MicroBatch(
+        sequences=len(ids),
+        tokens=sum(len(each) - prompt + 1 for each in ids),
+        trained=1,
+        longest=prompt + written,
+        number=1,
+        prompts=2,
+        prompt=prompt - 1,
+    )
+    attention = torch.float32.itemsize  # packed it always is, on a CPU
+    layer = per_token(shape.text, planned.longest, dtype.itemsize, attention, packed=True) * planned.tokens
+    layer += of_prompts(shape.text, planned, dtype.itemsize, attention, packed=True)
+    weights = shape.block * dtype.itemsize if dtype == torch.bfloat16 else 0
+    assert layer + weights == pytest.approx(kept, rel=0.02)
+
+
+def _kept_of(config: Any, dtype: torch.dtype, batch: Batch) -> int:
+    """Of a batch that is packed."""
+    policy = Policy(model_class_of(config)._from_config(config, dtype=torch.float32).eval(), None, dtype)
+    policy.take_packed()
+    return _saved(policy, batch)
+
+
 def _kept(config: Any, dtype: torch.dtype, widened: bool, layout: Layout, prompts: SharedPrompts | None = None) -> int:
     """Bytes of all that autograd saves in a forward pass, but the weights themselves. `prompts`: of a padded batch."""
     model = model_class_of(config)._from_config(config, dtype=torch.float32).eval()
     if widened:
         attend_in_float32(model)
-    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-    saved: dict[int, torch.Tensor] = {}  # the tensors, so that no address is used twice
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-        return tensor
-
     ids = torch.randint(3, 60, (SEQUENCES, LENGTH))
     mask = torch.ones_like(ids)
     mask[0, -5:] = 0
@@ -104,6 +133,18 @@ def _kept(config: Any, dtype: torch.dtype, widened: bool, layout: Layout, prompt
         policy.take_packed()
         masks = [[False] * 10 + [True] + [False] * (LENGTH - 11)] * SEQUENCES
         batch = TokenSequences.of(ids.tolist(), masks).packed(range(SEQUENCES), torch.device("cpu"))
+    return _saved(policy, batch)
+
+
+def _saved(policy: Policy, batch: Batch) -> int:
+    own = {weight.untyped_storage().data_ptr() for weight in policy.model.parameters()}
+    saved: dict[int, torch.Tensor] = {}  # the tensors, so that no address is used twice
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         policy.computed(batch, 1.0)
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())

@@ -22,7 +22,8 @@ def per_token(
     For each of the two norms: the residual stream in float32, in which norms compute, the same normalised, and scaled. Of
     attention: queries, keys and values, repeated for every head, and the result. Of the MLP: gate, its activation, up, and their
     product. And the attention mask, of which every layer has a copy in the type that attention computes in.
-    A packed row has no mask; its keys and values are not repeated; and its result is there twice, as parts and joined.
+    A packed row has no mask unless it shares prompts or attends to a window; its keys and values are not repeated; and its result is there
+    twice, as parts and joined.
 
     dtype_bytes, attention_bytes: of a number in the layer, and in its attention; None: the same (trainer/attention.py).
     """
@@ -65,13 +66,26 @@ def of_prompts(
 ) -> int:
     """Bytes that a layer keeps for prompts that are computed once.
 
-    All that it keeps of these tokens, and a copy of their keys and values for each sequence that attends to them; unless packed, repeated
-    for every head. attention_bytes: see `per_token`.
+    All that it keeps of these tokens, and what each sequence that attends to them keeps besides. attention_bytes: see `per_token`.
     """
     alone = batch.prompts * batch.prompt * per_token(stack, batch.prompt, dtype_bytes, attention_bytes, packed=packed)
-    heads = stack.keys if packed else stack.queries
-    beside = batch.sequences * batch.prompt * 2 * heads * (attention_bytes or dtype_bytes)
-    return alone + beside
+    return alone + _beside_prompts(stack, batch, packed=packed) * (attention_bytes or dtype_bytes)
+
+
+def _beside_prompts(stack: Stack, batch: MicroBatch, *, packed: bool) -> int:
+    """Numbers that the sequences of a batch keep, beside their own tokens, to attend to the prompts before them.
+
+    A copy of the prompt's keys and values for each sequence; padded, repeated for every head. In a packed row without a mask (see
+    trainer/packed_attention.py) there are also queries and results of the prompt, and another copy of the sequences' own queries. With a
+    mask there is another copy of all keys and values, repeated for every head.
+    """
+    of_prompts = batch.sequences * batch.prompt
+    if not packed:
+        return of_prompts * 2 * stack.queries
+    if batch.prompt <= batch.longest - batch.prompt:
+        return of_prompts * 2 * (stack.keys + stack.queries) + batch.tokens * stack.queries
+    repeated = 0 if stack.keys == stack.queries else (of_prompts + batch.tokens) * 2 * stack.queries
+    return of_prompts * 2 * stack.keys + repeated
 
 
 def of_logits(
