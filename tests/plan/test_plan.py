@@ -257,6 +257,19 @@ def test_on_a_cpu_an_engine_with_a_core_of_its_own_samples_beside_the_update(pro
     assert waited_for(2, 3) == waited_for(1, 2)
 
 
+def test_prompts_are_shared_on_a_cpu_unless_somebody_says_otherwise_and_the_update_is_faster_for_it(
+    project: Path,
+) -> None:
+    def update(share_prompts: bool | None, cores: int | None) -> float:
+        changes = {"runtime": {"training": {"share_prompts": share_prompts}}}
+        speed = replace(FLAT, processes_add_up=cores is None, cores=cores)
+        (*_, train, _) = seconds_of_stages(qwen3(changes), Models.of(qwen3()).policy, speed, Measured())
+        return train.of_a_step["update"]
+
+    assert update(None, 2) == update(True, 2) < update(False, 2)
+    assert update(None, None) == update(False, None) > update(True, None)
+
+
 def _trained_here(params: Params) -> None:
     """Records of a training of three steps, the first of which was slow."""
     folder = Path("results", params.experiment.name, "runs/seed_0")

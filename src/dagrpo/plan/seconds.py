@@ -139,6 +139,7 @@ def _is_beside(params: Params, speed: Speed) -> bool:
     engine = params.runtime.engine
     if engine.servers or speed.processes_add_up:
         return bool(engine.servers) or engine.own_gpus
+    assert speed.cores is not None, "processes on GPUs add up"
     return params.runtime.training.all_threads + engine.threads * engine.replicas <= speed.cores
 
 

@@ -38,12 +38,12 @@ class Speed:
     cache_bandwidth: float  # the same of keys and values
     per_step: float = 0.0  # seconds that each step of decoding adds
     processes_add_up: bool = True  # whether several processes are faster than one
-    cores: int = 0  # of a CPU; 0: a GPU
+    cores: int | None = None  # of a CPU; None: a GPU
     basis: str = ""  # in words
 
     @property
     def is_of_gpu(self) -> bool:
-        return self.cores == 0
+        return self.cores is None
 
 
 class Dtypes(NamedTuple):
