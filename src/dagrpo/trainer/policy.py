@@ -110,8 +110,8 @@ class Policy(torch.nn.Module):
     def _hidden_of_padded(self, batch: PaddedBatch) -> Tensor:
         input_ids, attention_mask = batch.input_ids, batch.attention_mask
         if batch.prompts is not None:
-            sharded = isinstance(self, FSDPModule)
-            return hidden_after(self.model, batch.prompts, input_ids, attention_mask, sharded=sharded)
+            assert not isinstance(self, FSDPModule), "refused before: see gates/sharing.py"
+            return hidden_after(self.model, batch.prompts, input_ids, attention_mask)
         read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.tower is not None:
             read = self.tower.shown(input_ids, attention_mask, batch.pictures)
