@@ -13,6 +13,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
 from dagrpo.trainer.head import read_of_head
 from dagrpo.trainer.packed import PackedBatch
+from dagrpo.trainer.packed_attention import NAME as PACKED
 from dagrpo.trainer.packed_attention import attend_by_segment
 from dagrpo.trainer.packing import Batch, PaddedBatch
 from dagrpo.trainer.reading import PLAIN, Extras, LogitProcessing, Read, Reading
@@ -102,6 +103,9 @@ class Policy(torch.nn.Module):
         return self._hidden_of_row(batch) if isinstance(batch, PackedBatch) else self._hidden_of_padded(batch)
 
     def _hidden_of_row(self, batch: PackedBatch) -> Tensor:
+        assert self.model.config._attn_implementation == PACKED, (
+            "take_packed comes first: else tokens attend to other sequences"
+        )
         hidden: Tensor = self.model.base_model(
             input_ids=batch.input_ids, position_ids=batch.position_ids, segments=batch.segments, use_cache=False
         ).last_hidden_state
