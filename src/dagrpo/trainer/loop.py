@@ -108,6 +108,7 @@ class Trainer:
             self._problems,
             self._record,
             policy=self._policy,
+            budget=self._budget,
             pad_token_id=self._pad_token_id(),
             world=world,
         )
