@@ -34,7 +34,7 @@ from dagrpo.plan.amounts import MEBIBYTE
 from dagrpo.plan.models import policy_shape
 from dagrpo.plan.sequences import Lengths
 from dagrpo.plan.training import of_train
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.gates.sharing import resolved
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.sharding import load_policy, load_reference
@@ -164,7 +164,7 @@ def _update(params: Params, model: Path) -> PolicyUpdate:
         optimizer=policy_optimizer(policy, training),
         algorithm=params.algorithm,
         training=training,
-        budget=Budget.of(params.runtime.training),
+        budget=resolved(params.runtime.training, policy, world),
         temperature=1.0,
         max_new_tokens=params.rollout.max_new_tokens,
         pad_token_id=0,

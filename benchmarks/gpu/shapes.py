@@ -24,7 +24,7 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.runtime import Layout, SftRuntime
 from dagrpo.params.training import Training
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.optimizer import adamw, apply_gradients
 from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Policy
@@ -215,7 +215,7 @@ def _rl(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], obje
 
 def _sft(policy: Policy, case: Case, batch: RolloutBatch) -> Callable[[int], object]:
     """An update of supervised fine-tuning, as the stage sft takes it."""
-    optimizer, layout = adamw(policy.parameters(), 0.01), layout_of(policy, None, case.layout)
+    optimizer, layout = adamw(policy.parameters(), 0.01), prepare_layout(policy, case.layout, single_process())
     runtime = SftRuntime(micro_batch_size=case.sequences, head_chunk_tokens=case.head_chunk)
 
     def update(step: int) -> float:

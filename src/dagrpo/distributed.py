@@ -77,6 +77,10 @@ class World:
             dist.all_reduce(values, group=self.patient if values.device.type == "cpu" else None)
         return values
 
+    def everywhere(self, holds: bool) -> bool:
+        """Whether this holds in every rank: the same answer in each of them."""
+        return float(self.all_reduce(torch.tensor(float(holds)))) == self.size
+
     def barrier(self) -> None:
         """Return when every rank has come this far."""
         self.all_reduce(torch.zeros(1))

@@ -23,6 +23,7 @@ from dagrpo.rollout.engine.digests import counterparts
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.prompts import Prompts, training_problems
 from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates.agreement import LARGEST_MEAN_DIFFERENCE, outside_share
 from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
 from dagrpo.trainer.gates.probe import OUTSIDE, Probe
@@ -70,6 +71,7 @@ def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Pa
         problems,
         dtype="bfloat16",
         policy=load_policy(initial, world, dtype=torch.bfloat16),
+        budget=Budget(sequences=8),
         pad_token_id=0,
         state=tmp_path / "state",
         seed=7,

@@ -25,7 +25,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
 from dagrpo.params.runtime import Layout
-from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 
@@ -100,12 +100,12 @@ def test_updates_that_are_repeated_on_a_gpu_leave_the_same_bytes(small: Path, tm
     assert manifests[0] == manifests[1]
 
 
-def _of_long_and_short(window: int | None, dtype: torch.dtype) -> tuple[Policy, TokenSequences]:
+def _of_long_and_short(window: int | None, dtype: torch.dtype, head_dim: int = 32) -> tuple[Policy, TokenSequences]:
     """A policy on the GPU whose heads are grouped, and sequences of 1 to 300 tokens after their prompts."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=64, hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
-        use_sliding_window=window is not None, sliding_window=window, max_window_layers=1,
+        head_dim=head_dim, use_sliding_window=window is not None, sliding_window=window, max_window_layers=1,
     )  # fmt: skip
     lengths = [1, 2, 17, 17, 64, 130, 300]
     prompts = [[5, 6, 7], [7, 6, 5]]
@@ -146,7 +146,7 @@ def test_packed_rows_on_a_gpu_give_the_logprobs_and_gradient_of_padded_ones(
     try:
         policy, sequences = _of_long_and_short(window, dtype)
         padded = _computed(policy, sequences, "padded")
-        assert layout_of(policy, None, None) == "packed"
+        assert prepare_layout(policy, None, single_process()) == "packed"
         packed, again = (_computed(policy, sequences, "packed", share_prompts=share_prompts) for _ in range(2))
     finally:
         torch.use_deterministic_algorithms(False)
@@ -163,7 +163,18 @@ def test_packed_rows_in_float32_on_a_gpu_give_the_logprobs_and_gradient_of_padde
     """Sequence by sequence; nobody asks for it there, so the default is padded."""
     policy, sequences = _of_long_and_short(window, torch.float32)
     padded = _computed(policy, sequences, "padded")
-    assert layout_of(policy, None, None) == "padded"
-    assert layout_of(policy, None, "packed") == "packed"
+    assert prepare_layout(policy, None, single_process()) == "padded"
+    assert prepare_layout(policy, "packed", single_process()) == "packed"
     for one, other in zip(_computed(policy, sequences, "packed"), padded, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@ONE
+@pytest.mark.gpu
+def test_heads_that_do_not_fit_the_kernel_are_padded_by_default() -> None:
+    policy, sequences = _of_long_and_short(None, torch.bfloat16, head_dim=12)
+    padded = _computed(policy, sequences, "padded")
+    assert prepare_layout(policy, None, single_process()) == "padded"
+    assert prepare_layout(policy, "packed", single_process()) == "packed"
+    packed = _computed(policy, sequences, "packed")
+    assert float((packed[0] - padded[0]).abs().mean()) < 0.01

@@ -24,6 +24,8 @@ from dagrpo.half_steps.updates import update_from
 from dagrpo.params.schema import Params
 from dagrpo.params.training import DynamicSampling
 from dagrpo.trainer.digest_table import FILE, read_digests
+from dagrpo.trainer.gates import layout
+from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import SavedState, named
 
@@ -111,10 +113,20 @@ def test_a_state_that_does_not_say_what_was_drawn_is_refused_where_that_is_not_a
 
 
 def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
-    inputs: Inputs, whole: TrainingRun, tmp_path: Path
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The layout is measured once, not in each step."""
+    measured: list[Policy] = []
+    own = layout._difference
+
+    def noted(policy: Policy) -> str | None:
+        measured.append(policy)
+        return own(policy)
+
+    monkeypatch.setattr(layout, "_difference", noted)
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
     _updates(run, None, place.tables(whole.rollouts.parent, None))
+    assert len(measured) == 1
     assert read_digests(run.metrics.with_name(FILE)) == read_digests(whole.rollouts.with_name(FILE))
     ours, theirs = read_parquet(run.metrics), read_parquet(whole.metrics)
     assert ours["policy/grad_norm"] == theirs["policy/grad_norm"]

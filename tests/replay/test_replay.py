@@ -26,6 +26,8 @@ from dagrpo.replay.recomputation import StepCheck, replay
 from dagrpo.replay.recorded import RecordedRun, read_run, unfinished
 from dagrpo.replay.terminal import basis, first_difference
 from dagrpo.trainer.digest_table import read_digests
+from dagrpo.trainer.gates import layout
+from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 
 Inputs = tuple[Path, Path]
@@ -83,6 +85,22 @@ def test_every_step_of_a_run_is_found_again_bit_for_bit_from_the_initial_checkpo
     assert all(len(check.recorded.gradients) == 2 for check in checks)
     assert all(check.largest_logprob_difference == 0.0 for check in checks)
     assert all(check.recorded_grad_norm == check.grad_norm > 0 for check in checks)
+
+
+def test_the_layout_is_measured_once_however_many_steps_are_computed_again(
+    finished: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    own = layout._difference
+
+    def counted(policy: Policy) -> str | None:
+        measured.append(1)
+        return own(policy)
+
+    monkeypatch.setattr(layout, "_difference", counted)
+    checks = _replayed(replace(_read(finished, finished.state), state=tmp_path / "none"), 3)
+    assert [check.computed.computed.layout for check in checks] == ["packed"] * 3
+    assert len(measured) == 1
 
 
 def test_steps_that_leave_groups_out_and_tokens_that_are_drawn_from_a_few_are_found_again(

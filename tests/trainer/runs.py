@@ -258,7 +258,7 @@ def held_out_splits(folder: Path, task: str, tests: Sequence[int], validations: 
 
 
 def training_run(
-    inputs: tuple[Path, Path], state: Path, out: Path, steps: int, *, permuted: bool = False, **runtime: int
+    inputs: tuple[Path, Path], state: Path, out: Path, steps: int, *, permuted: bool = False, **runtime: Any
 ) -> TrainingRun:
     """Four problems with four samples each per step; shorter completions are worth more. `runtime` is .training's."""
     initial, split = inputs

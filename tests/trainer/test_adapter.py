@@ -28,7 +28,7 @@ from dagrpo.params.lora import Lora
 from dagrpo.params.training import Training
 from dagrpo.replay.recomputation import replay
 from dagrpo.replay.recorded import unfinished
-from dagrpo.trainer import handed, state
+from dagrpo.trainer import engine_weights, state
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.optimizer import adamw
 from dagrpo.trainer.policy import Policy, token_logprobs
@@ -213,7 +213,7 @@ class Forgetful(GatheredWeights):
 def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handed, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(engine_weights, "GatheredWeights", Forgetful)
     with pytest.raises(
         UserError, match=r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"
     ):
@@ -223,7 +223,7 @@ def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
 def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handed, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(engine_weights, "GatheredWeights", Forgetful)
     run = _run(inputs, tmp_path)
     gates = run.training.gates.model_copy(
         update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}

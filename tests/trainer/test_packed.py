@@ -32,6 +32,7 @@ from transformers import (
 )
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
+from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.params.lora import Lora
 from dagrpo.params.runtime import TrainingRuntime
@@ -39,8 +40,10 @@ from dagrpo.trainer import packed_attention
 from dagrpo.trainer.adapter import add_adapter, begin
 from dagrpo.trainer.budget import Budget, usual_layout
 from dagrpo.trainer.gates import layout as gate
-from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.gates.layout import prepare_layout
+from dagrpo.trainer.gates.sharing import resolved
 from dagrpo.trainer.micro_batches import Cutter
+from dagrpo.trainer.packed import Segments
 from dagrpo.trainer.packing import Batch, RolloutBatch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 
@@ -77,6 +80,17 @@ def test_a_small_batch_is_packed_as_written_by_hand() -> None:
     assert (batch.segments.lengths, batch.segments.ends.tolist()) == ((2, 3, 4), [0, 2, 5, 9])
     assert (batch.rows.tolist(), batch.columns.tolist()) == ([0, 1, 2, 2], [3, 0, 5, 7])
     assert batch.targets.tolist() == [7, 9, 4, 1]
+
+
+def test_the_segments_of_a_shared_prompt_are_as_written_by_hand() -> None:
+    """A prompt of 2 tokens, followed by 1 token and by 3: the example of Segments."""
+    segments = Segments.of([2, 1, 3], [None, 0, 0], CPU)
+    assert (segments.lengths, segments.contexts) == ((2, 1, 3), (0, 2, 2))
+    assert segments.ends.tolist() == [0, 2, 3, 6]
+    assert segments.seen is not None
+    assert segments.seen.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4, 5]
+    assert segments.seen_ends.tolist() == [0, 2, 5, 10]
+    assert Segments.of([2, 1], [None, None], CPU).seen is None
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -270,9 +284,9 @@ def test_a_model_that_would_compute_something_else_is_refused_and_padded_where_n
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.5)
     before = model.config._attn_implementation
-    assert layout_of(Policy(model), None, None) == "padded"
+    assert prepare_layout(Policy(model), None, single_process()) == "padded"
     with pytest.raises(UserError, match="set layout to padded or null"):
-        layout_of(Policy(model), None, "packed")
+        prepare_layout(Policy(model), "packed", single_process())
     assert model.config._attn_implementation == before
 
 
@@ -280,7 +294,7 @@ def test_a_model_that_would_compute_something_else_is_refused_and_padded_where_n
 def test_a_leak_between_sequences_is_found_in_any_type(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model's logprobs hardly differ for it, and in 16 bits rounding hides as much."""
     model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
-    assert layout_of(Policy(model, dtype=dtype), None, None) == "packed"
+    assert prepare_layout(Policy(model, dtype=dtype), None, single_process()) == "packed"
     whole = packed_attention._by_length
 
     def leaking(module: Any, of_row: list[Tensor], *inputs: Any) -> Tensor:
@@ -289,7 +303,7 @@ def test_a_leak_between_sequences_is_found_in_any_type(dtype: torch.dtype, monke
 
     monkeypatch.setattr(packed_attention, "_by_length", leaking)
     monkeypatch.setattr(gate, "MOST_NATS", 1.0)
-    assert layout_of(Policy(model, dtype=dtype), None, None) == "padded"
+    assert prepare_layout(Policy(model, dtype=dtype), None, single_process()) == "padded"
 
 
 @pytest.mark.parametrize(
@@ -305,31 +319,34 @@ def test_a_model_that_attends_alone_is_packed(model: Any) -> None:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
-    policy, reference = Policy(model.eval()), in_double.policy()
-    assert layout_of(policy, reference, "padded") == "padded"
-    assert layout_of(policy, reference, None) == "packed"
-    assert policy.model.config._attn_implementation == reference.model.config._attn_implementation == "dagrpo_packed"
+    policy = Policy(model.eval())
+    assert prepare_layout(policy, "padded", single_process()) == "padded"
+    assert policy.model.config._attn_implementation == "sdpa"
+    assert prepare_layout(policy, None, single_process()) == "packed"
+    assert policy.model.config._attn_implementation == "dagrpo_packed"
 
 
 @pytest.mark.parametrize(
-    ("narrow", "on_gpu", "share_prompts", "layout"),
+    ("narrow", "on_gpu", "share_prompts", "sharded", "layout"),
     [
-        (False, False, False, "packed"),
-        (True, False, True, "packed"),
-        (True, True, False, "packed"),
-        (True, True, True, "padded"),
-        (False, True, False, "padded"),
+        (False, False, False, False, "packed"),
+        (True, False, True, True, "packed"),
+        (True, True, False, False, "packed"),
+        (True, True, True, False, "padded"),
+        (False, True, False, True, "padded"),
+        (True, True, True, True, "packed"),
+        (False, True, True, True, "packed"),
     ],
 )
-def test_who_asks_for_no_layout_gets_the_devices_own(
-    narrow: bool, on_gpu: bool, share_prompts: bool, layout: str
+def test_who_asks_for_no_layout_gets_the_devices_own_and_several_processes_one_that_shares_prompts(
+    narrow: bool, on_gpu: bool, share_prompts: bool, sharded: bool, layout: str
 ) -> None:
-    assert usual_layout(narrow=narrow, on_gpu=on_gpu, share_prompts=share_prompts) == layout
+    assert usual_layout(narrow=narrow, on_gpu=on_gpu, share_prompts=share_prompts, sharded=sharded) == layout
 
 
 def test_packed_rows_share_prompts_where_layers_are_computed_again() -> None:
     """Padded that is refused: see tests/params/test_combinations.py."""
     asked = {"share_prompts": True, "activation_checkpointing": True, "layout": "packed"}
-    assert Budget.of(TrainingRuntime.model_validate(asked)) == Budget(
-        sequences=256, layout="packed", share_prompts=True
-    )
+    policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
+    budget = resolved(TrainingRuntime.model_validate(asked), policy, single_process())
+    assert budget == Budget(sequences=256, layout="packed", share_prompts=True)

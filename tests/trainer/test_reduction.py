@@ -56,7 +56,10 @@ def test_two_updates_are_those_of_one_process(
 def test_runtime_says_which_it_is(
     reduction: Any, initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Budget.of(TrainingRuntime(reduce_gradients=reduction)).reduce_gradients == reduction
+    assert (
+        Budget.of(TrainingRuntime(reduce_gradients=reduction), "padded", share_prompts=False).reduce_gradients
+        == reduction
+    )
     asked: list[tuple[str, bool]] = []
     monkeypatch.setattr(sft, "reduce_next", lambda policy, kind, *, is_last: asked.append((kind, is_last)))
     run = SftRun(

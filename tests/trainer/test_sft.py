@@ -20,9 +20,12 @@ from dagrpo.distributed import process_group, single_process
 from dagrpo.errors import UserError
 from dagrpo.listing import MANIFEST
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.params.runtime import SftRuntime
+from dagrpo.params.runtime import Layout, SftRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.rollout.chat import chat_format
+from dagrpo.trainer.packed import PackedBatch
+from dagrpo.trainer.packing import Batch, PaddedBatch
+from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.trainer.supervised import supervised_sequences
@@ -43,7 +46,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return character_tokenizer(256)
 
 
-def _run(inputs: tuple[Path, Path], out: Path, steps: int = 4, **runtime: int) -> SftRun:
+def _run(inputs: tuple[Path, Path], out: Path, steps: int = 4, **runtime: Any) -> SftRun:
     return SftRun(
         model=inputs[0],
         train_split=inputs[1],
@@ -155,6 +158,27 @@ def test_micro_batches_and_chunks_change_memory_but_not_the_result(
     _execute(cut)
     assert all((d.largest or 0.0) < 2e-4 for d in compare(cut.tuned, whole[0].tuned).differences)
     assert any(d.largest for d in compare(cut.model, cut.tuned).differences)
+
+
+@pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("packed", PackedBatch), ("padded", PaddedBatch)])
+def test_it_computes_in_the_layout_of_its_own_section_and_finds_the_same_loss(
+    layout: Layout | None,
+    kind: type[Batch],
+    inputs: tuple[Path, Path],
+    whole: tuple[SftRun, Reported],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[Batch] = []
+
+    def watched(policy: Policy, batch: Batch, *inputs: Any, **options: Any) -> Any:
+        computed.append(batch)
+        return token_logprobs(policy, batch, *inputs, **options)
+
+    monkeypatch.setattr("dagrpo.trainer.sft.token_logprobs", watched)
+    ((_, first),) = _execute(_run(inputs, tmp_path, steps=1, layout=layout))
+    assert [type(batch) for batch in computed] == [kind]
+    assert first["sft/loss"] == pytest.approx(whole[1][0][1]["sft/loss"], rel=1e-5)
 
 
 def test_in_bfloat16_it_computes_otherwise_and_keeps_weights_in_float32(

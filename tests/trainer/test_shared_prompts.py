@@ -22,8 +22,8 @@ from dagrpo.params.checkpoint import Checkpoint
 from dagrpo.params.model import Fresh
 from dagrpo.params.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.budget import Budget, usual_sharing
-from dagrpo.trainer.gates.sharing import decided, require_sharing
-from dagrpo.trainer.micro_batches import Cutter
+from dagrpo.trainer.gates.sharing import require_sharing, resolved
+from dagrpo.trainer.micro_batches import Cutter, Part
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 
@@ -106,13 +106,21 @@ def test_a_prompt_is_computed_once_and_not_once_per_sample() -> None:
     assert read == [8 * 32, 29, 8 * 3]
 
 
-def test_micro_batches_keep_groups_together_and_count_a_prompt_once() -> None:
-    """Prompts of 9, 5 and 9 tokens. Within 25 tokens: 8 of the first and four times 1 + 3; 8 and four times 2; the rest."""
+@pytest.mark.parametrize(
+    ("layout", "parts"),
+    [("padded", [(0, 1, 2, 3), (5, 6, 7, 8), (4,)]), ("packed", [(0, 1, 2, 3), (5, 6, 7, 8, 4)])],
+)
+def test_micro_batches_keep_groups_together_and_count_a_prompt_once(layout: Layout, parts: list[Part]) -> None:
+    """Prompts of 9, 5 and 9 tokens, without their last ones 8, 4 and 8. Within 25 tokens:
+
+    8 of the first and four times 1 + 3 are 24. 8 of the third and four times 1 + 1 are 16. 4 of the second and 1 + 1 beside them are
+    22 in packed rows; padded, two prompts of 8 and five sequences of 2 are 26.
+    """
     pairs = [([*range(1, 10)], [2, 2, 2])] * 4 + [([1] * 5, [3])] + [([*range(2, 11)], [4])] * 4
     sequences, spans = _sequences(pairs), [slice(number, number + 1) for number in range(9)]
-    cutter = Cutter(sequences, Budget(sequences=99, tokens=25, share_prompts=True))
+    cutter = Cutter(sequences, Budget(sequences=99, tokens=25, share_prompts=True, layout=layout))
     arranged = cutter.arranged(spans, 1)
-    assert cutter.micro_batches(arranged, 0, 1) == [(0, 1, 2, 3), (5, 6, 7, 8), (4,)]
+    assert cutter.micro_batches(arranged, 0, 1) == parts
 
 
 @pytest.mark.parametrize(
@@ -145,16 +153,16 @@ def test_a_model_that_counts_positions_otherwise_is_refused(monkeypatch: pytest.
     ("layout", "asked", "share"),
     [(None, None, True), ("packed", None, True), ("padded", None, False), (None, False, False), ("padded", True, True)],
 )
-def test_who_does_not_say_shares_prompts_in_packed_rows(layout: Layout, asked: bool | None, share: bool) -> None:
+def test_who_does_not_say_shares_prompts_in_packed_rows(layout: Layout | None, asked: bool | None, share: bool) -> None:
     policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
-    budget = decided(Budget(sequences=8, layout=layout, share_prompts=asked), policy, None)
+    budget = resolved(TrainingRuntime(layout=layout, share_prompts=asked), policy, single_process())
     assert budget.layout == ("padded" if layout == "padded" else "packed")
     assert budget.share_prompts == share
 
 
 def test_no_model_is_refused_that_cannot_share_prompts_if_nobody_asks_for_it() -> None:
     policy = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
-    budget = decided(Budget.of(TrainingRuntime()), policy, None)
+    budget = resolved(TrainingRuntime(), policy, single_process())
     assert (budget.layout, budget.share_prompts) == ("padded", False)
 
 

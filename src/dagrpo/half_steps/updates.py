@@ -12,7 +12,6 @@ from dagrpo.replay.batch import read_step
 from dagrpo.replay.pictures import pictures_of
 from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.trainer import state
-from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.digest_table import FILE, StepDigests, digest_table
 from dagrpo.trainer.gates.finite import SKIPPED
 from dagrpo.trainer.record import update_metrics, with_plugins
@@ -31,13 +30,13 @@ def update_from(
     pictures = pictures_of(run.initial, run.train_split)
     if start is not None:
         policy.load(start)
-    digests: dict[int, StepDigests] = {}
+    budget, digests = policy.budget(run.runtime.training), dict[int, StepDigests]()
     rows: list[dict[str, float]] = []
     for step, table in tables.items():
         given = read_step(table, run.training, pictures)
         if given.step != step:
             raise UserError(f"{table} has the rollouts of step {given.step}: name it {step_file(given.step)}.")
-        stats = policy.update(step, given.batch, Budget.of(run.runtime.training))
+        stats = policy.update(step, given.batch, budget)
         digests[step] = stats.digests
         own = update_metrics(stats, given.batch.rollout_logprobs.tolist()) | {SKIPPED: float(stats.skipped)}
         rows.append(with_plugins(own, stats))

@@ -10,11 +10,12 @@ from typing import Any, Literal, Self
 
 import torch
 
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
 from dagrpo.params.lora import Lora, TrainedLora
 from dagrpo.trainer.adapter import adapted_layers
-from dagrpo.trainer.throughput import EXPERTS, Arithmetic
+from dagrpo.trainer.throughput import Arithmetic
 from dagrpo.trainer.tower import tower_module
 
 NORMS_OF_HEADS = "q_norm"  # in the names of weights of families that normalise queries and keys
@@ -131,8 +132,7 @@ def _stack_of_text(text: Any, model: PreTrainedModel) -> Stack:
 
 
 def _inner(text: Any) -> int:
-    experts = next((getattr(text, name) for name in EXPERTS if getattr(text, name, None)), None)
-    if experts is None:
+    if not is_mixture_of_experts(text):
         return int(text.intermediate_size)
     each = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
     return int(each * text.num_experts_per_tok)

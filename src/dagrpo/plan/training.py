@@ -201,7 +201,7 @@ def shares_prompts(params: Params, shape: Shape, *, gpu: bool) -> bool:
 def _is_packed(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> bool:
     """As trainer/gates/layout.py decides, by what can be known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
-    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share)
+    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=runtime.processes > 1)
     return shape.pictures is None and (runtime.layout or usual) == "packed"
 
 

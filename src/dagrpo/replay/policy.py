@@ -10,9 +10,11 @@ from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.rollout import Rollout
+from dagrpo.params.runtime import TrainingRuntime
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.gates.sharing import prepare, resolved
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
 from dagrpo.trainer.sharding import load_reference, trained_policy
@@ -53,6 +55,7 @@ class UpdatedPolicy:
             self._reference = load_reference(run.initial, world, policy)
         self._pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self._saved: Mapping[str, Any] = NOT_SAVED
+        self._prepared = set[Budget]()  # that the policy is known to support
 
     def load(self, saved: state.SavedState) -> None:
         """Go on from a saved state."""
@@ -63,10 +66,17 @@ class UpdatedPolicy:
         """Write the state after so many steps; which prompts they drew it does not say."""
         state.save(root, finished, self.model, self._optimizer, self._world, dict(self._saved), base=self._base)
 
+    def budget(self, runtime: TrainingRuntime) -> Budget:
+        """The budget of runtime.training for this policy. UserError: the policy does not support it."""
+        budget = resolved(runtime, self._policy, self._world)
+        self._prepared.add(budget)
+        return budget
+
     def update(self, step: int, batch: RolloutBatch, budget: Budget) -> UpdateStats:
         """Take the step, numbered from 1, from its rollouts, which have advantages.
 
-        UserError: they lack the teacher's logprobs, from which the run learns, or have tokens that the policy has not.
+        UserError: they lack the teacher's logprobs, from which the run learns, or have tokens that the policy has not; or the policy
+        does not support the budget.
         """
         run = self._run
         self._require_known_tokens(step, batch)
@@ -75,6 +85,7 @@ class UpdatedPolicy:
                 f"The rollouts of step {step} have no teacher_logprobs, which {run.algorithm.distils[0]} learns from: name those "
                 "of a run with algorithm.teacher."
             )
+        self._prepare(budget)
         update = PolicyUpdate(
             policy=self._policy,
             reference=self._reference,
@@ -92,6 +103,11 @@ class UpdatedPolicy:
         stats = update.run(step - 1, batch)
         self._saved = update.saved
         return stats
+
+    def _prepare(self, budget: Budget) -> None:
+        if budget not in self._prepared:
+            prepare(self._policy, budget, self._world)
+            self._prepared.add(budget)
 
     def _require_known_tokens(self, step: int, batch: RolloutBatch) -> None:
         known = int(self.model.config.get_text_config().vocab_size)

@@ -13,7 +13,7 @@ LAUNCHED = 1 << 26  # on other devices, where more of them keep the device busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The limits of a micro-batch. A trajectory that is beyond one of them by itself is a micro-batch of its own.
+    """The limits of a micro-batch. A trajectory that exceeds one of them by itself is a micro-batch of its own.
 
     `head_chunk_tokens` cuts no micro-batch: the head goes over each in chunks. Nor does `reduce_gradients`, which says when the
     gradients of micro-batches are added up over the ranks.
@@ -23,34 +23,39 @@ class Budget:
     tokens: int | None = None  # with the padding, where there is some; None: any number
     patches: int | None = None  # of pictures, each picture once; None: any number
     head_chunk_tokens: int | None = None  # trained tokens that the head runs on at a time; None: all at once
-    layout: Layout | None = "padded"  # None: not decided yet, see usual_layout
-    # Whether a prompt that several sequences begin with is computed once. None: not decided yet, see usual_sharing
-    share_prompts: bool | None = False
+    layout: Layout = "padded"
+    share_prompts: bool = False  # whether a prompt that several sequences begin with is computed once
     reduce_gradients: Reduction = "each_mini_batch"
 
     @classmethod
-    def of(cls, runtime: TrainingRuntime) -> Self:
-        """The budget that the section runtime.training gives."""
+    def of(cls, runtime: TrainingRuntime, layout: Layout, *, share_prompts: bool) -> Self:
+        """The budget of the section runtime.training, which may leave layout and sharing open: see gates/sharing.py."""
         return cls(
             sequences=runtime.micro_batch_size,
             tokens=runtime.micro_batch_tokens,
             patches=runtime.micro_batch_patches,
             head_chunk_tokens=runtime.head_chunk_tokens,
-            layout=runtime.layout,
-            share_prompts=runtime.share_prompts,
+            layout=layout,
+            share_prompts=share_prompts,
             reduce_gradients=runtime.reduce_gradients,
         )
 
 
-def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False) -> Layout:
-    """The faster one, for whoever asks for none; the model has to allow it. `narrow`: whether it computes in 16 bits."""
-    if on_gpu:  # which has a kernel for packed rows in 16 bits; with shared prompts they have not been measured there
-        return "packed" if narrow and not share_prompts else "padded"
-    return "packed"
+def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False, sharded: bool = False) -> Layout:
+    """The layout for `layout: null`, if the model supports it.
+
+    `narrow`: whether a GPU computes packed rows by its kernel for 16 bits. `sharded`: whether several processes train the policy
+    (FSDP); they share prompts only in packed rows.
+    """
+    if not on_gpu or (sharded and share_prompts):
+        return "packed"
+    return (
+        "packed" if narrow and not share_prompts else "padded"
+    )  # with shared prompts the kernel has not been measured
 
 
 def usual_sharing(layout: Layout, *, on_gpu: bool) -> bool:
-    """Whether prompts are computed once where nobody says: where that was measured, and faster."""
+    """The default of share_prompts: only where sharing was measured to be faster."""
     return layout == "packed" and not on_gpu
 
 
@@ -64,8 +69,8 @@ class Load:
     pictures: frozenset[int] = frozenset()  # by number; those of several sequences are there once
     prompts: Mapping[int, int] = field(default_factory=dict)  # tokens of those that are computed once, by number
 
-    def tokens(self, layout: Layout | None) -> int:
-        """All that are computed. In padded form each sequence takes as many as the longest one, and each prompt as the longest prompt."""
+    def tokens(self, layout: Layout) -> int:
+        """The tokens that are computed. Padded, each sequence has as many as the longest, and each prompt as the longest prompt."""
         if layout == "packed":
             return self.total + sum(self.prompts.values())
         return self.sequences * self.longest + len(self.prompts) * max(self.prompts.values(), default=0)

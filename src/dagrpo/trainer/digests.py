@@ -26,9 +26,6 @@ BYTES = hashlib.sha256().digest_size
 
 def computed_by(world: World, budget: Budget) -> Computed:
     """How this process computes, beside the others."""
-    layout, share = budget.layout, budget.share_prompts
-    assert layout is not None, "it is decided before anything is computed"
-    assert share is not None, "the same"
     is_gpu = world.device.type == "cuda"
     return Computed(
         processes=world.size,
@@ -37,8 +34,8 @@ def computed_by(world: World, budget: Budget) -> Computed:
         micro_batch_tokens=budget.tokens or 0,
         micro_batch_patches=budget.patches or 0,
         head_chunk_tokens=budget.head_chunk_tokens or 0,
-        layout=layout,
-        share_prompts=share,
+        layout=budget.layout,
+        share_prompts=budget.share_prompts,
         reduce_gradients=budget.reduce_gradients,
         device=torch.cuda.get_device_name(world.device) if is_gpu else world.device.type,
     )

@@ -26,10 +26,10 @@ from dagrpo.trainer import gates, kept_batches, state
 from dagrpo.trainer.accumulated import BeforeUpdate
 from dagrpo.trainer.advantages import step_advantages
 from dagrpo.trainer.ahead import Untrained, version_of
-from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.engine_weights import EngineWeights
 from dagrpo.trainer.gates.room import require_room
+from dagrpo.trainer.gates.sharing import resolved
 from dagrpo.trainer.gates.watch import Watch, storable
 from dagrpo.trainer.held_out import HeldOutEvaluations, is_evaluated
 from dagrpo.trainer.objective import Objective
@@ -99,11 +99,18 @@ class Trainer:
         self._policy = trained_policy(
             run.initial, world, training, run.rollout, run.seed, activation_checkpointing=checkpointing
         )
+        self._budget = resolved(run.runtime.training, self._policy, world)
         self._optimizer = policy_optimizer(self._policy, run.training)
         self._base = tensor_digest_of(run.initial)
         self._throughput = Throughput.of(self._policy.model, world, run.runtime.engine)
         self._watch = Watch(
-            run, self._problems, self._record, policy=self._policy, pad_token_id=self._pad_token_id(), world=world
+            run,
+            self._problems,
+            self._record,
+            policy=self._policy,
+            budget=self._budget,
+            pad_token_id=self._pad_token_id(),
+            world=world,
         )
 
     def train(self) -> None:
@@ -308,7 +315,7 @@ class Trainer:
             optimizer=self._optimizer,
             algorithm=run.algorithm,
             training=run.training,
-            budget=Budget.of(run.runtime.training),
+            budget=self._budget,
             temperature=run.rollout.temperature,
             max_new_tokens=run.rollout.max_new_tokens,
             pad_token_id=self._pad_token_id(),

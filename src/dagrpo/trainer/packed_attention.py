@@ -70,7 +70,7 @@ def attended(
     if segments.seen is not None:
         of_row[1:] = [each.index_select(0, segments.seen) for each in of_row[1:]]
     scaling, window = options.get("scaling"), None if attention_mask is None else int(attention_mask)
-    if _is_for_kernel(query, value):
+    if is_for_kernel(query, value):
         return _by_kernel(of_row, segments, scaling, window)[None], None
     return _by_length(module, of_row, segments, scaling, window)[None].to(query.dtype), None
 
@@ -136,7 +136,7 @@ def _is_narrow_on_cpu(query: Tensor) -> bool:
     return query.device.type == "cpu" and query.dtype.itemsize < torch.float32.itemsize
 
 
-def _is_for_kernel(query: Tensor, value: Tensor) -> bool:
+def is_for_kernel(query: Tensor, value: Tensor) -> bool:
     size = query.shape[-1]
     takes = size == value.shape[-1] and size <= LARGEST_HEAD and size % MULTIPLE == 0
     return takes and query.dtype in (torch.bfloat16, torch.float16) and has_kernels(query.device)

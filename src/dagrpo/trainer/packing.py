@@ -140,7 +140,7 @@ class TokenSequences:
     ) -> PaddedBatch:
         """Some of the sequences as one batch. Everything is laid out on the CPU: the device need not be waited for.
 
-        `share_prompts`: whether a prompt that several of them begin with is in it once, apart from what follows.
+        `share_prompts`: whether a prompt that several of them begin with is laid out once, apart from what follows it.
         """
         prompts = self._shared(numbers, device) if share_prompts else None
         spans = [self._span(number, after_prompt=prompts is not None) for number in numbers]
@@ -175,7 +175,7 @@ class TokenSequences:
     def packed(self, numbers: Sequence[int], device: torch.device, *, share_prompts: bool = False) -> PackedBatch:
         """Some of the sequences as one row. None of them shows pictures.
 
-        `share_prompts`: whether a prompt that several of them begin with is in it once; its last token stays with each of them.
+        `share_prompts`: whether a prompt that several of them begin with is in the row once. Its last token stays with each sequence.
         """
         assert self.pictures is None, "refused before: a row has no place for pictures"
         shared = self._places_of_prompts(numbers) if share_prompts else {}
@@ -188,7 +188,7 @@ class TokenSequences:
         return PackedBatch.of(tails, [self.prompt(firsts[prompt])[:-1] for prompt in shared], device)
 
     def _places_of_prompts(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Which prompts are worth computing once: of several sequences, and of several tokens. Their places in a row, from the shortest."""
+        """The prompts to compute once, which have several tokens and several sequences, and their places in the row: the shortest first."""
         lengths = {self.prompt_numbers[number]: self.prompt_lengths[number] for number in numbers}
         sharing = Counter(self.prompt_numbers[number] for number in numbers)
         shared = sorted(
@@ -202,7 +202,7 @@ class TokenSequences:
         return [seen.setdefault(key, len(seen)) for key in keys]
 
     def _span(self, number: int, *, after_prompt: bool) -> slice:
-        """Where a sequence is, or what of it begins with the last token of its prompt."""
+        """Where a sequence is; `after_prompt`: where the part of it is that begins with the last token of its prompt."""
         start, stop = self._starts[number : number + 2]
         return slice(start + self.prompt_lengths[number] - 1 if after_prompt else start, stop)
 

@@ -13,6 +13,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.errors import UserError
 from dagrpo.trainer.head import read_of_head
 from dagrpo.trainer.packed import PackedBatch
+from dagrpo.trainer.packed_attention import NAME as PACKED
 from dagrpo.trainer.packed_attention import attend_by_segment
 from dagrpo.trainer.packing import Batch, PaddedBatch
 from dagrpo.trainer.reading import PLAIN, Extras, LogitProcessing, Read, Reading
@@ -102,6 +103,9 @@ class Policy(torch.nn.Module):
         return self._hidden_of_row(batch) if isinstance(batch, PackedBatch) else self._hidden_of_padded(batch)
 
     def _hidden_of_row(self, batch: PackedBatch) -> Tensor:
+        assert self.model.config._attn_implementation == PACKED, (
+            "take_packed comes first: else tokens attend to other sequences"
+        )
         hidden: Tensor = self.model.base_model(
             input_ids=batch.input_ids, position_ids=batch.position_ids, segments=batch.segments, use_cache=False
         ).last_hidden_state
@@ -110,8 +114,8 @@ class Policy(torch.nn.Module):
     def _hidden_of_padded(self, batch: PaddedBatch) -> Tensor:
         input_ids, attention_mask = batch.input_ids, batch.attention_mask
         if batch.prompts is not None:
-            sharded = isinstance(self, FSDPModule)
-            return hidden_after(self.model, batch.prompts, input_ids, attention_mask, sharded=sharded)
+            assert not isinstance(self, FSDPModule), "refused before: see gates/sharing.py"
+            return hidden_after(self.model, batch.prompts, input_ids, attention_mask)
         read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.tower is not None:
             read = self.tower.shown(input_ids, attention_mask, batch.pictures)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dagrpo.checkpoints.adapted import adapter_tensors, low_rank_updates, matrices_of
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.distributed import World
@@ -19,7 +20,6 @@ from dagrpo.errors import UserError
 from dagrpo.params.lora import Lora
 from dagrpo.rollout.engine.adapters import AdapterForm
 from dagrpo.rollout.engine.digests import JOINED
-from dagrpo.trainer.throughput import EXPERTS
 
 _SERVED = re.compile(r"model\.layers\.\d+\.(self_attn\.[qkvo]|mlp\.(gate|up|down))_proj")
 _MERGE = "set training.lora.serving to merged"
@@ -34,7 +34,7 @@ def adapter_form(model: PreTrainedModel, lora: Lora) -> AdapterForm:
 
 def _require_served(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
-    if any(getattr(config, name, None) for name in EXPERTS):
+    if is_mixture_of_experts(config):
         raise UserError(
             f"training.lora.serving is adapter, but a {config.model_type} model is a mixture of experts, whose adapters SGLang holds "
             f"in another form: {_MERGE}."

@@ -24,7 +24,7 @@ from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates import advice_on_memory
-from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.gates.room import require_room
 from dagrpo.trainer.micro_batches import Cutter
 from dagrpo.trainer.optimizer import adamw, apply_gradients, decayed, warmed_up
@@ -79,7 +79,7 @@ class FineTuning:
             dtype=NAMED_DTYPES[run.sft.dtype],
             activation_checkpointing=run.runtime.activation_checkpointing,
         )
-        self._layout = layout_of(self._policy, None, run.runtime.layout, section="runtime.sft")
+        self._layout = prepare_layout(self._policy, run.runtime.layout, world, section="runtime.sft")
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
         self._base = tensor_digest_of(run.model)
 

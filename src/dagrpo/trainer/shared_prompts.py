@@ -47,29 +47,21 @@ class SharedPrompts:
         )
 
 
-def hidden_after(
-    model: PreTrainedModel, prompts: SharedPrompts, input_ids: Tensor, attention_mask: Tensor, *, sharded: bool
-) -> Tensor:
+def hidden_after(model: PreTrainedModel, prompts: SharedPrompts, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """The last hidden states of what follows each sequence's prompt. [sequences, length, width]
 
     input_ids, attention_mask: [sequences, length], from the last token of each prompt on, padded on the right.
-    `sharded`: the weights are gathered block by block (FSDP).
     """
     cache = DynamicCache(config=model.config)
-    of_prompts = model.base_model(
+    model.base_model(
         input_ids=prompts.input_ids, attention_mask=prompts.attention_mask, past_key_values=cache, use_cache=True
-    ).last_hidden_state
+    )
     for layer in cache.layers:
         layer.keys, layer.values = layer.keys[prompts.owners], layer.values[prompts.owners]
     before = prompts.attention_mask[prompts.owners]
     positions = before.sum(dim=1, keepdim=True) + torch.arange(input_ids.shape[1], device=input_ids.device)
-    embedded = model.get_input_embeddings()(input_ids)
-    if sharded:
-        # FSDP gathers a block's weights again when a gradient reaches the block's output. Of the last block only the prompts' keys
-        # and values are used, not its output: adding zero times that output sends it a gradient, once the rest is done.
-        embedded = embedded + 0 * of_prompts.mean()
     hidden: Tensor = model.base_model(
-        inputs_embeds=embedded,
+        input_ids=input_ids,
         attention_mask=torch.cat([before, attention_mask], dim=1),
         position_ids=positions,
         past_key_values=cache,

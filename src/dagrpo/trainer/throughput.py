@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dagrpo.checkpoints.experts import number_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.distributed import World
 from dagrpo.gpus import kind_of
@@ -16,8 +17,6 @@ from dagrpo.params.runtime import Engine
 from dagrpo.trainer.groups import CUT_OFF_TOKENS
 from dagrpo.trainer.step_rollouts import StepRollouts
 from dagrpo.trainer.tower import tower_module
-
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what families call their number in config.json
 
 
 def peak_of(device: str) -> float | None:
@@ -38,8 +37,8 @@ class Arithmetic:
     def of(cls, model: PreTrainedModel) -> "Arithmetic":
         """A layer that looks at a window alone counts as one that looks at all tokens before; a vision tower does not count."""
         config = model.config.get_text_config()
-        experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), None)
-        used = 1.0 if experts is None else config.num_experts_per_tok / experts
+        experts = number_of_experts(config)
+        used = config.num_experts_per_tok / experts if experts else 1.0
         tower = tower_module(model)
         apart = set() if tower is None else set(tower.parameters())
         if not config.tie_word_embeddings:  # a token is looked up in its embeddings, not multiplied with them

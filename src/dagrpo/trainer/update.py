@@ -17,7 +17,6 @@ from dagrpo.trainer.digest_table import StepDigests, TensorDigests
 from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
-from dagrpo.trainer.gates.sharing import decided
 from dagrpo.trainer.loss_scale import LossScale
 from dagrpo.trainer.micro_batches import NOTHING, Cutter, Part
 from dagrpo.trainer.mini_batches import Divider, RolloutMiniBatch
@@ -76,7 +75,10 @@ class PolicyUpdate:
         seed: int = 0,
         saved: Mapping[str, Any] = NOT_SAVED,
     ) -> None:
-        """`saved`: the notes of a state, among them the property of that name; {}: the run begins."""
+        """`budget`: one that the policy supports, see gates/sharing.py.
+
+        `saved`: the notes of a state, among them the property of that name; {}: the run begins.
+        """
         assert (reference is not None) == (algorithm.kl.coefficient > 0)
         self.objective = Objective(algorithm, max_new_tokens, saved.get(COEFFICIENTS))
         self._policy = policy
@@ -84,13 +86,17 @@ class PolicyUpdate:
         self._optimizer = optimizer
         self._divider = Divider(algorithm, training, world, seed)
         self._training = training
-        self._budget = decided(budget, policy, reference)
+        self._budget = budget
         self._temperature = temperature
         self._pad_token_id = pad_token_id
         self._world = world
         self._trained_tower = _trained_tower(policy)
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
+        if budget.layout == "packed":
+            policy.take_packed()
+            if reference is not None:
+                reference.take_packed()
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -309,8 +315,6 @@ class PolicyUpdate:
         device, budget = self._world.device, self._budget
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, device)
-        assert budget.layout is not None, "it is decided when the update is made"
-        assert budget.share_prompts is not None, "the same"
         return batch.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
 

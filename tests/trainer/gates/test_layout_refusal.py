@@ -7,10 +7,11 @@ import torch
 from tests.trainer.in_double import SIZES
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.trainer import packed_attention
 from dagrpo.trainer.gates import layout as gate
-from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.policy import Policy
 
 
@@ -20,7 +21,7 @@ def refusal(model: Any, section: str = "runtime.training") -> str:
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.5)
     with pytest.raises(UserError) as refused:
-        layout_of(Policy(model.eval()), None, "packed", section=section)
+        prepare_layout(Policy(model.eval()), "packed", single_process(), section=section)
     return str(refused.value)
 
 
@@ -55,6 +56,5 @@ def test_it_tells_of_a_leak_between_sequences(monkeypatch: pytest.MonkeyPatch) -
         lambda module, of_row, *inputs: whole(module, of_row, *inputs) + of_row[2].mean(),
     )
     monkeypatch.setattr(gate, "MOST_NATS", 100.0)
-    assert "with what another one in its row says, and not a bit of them may" in refusal(
-        Qwen2ForCausalLM(Qwen2Config(**SIZES))
-    )
+    told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
+    assert "when another sequence in the row changes; they must not change at all" in told

@@ -27,6 +27,7 @@ from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.prompts import Prompts, training_problems
 from dagrpo.tasks.schema import to_table
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.sharding import load_policy
@@ -72,6 +73,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
             problems,
             dtype="float32",
             policy=load_policy(initial, world),
+            budget=Budget(sequences=8),
             pad_token_id=0,
             state=tmp_path / "state",
             seed=7,

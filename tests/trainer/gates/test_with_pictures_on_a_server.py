@@ -24,6 +24,7 @@ from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.prompts import Prompts
 from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE, Probe
 from dagrpo.trainer.policy import Policy
@@ -74,6 +75,7 @@ def probe(model: Path, policy: Policy, tmp_path: Path) -> Probe:
         [_problem(model, rollout, number) for number in range(4)],
         dtype="float32",
         policy=policy,
+        budget=Budget(sequences=8),
         pad_token_id=0,
         state=tmp_path / "state",
         seed=7,

@@ -16,7 +16,6 @@ from dagrpo.rollout.engine.version import WeightVersion
 from dagrpo.rollout.engine.weights import WeightsFolder
 
 CPU_BACKEND = "torch_native"  # SGLang's other ones are kernels for a GPU
-SEPARATOR = ":"  # between the names of an adapter and of its tensor, where a server reports digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

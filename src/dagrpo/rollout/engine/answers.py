@@ -15,7 +15,6 @@ from typing import Any
 
 from dagrpo.placeholders import picture_lengths
 from dagrpo.records import Completion, PromptPictures, SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.adapters import SEPARATOR
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.pictures import files_of, written_length
 from dagrpo.rollout.engine.version import WeightVersion
@@ -28,6 +27,7 @@ ABOUT_AN_ANSWER = 1 << 20
 MOST_DIGESTS = 1 << 27  # bytes: a digest of a tensor and its name, of a million tensors
 LONGEST_MESSAGE = 300  # characters of what a server says
 ROUNDING = 1e-3  # by which a logprob may exceed 0
+SEPARATOR = ":"  # between the names of an adapter and of its tensor, where a server tells digests
 
 
 def largest_answer(requests: Sequence[SamplingRequest]) -> int:

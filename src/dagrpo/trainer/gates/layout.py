@@ -1,30 +1,33 @@
 """Whether a policy's micro-batches are padded or packed, as `layout` asks for (runtime.training, runtime.sft).
 
-A packed row is for models in which nothing but attention brings the tokens of a sequence together, and that are told by position ids
-where it begins. Whether a model is one is measured, where its class and configuration do not rule it out.
+Packed rows are for models whose tokens interact only in attention, and which take position ids. Whether a model is one is measured,
+where its class and configuration do not rule it out.
 """
 
 import inspect
 
 import torch
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from dagrpo.checkpoints.experts import is_mixture_of_experts
+from dagrpo.console import say
+from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.params.runtime import Layout
 from dagrpo.trainer.attention import NAME as IN_FLOAT32
 from dagrpo.trainer.budget import usual_layout
+from dagrpo.trainer.gates.kernel_heads import is_packed_by_kernel
 from dagrpo.trainer.packed_attention import NAME as PACKED
-from dagrpo.trainer.packed_attention import has_kernels
 from dagrpo.trainer.packing import Batch, TokenSequences
-from dagrpo.trainer.policy import WEIGHTS, Policy, Reference, token_logprobs
-from dagrpo.trainer.throughput import EXPERTS
+from dagrpo.trainer.policy import WEIGHTS, Policy, token_logprobs
 
-# Three sequences of two lengths, two of which share a prompt.
+# Three sequences of two lengths. The first and the last share a prompt.
 EXAMPLE = TokenSequences.of(
     [[1, 2, 3, 4, 5, 6], [7, 8, 3], [1, 2, 3, 6, 7, 2]],
     [[False, False, False, True, True, True], [False, True, True], [False, False, False, True, True, True]],
 )
-# The same, but for the second, which is the shortest and so the first of a row.
+# The same with another second sequence. It is the shortest, and so the first of a row.
 OTHER_NEIGHBOUR = TokenSequences.of(
     [[1, 2, 3, 4, 5, 6], [5, 2, 8], [1, 2, 3, 6, 7, 2]],
     [[False, False, False, True, True, True], [False, True, True], [False, False, False, True, True, True]],
@@ -36,73 +39,96 @@ ATTENTION = {"full_attention", "sliding_attention"}  # kinds of layers
 
 
 @torch.no_grad()
-def layout_of(
+def prepare_layout(
     policy: Policy,
-    reference: Reference | None,
     asked: Layout | None,
+    world: World,
     *,
     share_prompts: bool = False,
     section: str = "runtime.training",
 ) -> Layout:
-    """The layout to compute in; packed, policy and reference are prepared for it. Every rank calls this.
+    """Choose the layout to compute in, the same in every rank; packed, the policy takes packed rows from now on. Every rank calls this.
 
-    `asked`: the key `layout` of `section`. None: packed where that is faster and the model allows it. UserError: packed is asked for, and
-    the model does not allow it.
+    `asked`: the key `layout` of `section`. None: packed where that is faster and the model supports it; where it does not, rank 0
+    says why. UserError: packed is asked for, and the model does not support it.
     """
-    device = policy.model.device
-    narrow = policy.dtype != WEIGHTS and (device.type == "cpu" or has_kernels(device))
-    usual = usual_layout(narrow=narrow, on_gpu=device.type == "cuda", share_prompts=share_prompts)
-    wanted = asked or usual
-    if wanted == "padded":
+    if not world.everywhere((asked or _usual(policy, share_prompts=share_prompts)) == "packed"):
         return "padded"
-    reason = _unfit(policy)
+    expected = _unfit_kind(policy)
+    reason = expected or _unfit_class(policy) or _unfit_numbers(policy, world)
     if reason is None:
-        before = policy.model.config._attn_implementation
-        policy.take_packed()
-        reason = _difference(policy) or _leak(policy)
-        if isinstance(policy, FSDPModule):
-            policy.reshard()  # an optimizer takes the parameters as they are now
-        if reason is None:
-            if reference is not None:
-                reference.take_packed()
-            return "packed"
-        policy.model.set_attn_implementation(before)
-    if asked is None:
-        return "padded"
-    raise UserError(
-        f"{section}.layout is packed, but this {policy.model.config.model_type} model cannot compute sequences end to end in one row: "
-        f"{reason}; set layout to padded or null."
+        return "packed"
+    name = policy.model.config.model_type
+    if asked is not None:
+        raise UserError(
+            f"{section}.layout is packed, but this {name} model cannot compute sequences end to end in one row: {reason}; set layout to "
+            "padded or null."
+        )
+    if expected is None and world.is_rank_zero:
+        say(f"Sequences of this {name} model are padded, not packed ({section}.layout: null): {reason}.")
+    return "padded"
+
+
+def _usual(policy: Policy, *, share_prompts: bool) -> Layout:
+    device, config = policy.model.device, policy.model.config.get_text_config()
+    return usual_layout(
+        narrow=is_packed_by_kernel(config, policy.dtype, device),
+        on_gpu=device.type == "cuda",
+        share_prompts=share_prompts,
+        sharded=isinstance(policy, FSDPModule),
     )
 
 
-def _unfit(policy: Policy) -> str | None:
-    """Why the model cannot be packed, as far as its class and configuration show; None: nothing shows, so that logprobs are measured.
+def _unfit_kind(policy: Policy) -> str | None:
+    """Why a model of this kind is never packed, as docs/algorithms.md says; None: nothing rules it out."""
+    model = policy.model
+    others = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - ATTENTION)
+    against = {
+        "it takes pictures, for which a row has no place": policy.tower is not None,
+        "it carries a state from each token of a row to the next": getattr(model, "_is_stateful", False),
+        f"it has layers of another kind than attention to all tokens or a window ({', '.join(others)})": bool(others),
+    }
+    return next((reason for reason, holds in against.items() if holds), None)
+
+
+def _unfit_class(policy: Policy) -> str | None:
+    """Why the class of a model of a fit kind cannot be packed; None: nothing shows, so that logprobs are measured.
 
     A model that supports flash attention hands its window to it, and needs no other mask.
     """
     model = policy.model
-    config = model.config.get_text_config()
     taken = inspect.signature(model.base_model.forward).parameters
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION)
     attention = model.config._attn_implementation
     against = {
-        "it takes pictures, for which a row has no place": policy.tower is not None,
-        "it carries a state from each token of a row to the next": getattr(model, "_is_stateful", False),
         "transformers does not support flash attention in it": not getattr(model, "_supports_flash_attn", False),
-        f"it has layers of another kind than attention to all tokens or a window ({', '.join(others)})": bool(others),
         f"it attends by `{attention}`, which cannot be replaced": attention not in BY_SCALED_DOT_PRODUCTS,
         "it takes no position ids, which tell where a sequence begins": "position_ids" not in taken,
-        "it hands nothing on to its attention, which has to know where sequences end": not any(
+        "its forward pass forwards no keyword arguments to attention, which needs the sequence boundaries": not any(
             each.kind == each.VAR_KEYWORD for each in taken.values()
         ),
     }
     return next((reason for reason, holds in against.items() if holds), None)
 
 
+def _unfit_numbers(policy: Policy, world: World) -> str | None:
+    """Why the logprobs of a few packed tokens are wrong, in this rank or another; None: they are right, and the policy stays prepared."""
+    before = policy.model.config._attn_implementation
+    policy.take_packed()
+    reasons = [_difference(policy), _leak(policy)]  # both in every rank: forward passes of FSDP are collectives
+    if isinstance(policy, FSDPModule):
+        policy.reshard()  # an optimizer takes the parameters as they are now
+    if world.everywhere(not any(reasons)):
+        return None
+    policy.model.set_attn_implementation(before)
+    return next(
+        filter(None, reasons), "another process computes other logprobs from packed rows than from padded sequences"
+    )
+
+
 def _difference(policy: Policy) -> str | None:
     """By how much its logprobs differ from those of padded sequences, if that is more than rounding.
 
-    On a CPU without a cast of the weights, so in float32. FSDP casts them in any case, and kernels for 16 bits need it.
+    Compared in float32 on a CPU. FSDP and 16-bit GPU kernels can only be compared in the narrow type.
     """
     casts = policy.dtype.itemsize < WEIGHTS.itemsize and (
         isinstance(policy, FSDPModule) or policy.model.device.type == "cuda"
@@ -122,29 +148,31 @@ def _difference(policy: Policy) -> str | None:
 
 
 def _leak(policy: Policy) -> str | None:
-    """By how much the others' logprobs change when one sequence of a row says something else, if a bit of them does.
+    """How much a sequence's logprobs change when its neighbour in the row changes; None: not by a bit.
 
     A mixture of experts is left out: how many tokens an expert is given decides how its products are rounded.
     """
-    config = policy.model.config.get_text_config()
-    if any(getattr(config, name, None) for name in EXPERTS):
+    if is_mixture_of_experts(policy.model.config.get_text_config()):
         return None
-    for share in (False, True):
-        one, other = (
-            token_logprobs(
-                policy, each.packed(range(len(each)), policy.model.device, share_prompts=share), 1.0
-            ).logprobs
-            for each in (EXAMPLE, OTHER_NEIGHBOUR)
-        )
-        first, _, last = torch.split(one, EXAMPLE.trained)
-        first_beside, _, last_beside = torch.split(other, EXAMPLE.trained)
-        if not (torch.equal(first, first_beside) and torch.equal(last, last_beside)):
-            apart = max(float((one - other).abs().max()) for one, other in ((first, first_beside), (last, last_beside)))
-            return (
-                f"the logprobs of a sequence change by up to {apart:.2g} nats with what another one in its row says, and not a bit of "
-                "them may"
-            )
-    return None
+    changes = [_change(policy, share_prompts=share) for share in (False, True)]  # both in every rank
+    change = float(torch.stack(changes).max())
+    if change == 0:
+        return None
+    return (
+        f"the logprobs of a sequence change by up to {change:.2g} nats when another sequence in the row changes; they must not change at "
+        "all"
+    )
+
+
+def _change(policy: Policy, *, share_prompts: bool) -> Tensor:
+    """The largest change of a logprob in the first or the last sequence of the example when the second one changes. []"""
+    numbers, device = range(len(EXAMPLE)), policy.model.device
+    one, other = (
+        token_logprobs(policy, each.packed(numbers, device, share_prompts=share_prompts), 1.0).logprobs
+        for each in (EXAMPLE, OTHER_NEIGHBOUR)
+    )
+    first, _, last = torch.split(one - other, EXAMPLE.trained)
+    return torch.cat([first, last]).abs().max()
 
 
 def _name(dtype: torch.dtype) -> str:

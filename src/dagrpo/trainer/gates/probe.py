@@ -20,10 +20,11 @@ from dagrpo.params.rollout import Rollout
 from dagrpo.records import Completion, SamplingRequest
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.gates.agreement import BAND, largest_share, outside_share
 from dagrpo.trainer.gates.probed import probe_requests
 from dagrpo.trainer.gates.refused import keep
-from dagrpo.trainer.packing import TokenSequences
+from dagrpo.trainer.packing import Batch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.support import TokenSupport
 
@@ -86,19 +87,22 @@ class Probe:
         *,
         dtype: str,
         policy: Policy,
+        budget: Budget,
         pad_token_id: int,
         state: Path,
         seed: int,
         world: World,
     ) -> None:
-        """`dtype`: what engine and trainer are compared in. `problems` are rank 0's; a table of what is refused goes to the
-        folder `state`.
+        """`dtype`: what engine and trainer are compared in. `budget`: the update's, whose layout the probe is scored in.
+
+        `problems` are rank 0's; a table of what is refused goes to the folder `state`.
         """
         self._params = params
         self._rollout = rollout
         self._dtype = dtype
         self._requests = probe_requests(problems, params, rollout, dtype, seed)
         self._policy = policy
+        self._budget = budget
         self._pad_token_id = pad_token_id
         self._state = state
         self._world = world
@@ -123,14 +127,19 @@ class Probe:
         sequences, support = self._told(asked)
         greedy, logprobs = min(self._params.probe_prompts, len(sequences)), list[float]()
         for part, temperature in self._parts(greedy, len(sequences)):
-            padded = sequences.padded(part, self._pad_token_id, self._world.device)
+            batch = self._laid_out(sequences, part)
             if support is not None and part.start == greedy:
                 sampled = torch.arange(sum(sequences.trained[greedy:]))
-                padded = replace(padded, support=support.padded(sampled, self._world.device))
-            logprobs += token_logprobs(self._policy, padded, temperature).logprobs.tolist()
+                batch = replace(batch, support=support.padded(sampled, self._world.device))
+            logprobs += token_logprobs(self._policy, batch, temperature).logprobs.tolist()
         if isinstance(self._policy, FSDPModule):
             self._policy.reshard()
         return logprobs
+
+    def _laid_out(self, sequences: TokenSequences, part: range) -> Batch:
+        """As the update lays out its micro-batches."""
+        device, budget = self._world.device, self._budget
+        return sequences.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
     def _told(self, asked: Asked | None) -> tuple[TokenSequences, TokenSupport | None]:
         """What rank 0 has got from the engine, in every rank: sequences, and the support of the sampled half."""

@@ -1,17 +1,17 @@
 """Whether a model can read a prompt from a cache, and what follows it apart, as `runtime.training.share_prompts` asks for."""
 
-from dataclasses import replace
-
 import torch
 from torch.distributed.fsdp import FSDPModule
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from dagrpo.distributed import World
 from dagrpo.errors import UserError
+from dagrpo.params.runtime import TrainingRuntime
 from dagrpo.trainer.budget import Budget, usual_sharing
-from dagrpo.trainer.gates.layout import layout_of
+from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.packing import TokenSequences
-from dagrpo.trainer.policy import Policy, Reference, token_logprobs
+from dagrpo.trainer.policy import Policy, token_logprobs
 
 # Two groups whose prompts are of different lengths, so that positions count.
 EXAMPLE = TokenSequences.of(
@@ -21,18 +21,27 @@ EXAMPLE = TokenSequences.of(
 MOST_NATS = 1e-3  # by which logprobs of the two ways may differ in float32
 
 
-def decided(budget: Budget, policy: Policy, reference: Reference | None) -> Budget:
-    """The same with a layout, and with whether prompts are shared. Every rank calls this.
+def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
+    """The budget with layout and share_prompts filled in, for which the policy is prepared. Every rank calls this.
 
-    UserError: the policy cannot compute as it was asked to.
+    UserError: the policy does not support what is asked for.
     """
-    layout = layout_of(policy, reference, budget.layout, share_prompts=bool(budget.share_prompts))
-    share = budget.share_prompts
-    if share is None:
-        share = usual_sharing(layout, on_gpu=policy.model.device.type == "cuda")
-    elif share and layout == "padded":
+    asked = runtime.share_prompts
+    layout = prepare_layout(policy, runtime.layout, world, share_prompts=bool(asked))
+    if asked and layout == "padded":
         require_sharing(policy)
-    return replace(budget, layout=layout, share_prompts=share)
+    share = usual_sharing(layout, on_gpu=policy.model.device.type == "cuda") if asked is None else asked
+    return Budget.of(runtime, layout, share_prompts=share)
+
+
+def prepare(policy: Policy, budget: Budget, world: World) -> None:
+    """Prepare a policy for a budget that is known already, such as that of a recorded step. Every rank calls this.
+
+    UserError: the policy does not support it.
+    """
+    prepare_layout(policy, budget.layout, world)
+    if budget.share_prompts and budget.layout == "padded":
+        require_sharing(policy)
 
 
 @torch.no_grad()
@@ -42,10 +51,10 @@ def require_sharing(policy: Policy) -> None:
     UserError: it takes pictures, keeps a window of the tokens or a state instead of all of them, its logprobs differ, or several
     processes share it.
     """
-    # FSDP needs as many forward passes in every rank, and one whose sequences share no prompt would take one where others take two.
+    # FSDP needs as many forward passes in every rank. A batch takes one where no sequences share a prompt, and two where some do.
     if isinstance(policy, FSDPModule):
         raise UserError(
-            "with several processes prompts are shared in packed rows alone: set runtime.training.layout to packed, or "
+            "several processes share prompts only in packed rows, and those of this model are padded: set "
             "runtime.training.share_prompts to false."
         )
     if _keeps_every_token(policy) and not _logprobs_differ(policy):

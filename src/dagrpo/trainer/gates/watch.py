@@ -15,6 +15,7 @@ from dagrpo.params.gates import Gates
 from dagrpo.rollout.engine.interface import RolloutEngine
 from dagrpo.rollout.trajectory import Problem
 from dagrpo.trainer.ahead import steps_in_sampler
+from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.drawing import Drawing
 from dagrpo.trainer.gates.agreement import OUTSIDE, compared_in, require_the_policys_rollouts
 from dagrpo.trainer.gates.consumed import require_prompts
@@ -42,10 +43,11 @@ class Watch:
         record: Record,
         *,
         policy: Policy,
+        budget: Budget,
         pad_token_id: int,
         world: World,
     ) -> None:
-        """`problems` are rank 0's, empty elsewhere."""
+        """`problems` are rank 0's, empty elsewhere. `budget`: the update's."""
         gates = run.training.gates
         self._run = run
         self._problems = problems
@@ -57,6 +59,7 @@ class Watch:
             problems,
             dtype=compared_in(run.rollout, run.training),
             policy=policy,
+            budget=budget,
             pad_token_id=pad_token_id,
             state=run.state,
             seed=run.seed,

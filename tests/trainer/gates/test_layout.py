@@ -1,0 +1,181 @@
+"""The layout is the same in every rank, and a user is told why sequences are padded that might have been packed."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer import runs
+from tests.trainer.gates import layout_ranks
+from tests.trainer.in_double import SIZES
+from transformers import (
+    DeepseekV3Config,
+    GPT2Config,
+    MambaConfig,
+    MambaForCausalLM,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from dagrpo.checkpoints.convert import convert
+from dagrpo.distributed import World, single_process
+from dagrpo.errors import UserError
+from dagrpo.models.fresh import make_fresh
+from dagrpo.params.checkpoint import Checkpoint
+from dagrpo.params.runtime import Layout
+from dagrpo.trainer import packed_attention
+from dagrpo.trainer.gates import layout as gate
+from dagrpo.trainer.gates.kernel_heads import head_sizes, is_packed_by_kernel
+from dagrpo.trainer.gates.layout import prepare_layout
+from dagrpo.trainer.policy import Policy
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideAnother(World):
+    """Rank 0 of two. The other one's answers, in the order in which it is asked."""
+
+    others: list[float]
+
+    def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.others.pop(0)
+
+
+def _beside(*others: float) -> BesideAnother:
+    return BesideAnother(rank=0, size=2, device=CPU, others=[*others])
+
+
+def _qwen2(attention: str = "sdpa") -> Policy:
+    return Policy(Qwen2ForCausalLM._from_config(Qwen2Config(**SIZES), attn_implementation=attention).eval())
+
+
+@pytest.mark.parametrize(
+    ("others", "layout"),
+    [((1.0, 1.0), "packed"), ((1.0, 0.0), "padded"), ((0.0,), "padded")],
+    ids=["both", "the other one measures a difference", "the other one's device is faster with padded sequences"],
+)
+def test_sequences_are_packed_only_if_every_rank_says_so(others: tuple[float, ...], layout: Layout) -> None:
+    policy, world = _qwen2(), _beside(*others)
+    assert prepare_layout(policy, None, world) == layout
+    assert policy.model.config._attn_implementation == ("dagrpo_packed" if layout == "packed" else "sdpa")
+    assert world.others == []
+
+
+def test_every_rank_refuses_a_layout_that_one_of_them_cannot_compute() -> None:
+    with pytest.raises(UserError, match=r"another process computes other logprobs .* set layout to padded or null"):
+        prepare_layout(_qwen2(), "packed", _beside(1.0, 0.0))
+
+
+def test_ranks_that_measure_unlike_numbers_take_as_many_forward_passes_and_agree(tmp_path: Path) -> None:
+    """Two processes that share a policy. With fewer passes in one of them the other would wait for ever."""
+    make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)
+    convert(tmp_path / "model", tmp_path / "initial", Checkpoint.model_validate({"format": "dcp"}))
+    runs.launch(2, layout_ranks.__file__, tmp_path / "initial", tmp_path)
+    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert seen[0] == seen[1]
+    layouts = {name: seen[0][name] for name in ("alike", "a difference in rank 1", "a leak in rank 1")}
+    assert [*layouts.values()] == ["packed", "padded", "padded"]
+    assert seen[0]["sharded"] == [True]
+    assert seen[0]["sharing"].endswith("set runtime.training.share_prompts to false.")
+
+
+@pytest.mark.parametrize(("rank", "is_told"), [(0, True), (1, False)])
+def test_rank_zero_says_once_why_sequences_are_padded(
+    rank: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = BesideAnother(rank=rank, size=2, device=CPU, others=[1.0])
+    assert prepare_layout(_qwen2("eager"), None, world, section="runtime.sft") == "padded"
+    sentence = (
+        "Sequences of this qwen2 model are padded, not packed (runtime.sft.layout: null): it attends by `eager`, which cannot be "
+        "replaced.\n"
+    )
+    assert capsys.readouterr().err == (sentence if is_told else "")
+
+
+def test_a_measured_difference_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gate, "MOST_NATS", -1.0)
+    assert prepare_layout(_qwen2(), None, single_process()) == "padded"
+    assert "its logprobs differ by up to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [None, "padded"])
+def test_nothing_is_told_of_a_kind_that_is_always_padded_nor_of_what_was_asked_for(
+    asked: Layout | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4))
+    assert prepare_layout(Policy(mamba), asked, single_process()) == "padded"
+    assert prepare_layout(_qwen2("eager"), "padded", single_process()) == "padded"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_mixture_of_experts_is_packed_although_a_neighbour_changes_how_its_products_are_rounded() -> None:
+    """An expert's product with other tokens of the row beside one's own is rounded otherwise: no leak."""
+    torch.manual_seed(0)
+    experts = {"hidden_size": 64, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES | experts)).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    policy = Policy(model)
+    assert prepare_layout(policy, None, single_process()) == "packed"
+    with torch.no_grad():
+        changes = [float(gate._change(policy, share_prompts=share)) for share in (False, True)]
+    assert 0 < max(changes) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (Qwen2Config(**SIZES | {"head_dim": 80}), (80, 80)),
+        (GPT2Config(n_embd=60, n_head=5), (12, 12)),
+        (DeepseekV3Config(), (192, 128)),  # 128 and 64 with positions; values of 128
+        (MambaConfig(), (0, 0)),
+    ],
+    ids=["named", "the width over the heads", "latent attention", "no heads"],
+)
+def test_the_sizes_of_heads_are_those_of_the_configuration(config: PretrainedConfig, sizes: tuple[int, int]) -> None:
+    assert head_sizes(config) == sizes
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "is_by_kernel"),
+    [
+        ({"head_dim": 128}, torch.bfloat16, True),
+        ({"head_dim": 256}, torch.float16, True),
+        ({"head_dim": 264}, torch.bfloat16, False),
+        ({"head_dim": 12}, torch.bfloat16, False),
+        ({"head_dim": 128}, torch.float32, False),
+        ({"head_dim": 128, "v_head_dim": 64}, torch.bfloat16, False),
+    ],
+)
+def test_a_gpu_packs_by_default_only_heads_that_fit_its_kernel(
+    config: dict[str, int], dtype: torch.dtype, is_by_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_attention, "has_kernels", lambda device: True)
+    assert is_packed_by_kernel(Qwen2Config(**SIZES | config), dtype, CPU) is is_by_kernel
+
+
+def test_without_a_kernel_no_heads_fit() -> None:
+    assert not is_packed_by_kernel(Qwen2Config(**SIZES), torch.bfloat16, CPU)
+
+
+def test_the_default_asks_for_the_heads_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def noted(**options: Any) -> Layout:
+        asked.append(options)
+        return "padded"
+
+    monkeypatch.setattr(gate, "usual_layout", noted)
+    monkeypatch.setattr(packed_attention, "has_kernels", lambda device: True)
+    for size in (8, 12):
+        model = Qwen2ForCausalLM(Qwen2Config(**SIZES | {"head_dim": size}))
+        prepare_layout(Policy(model, dtype=torch.bfloat16), None, single_process(), share_prompts=True)
+    shared = {"on_gpu": False, "share_prompts": True, "sharded": False}
+    assert asked == [{"narrow": True, **shared}, {"narrow": False, **shared}]
