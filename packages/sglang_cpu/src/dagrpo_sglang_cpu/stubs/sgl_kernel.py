@@ -1,4 +1,6 @@
-"""SGLang's kernel package, which has no build for a CPU without AMX.
+"""SGLang's kernel package, which PyPI has for GPUs alone.
+
+Its kernels for a CPU with AMX are to be built from source; nothing here needs them.
 
 SGLang imports its names, then takes its native torch paths and calls none of them, except the hash behind seeded
 sampling, which is registered here as the operator sgl_kernel::murmur_hash32_cpu. Five more operators are looked up when
@@ -34,7 +36,9 @@ def fill(module: ModuleType) -> None:
             raise AttributeError(name)
 
         def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            raise NotImplementedError(f"{module.__name__}.{name} needs a GPU or a CPU with AMX")
+            raise NotImplementedError(
+                f"{module.__name__}.{name} needs a GPU, or sgl_kernel built from source for a CPU with AMX"
+            )
 
         return refuse
 
