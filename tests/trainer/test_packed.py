@@ -11,6 +11,8 @@ from tests.trainer.in_double import SIZES
 from tests.trainer.small_updates import BATCH, FILTERED, SHARED, moved_policy, small_policy, small_update
 from torch import Tensor
 from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
@@ -272,6 +274,11 @@ REFUSED = {
         GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=64, n_embd=16, n_layer=1, n_head=2))
     ),
     "segments that do not arrive": lambda: _keeps_segments(Qwen2ForCausalLM(Qwen2Config(**SIZES))),
+    "attention that cannot be replaced": lambda: FalconForCausalLM(
+        FalconConfig(
+            vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64
+        )
+    ),
     "attention of its own": lambda: Qwen2ForCausalLM._from_config(Qwen2Config(**SIZES), attn_implementation="eager"),
 }
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from tests.trainer import in_double, runs, shared_prompt_runs
 from tests.trainer.in_double import SIZES
 from torch import nn
-from transformers import Gemma2Config, Gemma2ForCausalLM, MambaConfig, MambaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    DogeConfig,
+    DogeForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from dagrpo.checkpoints.convert import convert
@@ -128,8 +137,9 @@ def test_micro_batches_keep_groups_together_and_count_a_prompt_once(layout: Layo
     [
         Gemma2ForCausalLM(Gemma2Config(**SIZES, sliding_window=4)),
         MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)),
+        DogeForCausalLM(DogeConfig(**SIZES, keep_window_size=4)),
     ],
-    ids=["a window", "a state"],
+    ids=["a window", "a state", "a choice"],
 )
 def test_a_model_that_does_not_keep_every_token_is_refused(model: Any) -> None:
     with pytest.raises(UserError, match=r"set runtime\.training\.share_prompts to false"):

@@ -130,6 +130,11 @@ class PackedBatch:
             targets=input_ids[columns + 1].to(device, non_blocking=True),
         )
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, its prompt included."""
+        return max(group.seen for group in self.segments.groups)
+
     def predicting(self, hidden: Tensor) -> Tensor:
         """Of hidden states, [1, all tokens, width], those that predict the trained tokens. [tokens, width]"""
         return hidden[0, self.columns]

@@ -33,6 +33,11 @@ class PaddedBatch:
     pictures: PaddedPictures | None = None  # None: no sequence shows any
     prompts: SharedPrompts | None = None  # None: sequences are whole; else each begins with its prompt's last token
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, its prompt included, or more."""
+        return self.input_ids.shape[1] + (0 if self.prompts is None else self.prompts.input_ids.shape[1])
+
     def predicting(self, hidden: Tensor) -> Tensor:
         """Of hidden states, [sequences, length, width], those that predict the trained tokens. [tokens, width]"""
         return hidden[self.rows, self.columns]

@@ -18,6 +18,7 @@ from dagrpo.trainer.packed_attention import attend_by_segment
 from dagrpo.trainer.packing import Batch, PaddedBatch
 from dagrpo.trainer.reading import PLAIN, Extras, LogitProcessing, Read, Reading
 from dagrpo.trainer.recomputed import checkpoint_activations
+from dagrpo.trainer.rope import longest_of_one_rope
 from dagrpo.trainer.shared_prompts import hidden_after
 from dagrpo.trainer.tower import Tower
 
@@ -64,6 +65,7 @@ class Policy(torch.nn.Module):
         self.model = model
         self.tower = tower
         self._processing = LogitProcessing.of(model)
+        self._longest = longest_of_one_rope(model.config.get_text_config())
 
     def forward(
         self,
@@ -100,7 +102,18 @@ class Policy(torch.nn.Module):
 
     def _hidden(self, batch: Batch) -> Tensor:
         """The last hidden states, [sequences, length, width]; of a packed row, [1, tokens, width]."""
+        self._require_one_rope(batch)
         return self._hidden_of_row(batch) if isinstance(batch, PackedBatch) else self._hidden_of_padded(batch)
+
+    def _require_one_rope(self, batch: Batch) -> None:
+        """UserError: a sequence is so long that it changes the positions of all others in its batch."""
+        if self._longest is not None and batch.longest > self._longest:
+            raise UserError(
+                f"A sequence has {batch.longest} tokens, and beyond {self._longest} the rotary positions of this "
+                f"{self.model.config.model_type} model change for a whole batch, so that logprobs would depend on which sequences "
+                "are computed together: lower training.max_prompt_tokens, rollout.max_new_tokens, or what turns may add, or choose "
+                "another model."
+            )
 
     def _hidden_of_row(self, batch: PackedBatch) -> Tensor:
         assert self.model.config._attn_implementation == PACKED, (

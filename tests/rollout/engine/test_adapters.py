@@ -1,6 +1,7 @@
 """How an adapter is handed over to a server, by one that answers as a script says: in which order, by which name, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from tests.rollout.engine.pools import STARTED_WITH
 from tests.rollout.engine.scripted import reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.errors import UserError
 from dagrpo.records import SamplingRequest, ScoringRequest
 from dagrpo.rollout.engine.adapters import AdapterFolders, AdapterForm
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.version import new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
 FORM = AdapterForm(rank=2, alpha=6, target_modules=("o_proj",))
@@ -72,6 +75,23 @@ def _with_pool(
         adapters = AdapterFolders(FORM, folder) if serves_adapters else None
         use(ServerPool([client], loop, folder, STARTED_WITH, adapters=adapters))
         loop.run(client.close())
+
+
+def test_a_version_that_somebody_has_removed_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "like").mkdir()
+    with WeightsFolder(tmp_path / "like", tmp_path / "weights") as parent:
+        folders = AdapterFolders(FORM, parent)
+        shutil.rmtree(folders.write(_adapter(1.0), new_version("step_1")))
+        assert folders.write(_adapter(2.0), new_version("step_2")).is_dir()
+
+
+def test_a_folder_of_weights_that_has_gone_is_told(tmp_path: Path) -> None:
+    (tmp_path / "like").mkdir()
+    with WeightsFolder(tmp_path / "like", tmp_path / "weights") as parent:
+        folders = AdapterFolders(FORM, parent)
+        shutil.rmtree(folders.write(_adapter(1.0), new_version("step_1")).parent)
+        with pytest.raises(UserError, match="has gone while this run uses it: start again"):
+            folders.write(_adapter(2.0), new_version("step_2"))
 
 
 def _adapter(value: float) -> StateTensors:

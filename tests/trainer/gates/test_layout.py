@@ -12,6 +12,7 @@ from tests.trainer.gates import layout_ranks
 from tests.trainer.in_double import SIZES
 from transformers import (
     DeepseekV3Config,
+    Gemma4TextConfig,
     GPT2Config,
     MambaConfig,
     MambaForCausalLM,
@@ -159,6 +160,12 @@ def test_a_gpu_packs_by_default_only_heads_that_fit_its_kernel(
 ) -> None:
     monkeypatch.setattr(packed_attention, "has_kernels", lambda device: True)
     assert is_packed_by_kernel(Qwen2Config(**SIZES | config), dtype, CPU) is is_by_kernel
+
+
+def test_heads_that_differ_from_layer_to_layer_do_not_fit() -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    config = Gemma4TextConfig(**SIZES | {"head_dim": 8}, global_head_dim=16, layer_types=kinds)
+    assert not is_packed_by_kernel(config, torch.bfloat16, CPU)
 
 
 def test_without_a_kernel_no_heads_fit() -> None:

@@ -5,6 +5,7 @@ trainer/served_adapter.py.
 """
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,8 @@ class AdapterFolders:
     def _remove_newest(self) -> None:
         """The newest version so far, which every server has loaded."""
         if self._newest is not None:
-            shutil.rmtree(self._newest)
+            with suppress(FileNotFoundError):  # somebody else has removed it, and nobody needs it
+                shutil.rmtree(self._newest)
             self._newest = None
 
 

@@ -158,9 +158,16 @@ class ServerClient:
         AdapterForm.flags.
         """
         name = version.sent
-        loaded = await self._change_adapters(
-            "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.absolute())}
-        )
+        body = {"lora_name": name, "lora_path": str(folder.absolute())}
+        try:
+            loaded = await self._change_adapters("/load_lora_adapter", body)
+        except ServerError:
+            if folder.is_dir():
+                raise
+            raise ServerError(
+                f"{folder} has gone before {self.address} could load the adapter in it: start again, and leave the folder alone while a "
+                "run uses it."
+            ) from None
         for other in sorted(loaded - {name}):
             loaded = await self._change_adapters("/unload_lora_adapter", {"lora_name": other})
         if loaded != {name}:

@@ -67,6 +67,10 @@ class WeightsFolder:
         needed = total_bytes(tensors) + HEADROOM
         if self._path is None:
             self._path = self._make(needed)
+        if not self._path.is_dir():
+            raise UserError(
+                f"{self._path} has gone while this run uses it: start again, and leave the folder alone while it does."
+            )
         _require_room(self._path, needed)
         folder = self._path / name
         folder.mkdir(mode=self._path.stat().st_mode & 0o777)

@@ -3,13 +3,18 @@
 from typing import Any
 
 import torch
+from transformers.integrations.heterogeneity import AmbiguousGlobalPerLayerAttributeError
 
 from dagrpo.trainer.packed_attention import is_for_kernel
 
 
 def is_packed_by_kernel(config: Any, dtype: torch.dtype, device: torch.device) -> bool:
     """By the configuration of a language model that computes in `dtype`. Attention itself decides by the same rule."""
-    query, value = (torch.empty(0, size, dtype=dtype, device=device) for size in head_sizes(config))
+    try:
+        sizes = head_sizes(config)
+    except AmbiguousGlobalPerLayerAttributeError:  # layers have heads of different sizes (Gemma 4)
+        return False
+    query, value = (torch.empty(0, size, dtype=dtype, device=device) for size in sizes)
     return is_for_kernel(query, value)
 
 

@@ -114,6 +114,8 @@ def _unfit_numbers(policy: Policy, world: World) -> str | None:
     """Why the logprobs of a few packed tokens are wrong, in this rank or another; None: they are right, and the policy stays prepared."""
     before = policy.model.config._attn_implementation
     policy.take_packed()
+    if policy.model.config._attn_implementation != PACKED:
+        return "transformers does not let its attention be replaced"
     reasons = [_difference(policy), _leak(policy)]  # both in every rank: forward passes of FSDP are collectives
     if isinstance(policy, FSDPModule):
         policy.reshard()  # an optimizer takes the parameters as they are now

@@ -69,6 +69,10 @@ def _keeps_every_token(policy: Policy) -> bool:
     model = policy.model
     if policy.tower is not None or getattr(model, "_is_stateful", False):
         return False
+    if getattr(
+        model.config.get_text_config(), "keep_window_size", None
+    ):  # Doge: it attends to a choice of the tokens before
+        return False
     return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
 
 

@@ -1,0 +1,24 @@
+"""How far a model's rotary positions mean the same whatever else is in a batch."""
+
+from typing import Any
+
+DYNAMIC, LONGROPE = "dynamic", "longrope"
+
+
+def longest_of_one_rope(config: Any) -> int | None:
+    """Tokens up to which the frequencies of a language model's rotary positions are fixed; None: they always are.
+
+    Beyond that, transformers chooses the frequencies of a whole batch by its longest sequence (rope types dynamic and longrope), so that
+    the logprobs of a short one depend on what stands beside it. config: of the text, not of the whole model.
+    """
+    told = getattr(config, "rope_parameters", None) or {}
+    of_layers = [told, *(each for each in told.values() if isinstance(each, dict))]
+    limits = [_limit(config, each) for each in of_layers if each.get("rope_type") in (DYNAMIC, LONGROPE)]
+    return min(limits, default=None)
+
+
+def _limit(config: Any, parameters: dict[str, Any]) -> int:
+    original = parameters.get("original_max_position_embeddings")
+    if parameters["rope_type"] == DYNAMIC or original is None:
+        return int(config.max_position_embeddings)
+    return int(original)
