@@ -150,7 +150,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"runtime": {"training": {"share_prompts": True, "activation_checkpointing": True}}},
-            "runtime.training.share_prompts keeps the keys and values of prompts, which activation_checkpointing",
+            "with padded sequences, runtime.training.share_prompts cannot be combined with activation_checkpointing: set",
         ),
         (
             {"model": SEEING, "runtime": {"training": {"layout": "packed"}}},

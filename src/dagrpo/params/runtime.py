@@ -171,8 +171,9 @@ class TrainingRuntime(Section):
     def _shared_prompts_are_not_recomputed(self) -> Self:
         if self.share_prompts and self.activation_checkpointing and self.layout != "packed":
             raise UserError(
-                "runtime.training.share_prompts keeps the keys and values of prompts, which activation_checkpointing would compute "
-                "and keep again: set one of them to false, or layout to packed"
+                "with padded sequences, runtime.training.share_prompts cannot be combined with activation_checkpointing: set "
+                "runtime.training.layout to packed (null may mean padded, which is decided only when the model is there), or one of "
+                "the two to false"
             )
         return self
 
