@@ -49,13 +49,21 @@ def _may_be_reused(params: Mapping[str, Any]) -> bool:
 STAGE = Stage(name="sft", work=_work, reads=("sft",), reusable=_may_be_reused)
 
 
-def _run(experiment: str, split: str = "data", *, seed: int = 3, reuse: bool = True, **params: Any) -> dict[str, Any]:
+def _run(
+    experiment: str,
+    split: str = "data",
+    *,
+    seed: int = 3,
+    reuse: bool = True,
+    runtime: Mapping[str, Any] | None = None,
+    **params: Any,
+) -> dict[str, Any]:
     """Run the stage as the supervisor does; what its provenance says."""
     given = Path("data", experiment, "train.parquet")
     given.parent.mkdir(parents=True, exist_ok=True)
     given.write_text(split)
     write_json(Path("job.json"), {"stage": "sft", "params": params, "code": []})
-    write_json(Path("runtime.json"), Runtime(reuse=reuse).model_dump())
+    write_json(Path("runtime.json"), Runtime.model_validate({"reuse": reuse, **(runtime or {})}).model_dump())
     folder = f"results/{experiment}/runs/seed_{seed}"
     files = [f"policy={folder}/policy/manifest.json", f"metrics={folder}/metrics.parquet"]
     outputs = [f"--output={file}" for file in (*files, f"provenance={folder}/policy/provenance.json")]
@@ -82,6 +90,16 @@ def test_the_same_is_taken_over_as_hard_links_and_said_so() -> None:
     assert second["experiment"] == "two"
     digests = {path: sha256_of(Path(path)) for path in second["outputs"]}
     assert second["outputs"] == digests
+
+
+def test_the_runtime_of_what_is_taken_over_is_that_of_whoever_made_it() -> None:
+    """Also of what is taken over from what was taken over."""
+    made_by = _run("one", micro_batch=8)["runtime"]
+    assert made_by["sft"]["micro_batch_size"] == 256
+    for experiment in ("two", "zwei"):
+        taken = _run(experiment, micro_batch=8, runtime={"sft": {"micro_batch_size": 4}})
+        assert taken["taken_from"]
+        assert taken["runtime"] == made_by
 
 
 @pytest.mark.parametrize(

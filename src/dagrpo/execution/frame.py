@@ -27,8 +27,9 @@ from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence
 from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.execution.threads import threads_of
-from dagrpo.files import digest_of, open_to_append, refuse_links, sha256_of, write_json
+from dagrpo.files import digest_of, open_to_append, read_json, refuse_links, sha256_of, write_json
 from dagrpo.full_disk import NO_ROOM, full_disk_naming
+from dagrpo.params.runtime import Runtime
 from dagrpo.redaction import RedactingFormatter
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
@@ -118,9 +119,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     if rank() > 0:
         stage.work(job(StageRun(None)))
         return
-    whole = record | {"runtime": runtime.model_dump(), "threads": threads}
-    if options.taken_from is not None:
-        whole |= {"taken_from": str(options.taken_from)}
+    whole = record | _made_with(options.taken_from, runtime, threads)
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     with stage_run(recorded, configuration_of(options)) as run:
         with former_outputs_kept(outputs.values()):
@@ -132,6 +131,15 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
     write_account(options.log, outputs["provenance"], account)
     note_what_ran([str(path) for path in outputs.values()], outputs["provenance"], record)
+
+
+def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
+    """Runtime and threads of the execution that made the outputs: where they are taken over, not this one."""
+    if taken_from is None:
+        return {"runtime": runtime.model_dump(), "threads": threads}
+    source = read_json(taken_from)
+    own = {name: source[name] for name in ("runtime", "threads") if name in source}
+    return own | {"taken_from": str(taken_from)}
 
 
 def dvc_drives() -> bool:
