@@ -39,6 +39,10 @@ def test_an_unknown_section_is_refused() -> None:
     ("values", "words"),
     [
         ({"training": {"steps": "many"}}, "`training.steps` is 'many': input should be a valid integer"),
+        (
+            {"runtime": {"training": {"layout": "packd"}}},
+            "`runtime.training.layout` is 'packd': input should be 'padded' or 'packed'; the nearest one is 'packed'",
+        ),
         ({"training": {"steps": 0}}, "`training.steps` is 0: input should be greater than or equal to 1"),
         ({"reward": {"permuted": 1}}, "`reward.permuted` is 1: input should be a valid boolean"),
         ({"checkpoint": {"format": "pickle"}}, "`checkpoint.format` is 'pickle'"),

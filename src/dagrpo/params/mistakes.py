@@ -1,5 +1,6 @@
 """What a reader of params.yaml is told of its mistakes: one sentence for each, with the key and what to do."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,15 @@ class Mistake:
             first = next((each.removeprefix(f"{key}.") for each in known if each.startswith(f"{key}.")), "...")
             return f"{source}: `{key}` is {shown(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."
         message = self.error["msg"]
-        return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}."
+        return f"{source}: `{key}` is {shown(self.error['input'])}: {message[0].lower()}{message[1:]}{self._nearest_value()}."
+
+    def _nearest_value(self) -> str:
+        """Where one of several words is to be given, the one that was probably meant."""
+        given = self.error["input"]
+        if self.error["type"] != "literal_error" or not isinstance(given, str):
+            return ""
+        near = nearest_of(given, re.findall("'([^']*)'", self.error["ctx"]["expected"]))
+        return f"; the nearest one is '{near}'" if near else ""
 
 
 def mistakes(
