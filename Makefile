@@ -9,7 +9,7 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check docs faults oracle verifiers setup gpu gpu-check ui lint params locks clean
+.PHONY: help run test check nightly docs faults oracle verifiers setup gpu gpu-check ui lint params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ CHECKED := tests/algorithms tests/compare tests/docs tests/doctor tests/executio
   tests/test_command_line_docs.py tests/test_console.py tests/test_makefile.py tests/workflow/test_clean.py \
   tests/workflow/test_dvc_file.py tests/workflow/test_dvc_links.py tests/workflow/test_finish.py tests/workflow/test_recording.py \
   tests/workflow/test_locks.py tests/workflow/test_readme_picture.py tests/workflow/test_stop.py tests/workflow/test_tries.py
+
+nightly: export OMP_WAIT_POLICY := PASSIVE
+nightly: oracle ## the oracles and the tests that take minutes each
+	pytest -m nightly
 
 check: export OMP_WAIT_POLICY := PASSIVE
 check: lint ## the fast part of `make test`: under three minutes
