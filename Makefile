@@ -4,6 +4,8 @@ LOCK ?= requirements/cpu.lock
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
 FIND_LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
+# Where the system's Python has another version, no venv or no headers, uv gets one.
+NEW_ENVIRONMENT := python3 src/dagrpo/doctor/new_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
@@ -77,22 +79,23 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
-	test -x .venv/bin/python || python3 -m venv .venv
-	.venv/bin/pip install -q --disable-pip-version-check uv==0.13.8
+	test -x .venv/bin/python || $(NEW_ENVIRONMENT) .venv
+	.venv/bin/python -m pip install -q --disable-pip-version-check uv==0.13.8
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .
 	.venv/bin/python -m dagrpo.workflow.dvc_links
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	touch $@
 
-gpu: ## install the set for a GPU instead: removes .venv first
+gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
+	@python3 -I src/dagrpo/doctor/needs.py
 	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
-# Installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
+# Asks first what the machine lacks; installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
 gpu-check: BEGUN := $(shell date +%s)
 gpu-check: ## on a machine with a GPU, in 30 minutes: what only a GPU shows, tests to scores, into docs/gpu_baseline.json
-	@python3 benchmarks/gpu/machine.py
+	@python3 -I src/dagrpo/doctor/needs.py --check
 	@.venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null || $(MAKE) gpu
 	.venv/bin/python -m benchmarks.gpu --begun $(BEGUN) $(GPU_CHECK)
 

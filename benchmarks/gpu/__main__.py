@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import experiment, shapes, table
-from benchmarks.gpu.machine import lacking, refusal, told_by_the_driver
 
+from dagrpo.doctor import needs
 from dagrpo.errors import UserError
 from dagrpo.execution.environment import environment
 from dagrpo.files import write_json, write_text
@@ -137,15 +137,21 @@ def bounded(command: Sequence[str], log: Path, seconds: float) -> int | None:
 
 def described(given: Given) -> dict[str, Any]:
     """The machine, the versions and the commit."""
-    gpus = told_by_the_driver()
-    name, mebibytes, driver, _ = gpus[0] if gpus else ("no GPU (a rehearsal)", 0, "none", (0, 0))
+    gpus = needs.cards()
+    first = gpus[0] if gpus else needs.Card("0", "no GPU (a rehearsal)", 0, "none", (0, 0))
     versions = {key: version for key, version in environment(on_gpu=True).items() if key not in {"machine", "device"}}
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "rehearsal": given.rehearse,
-        "machine": {"device": name, "mebibytes": mebibytes, "driver": driver, "processors": os.cpu_count()},
+        "machine": {
+            "device": first.name,
+            "devices": len(gpus),
+            "mebibytes": first.mebibytes,
+            "driver": first.driver,
+            "processors": os.cpu_count(),
+        },
         "versions": versions,
         "commit": commit,
     }
@@ -184,9 +190,9 @@ def parsed(arguments: Sequence[str]) -> Given:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what was asked for. SystemExit with 1: a part did not end well; with a sentence: it cannot run here."""
     given = parsed(sys.argv[1:] if arguments is None else arguments)
-    missing = [] if given.rehearse else list(lacking(ROOT))
+    missing = [] if given.rehearse else [each for each in needs.of_check(ROOT) if each.is_trouble]
     if missing:
-        raise SystemExit(refusal(missing))
+        raise SystemExit("\n".join(f"missing: {each.name}: {each.found}; {each.remedy}" for each in missing))
     given.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it has started ends with it
     check = Check(given)

@@ -36,7 +36,7 @@ highlight_language = "text"
 python_maximum_signature_line_length = 90
 
 NAVIGATION = {
-    "Use": ["docs/command_line", "docs/notebook", "docs/metrics", "docs/replay", "docs/exactness", "docs/checkpoints"],
+    "Use": ["docs/command_line", "docs/gpu", "docs/notebook", "docs/metrics", "docs/replay", "docs/exactness", "docs/checkpoints"],
     "Extend": ["docs/tasks", "docs/rewards", "docs/algorithms", "docs/agents", "docs/tools", "docs/chat_formats", "docs/vision"],
     "Look up": ["docs/parameters", "docs/site/api", "docs/sandbox", "docs/benchmarks", "SECURITY", "CHANGES"],
 }  # fmt: skip

@@ -44,6 +44,7 @@ _BY_DAG = "tests/workflow/test_dag.py runs such a one"
 _USED = "one preset as any other: that it fits is checked, and others are run"
 
 NOT_RUN = {
+    "make gpu": "removes .venv and installs 11 GB; tests/doctor has its list of needs",
     "make run": "sets up .venv and trains for six minutes: `snakemake --cores all target` is its last line",
     "make test": "is what runs this",
     "snakemake --cores all target --config training__steps=3": _BY_DAG,

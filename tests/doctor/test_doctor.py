@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import dagrpo_sandbox
 from dagrpo.__main__ import app
 from dagrpo.doctor import machine, software
-from dagrpo.doctor.finding import Finding
+from dagrpo.doctor.needs import Finding
 from dagrpo.execution.identity import ROOT
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
@@ -79,25 +79,20 @@ def test_versions_other_than_the_locks_are_named(tmp_path: Path, monkeypatch: py
     assert not found.is_trouble
 
 
-def test_a_gpu_is_named_with_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_named_with_its_memory_and_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\ncase "$1" in *name*) echo "0, NVIDIA H200, 143771, 143000";; *) echo 0;; esac\n')
+    program.write_text(
+        '#!/bin/sh\ncase "$1" in *name*) echo "0, NVIDIA H200, 143771, 580.95.05, 9.0";; *) echo 0;; esac\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu = Finding(name="GPU 0", found="NVIDIA H200, 143000 of 143771 MiB free")
-    monkeypatch.setattr(machine, "version_of", lambda name: "0.4.10")
-    assert list(machine._gpus()) == [gpu]
     monkeypatch.setattr(machine, "version_of", lambda name: None)
-    first, packages = machine._gpus()
-    assert first == gpu
+    lines = {each.name: each for each in machine._gpus()}
+    assert lines["GPU 0"].found == "NVIDIA H200, 143,771 MiB, compute capability 9.0"
+    assert lines["driver"].found == "580.95.05 for CUDA 13.0"
+    packages = lines["packages for a GPU"]
     assert (packages.state, packages.remedy) == ("none", "make gpu"), "a GPU that nothing here would use"
-
-
-def test_too_little_shared_memory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "LEAST_SHARED_MEMORY", 1 << 60)
-    found = machine._shared_memory()
-    assert (found.state, "remount" in found.remedy) == ("missing", True)
 
 
 def test_a_port_that_is_taken_is_told_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,35 +2,31 @@
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-from dagrpo.doctor.finding import Finding
-from dagrpo.execution.devices import SECONDS_TO_COUNT, visible_devices
+from dagrpo.doctor import needs
+from dagrpo.doctor.needs import Finding
+from dagrpo.execution.devices import visible_devices
 from dagrpo.execution.environment import version_of
-from dagrpo.shared_memory import MEMORY
 
 GIBIBYTE = 1 << 30
 LEAST_MEMORY = 3 * GIBIBYTE  # what the smallest experiment takes
 LEAST_DISK = 1 * GIBIBYTE
-LEAST_SHARED_MEMORY = 256 << 20
 PORT_OF_UI = 5000
 KERNELS = "sglang-kernel"
 SANDBOX_SECONDS = 20.0
-QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.free", "--format=csv,noheader,nounits")
 
 
 def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     """All of it, in seconds. `needs_isolation`: the experiment has programs of the policy run."""
     yield Finding(name="processors", found=f"{len(os.sched_getaffinity(0))} that this process may use")
     yield _memory()
-    yield _disk()
-    yield _shared_memory()
+    yield needs.disk(Path.cwd(), LEAST_DISK)
+    yield needs.shared_memory()
     yield from _gpus()
     yield _isolation(is_needed=needs_isolation)
     yield _loopback()
@@ -47,28 +43,8 @@ def _memory() -> Finding:
     )
 
 
-def _disk() -> Finding:
-    usage = shutil.disk_usage(Path.cwd())
-    return Finding(
-        name="disk",
-        found=f"{_gib(usage.free)} free in {Path.cwd()}",
-        is_there=usage.free >= LEAST_DISK,
-        remedy="dagrpo clean --tries, or move the project to a larger disk",
-    )
-
-
-def _shared_memory() -> Finding:
-    free = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
-    return Finding(
-        name=str(MEMORY),
-        found=f"{_gib(free)} free",
-        is_there=free >= LEAST_SHARED_MEMORY,
-        remedy=f"mount -o remount,size=2G {MEMORY}; of a container, start it with --shm-size 2g",
-    )
-
-
 def _gpus() -> Iterator[Finding]:
-    """One line for each; one in all where there is none."""
+    """Yield the driver and each GPU with what runs on it need besides; one line in all where there is none."""
     devices = visible_devices()
     if not devices:
         yield Finding(
@@ -79,9 +55,16 @@ def _gpus() -> Iterator[Finding]:
             remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
         )
         return
-    told = _told_by_the_driver()
-    for device in devices:
-        yield Finding(name=f"GPU {device}", found=told.get(device, "as CUDA_VISIBLE_DEVICES names it"))
+    cards = {card.number: card for card in needs.cards()}
+    visible = [cards[device] for device in devices if device in cards]
+    yield from (
+        needs.of_cards(visible)
+        if visible
+        else (Finding(name=f"GPU {device}", found="as CUDA_VISIBLE_DEVICES names it") for device in devices)
+    )
+    yield needs.headers(is_needed=needs.is_environment())
+    yield from needs.compilers()
+    yield needs.cache()
     if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
         yield Finding(
             name="packages for a GPU",
@@ -90,16 +73,6 @@ def _gpus() -> Iterator[Finding]:
             is_needed=False,
             remedy="make gpu",
         )
-
-
-def _told_by_the_driver() -> dict[str, str]:
-    """Name and memory of each GPU by its index; nothing where the driver says nothing."""
-    try:
-        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS_TO_COUNT, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    return {row[0]: f"{row[1]}, {row[3]} of {row[2]} MiB free" for row in rows if len(row) == 4}
 
 
 def _isolation(*, is_needed: bool) -> Finding:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
-from dagrpo.doctor.finding import Finding
+from dagrpo.doctor import needs
+from dagrpo.doctor.needs import Finding
 from dagrpo.errors import UserError
 from dagrpo.execution.environment import version_of
 from dagrpo.project_folder import REMEDY, without_snakefile
 
-OLDEST, NEWEST = (3, 11), (3, 13)
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
 SETUP = "make setup"
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
@@ -32,7 +32,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    fits = OLDEST <= sys.version_info[:2] <= NEWEST
+    fits = needs.OLDEST <= sys.version_info[:2] <= needs.NEWEST
     return Finding(
         name="Python",
         found=f"{platform.python_version()} in {sys.prefix}",

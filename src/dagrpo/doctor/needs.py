@@ -1,0 +1,366 @@
+"""The needs of a machine with a GPU, checked with the standard library alone.
+
+`python3 src/dagrpo/doctor/needs.py [--check]` runs before anything is installed. It prints what is missing with the command that mends
+it, and ends with 1 where a need is not met. `make gpu`, `make gpu-check` (which passes --check) and `dagrpo doctor` ask this list.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+OLDEST, NEWEST = (3, 11), (3, 13)  # Python
+CUDA = (13, 0)  # of torch in requirements/gpu.lock
+LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions
+COMPATIBLE_DRIVER = 535  # the oldest long-lived branch that cuda-compat works on
+LEAST_CAPABILITY = (8, 0)  # for bfloat16, and for attention that keeps no matrix of all pairs
+LEAST_MEBIBYTES = 22_000  # of the GPU: an L4 or an RTX 4090
+GIBIBYTE = 1 << 30
+LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
+LEAST_SHARED_MEMORY = 256 << 20  # bytes
+SHARED_MEMORY = Path("/dev/shm")
+SECONDS = 20.0  # for the driver to answer
+SECONDS_OF_HUB = 8.0
+FIELDS = "index,name,memory.total,driver_version,compute_cap"
+QUERY = ("nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits")
+HUB = "https://huggingface.co"
+DATA_SET = "datasets/openai/gsm8k"  # of the check's experiment
+MIRRORED = ("gsm8k/train", "gsm8k/test")  # .jsonl or .parquet
+CONSUMER = ("geforce", "rtx", "titan", "quadro")  # cards that cuda-compat refuses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the diagnosis. Never holds a secret: of a credential only whether it is there."""
+
+    name: str  # "GPU"
+    found: str  # in words; of something missing, what is wrong
+    is_there: bool = True
+    is_needed: bool = True  # without it, runs fail; else they do without
+    remedy: str = ""  # a command, or what to do, where it is missing
+
+    @property
+    def is_trouble(self) -> bool:
+        return self.is_needed and not self.is_there
+
+    @property
+    def state(self) -> str:
+        """ok; missing: a run needs it; none: a run does without."""
+        return "ok" if self.is_there else "missing" if self.is_needed else "none"
+
+
+class Card(NamedTuple):
+    """A GPU as nvidia-smi lists it."""
+
+    number: str
+    name: str
+    mebibytes: int
+    driver: str  # "580.95.05"
+    capability: tuple[int, int]  # (9, 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print every need that is not met with its remedy. SystemExit with 1: a run on the GPU would fail."""
+    given = sys.argv[1:] if arguments is None else arguments
+    checked = list(of_check() if "--check" in given else of_gpu())
+    for each in checked:
+        if not each.is_there:
+            print(f"{each.state}: {each.name}: {each.found}\n    {each.remedy}", file=sys.stderr)
+    if any(each.is_trouble for each in checked):
+        print("Nothing was installed or removed. Mend what is missing, then give the same command.", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def of_gpu(folder: Path = Path(), *, with_headers: bool = False) -> Iterator[Finding]:
+    """Yield what an installation for a GPU in `folder` needs; `with_headers`: also of the Python that runs this."""
+    yield from of_cards(cards())
+    yield python()
+    yield environment_module()
+    yield headers(is_needed=with_headers)
+    yield from compilers()
+    yield from (_program(name) for name in ("make", "git"))
+    yield disk(folder)
+    yield shared_memory()
+    yield cache()
+
+
+def of_check(folder: Path = Path()) -> Iterator[Finding]:
+    """Yield what `make gpu-check` needs: what an installation does, a repository git reads, and GSM8K."""
+    yield from of_gpu(folder, with_headers=is_environment())
+    yield repository(folder)
+    yield data()
+
+
+def cards() -> list[Card]:
+    """Return the GPUs that the driver lists; [] where there is no driver, or it says nothing."""
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS, check=True)
+        rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+        return [Card(row[0], row[1], int(row[2]), row[3], _version(row[4])) for row in rows]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return []
+
+
+def of_cards(found: Sequence[Card]) -> Iterator[Finding]:
+    """Yield the driver's version, then each GPU with its memory and its compute capability."""
+    if not found:
+        yield Finding(
+            name="GPU",
+            found="nvidia-smi lists none",
+            is_there=False,
+            remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
+        )
+        return
+    yield driver(found[0])
+    for card in found:
+        yield _card(card)
+
+
+def driver(card: Card) -> Finding:
+    """Check that the driver runs the lock's CUDA, by itself or through cuda-compat."""
+    major = _version(card.driver)[0]
+    cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
+    can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
+    compat = _compat() if can_use_compat else None
+    if major >= LEAST_DRIVER or compat is not None:
+        through = "" if compat is None or major >= LEAST_DRIVER else f", through {compat}"
+        return Finding(name="driver", found=f"{card.driver} for {cuda}{through}")
+    package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
+    other = (
+        f"; or, on this data-centre card, keep the driver: {_apt(package)} from NVIDIA's repository, "
+        f"then export LD_LIBRARY_PATH=/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"
+        if can_use_compat
+        else ""
+    )
+    return Finding(
+        name="driver",
+        found=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
+        is_there=False,
+        remedy=f"{_driver_remedy()}{other}",
+    )
+
+
+def _driver_remedy() -> str:
+    return f"{_apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
+
+
+def _compat() -> Path | None:
+    """Return a folder of LD_LIBRARY_PATH that holds the libcuda of a new enough driver."""
+    for name in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        versions = [_version(file.name.replace("libcuda.so.", ""))[0] for file in Path(name).glob("libcuda.so.*.*")]
+        if any(version >= LEAST_DRIVER for version in versions):
+            return Path(name)
+    return None
+
+
+def _card(card: Card) -> Finding:
+    """Check the capability and the memory of one GPU."""
+    capability = ".".join(map(str, card.capability))
+    found, troubles = f"{card.name}, {card.mebibytes:,} MiB, compute capability {capability}", []
+    if card.capability < LEAST_CAPABILITY:
+        troubles.append(f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} (Ampere) or newer is needed")
+    if card.mebibytes < LEAST_MEBIBYTES:
+        troubles.append(f"{LEAST_MEBIBYTES:,} MiB are needed")
+    return Finding(
+        name=f"GPU {card.number}",
+        found="; ".join([found, *troubles]),
+        is_there=not troubles,
+        remedy="take an A100, H100, H200, L4, L40S, RTX 3090, RTX 4090 or newer; `make run` needs no GPU",
+    )
+
+
+def python() -> Finding:
+    """Check the version of the Python that runs this; `make gpu` gets another where it does not fit."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    fits = OLDEST <= sys.version_info[:2] <= NEWEST
+    return Finding(
+        name="Python",
+        found=f"{version}" if fits else f"{version}, and Python 3.11, 3.12 or 3.13 is needed",
+        is_there=fits,
+        is_needed=False,
+        remedy="`make gpu` gets Python 3.12 by uv, from GitHub; elsewhere set UV_PYTHON_INSTALL_MIRROR",
+    )
+
+
+def environment_module() -> Finding:
+    """Check that the Python that runs this can make environments."""
+    return Finding(
+        name="venv",
+        found="python3 -m venv works" if _has_venv() else "this Python has no ensurepip, so it makes no environment",
+        is_there=_has_venv(),
+        is_needed=False,
+        remedy=f"`make gpu` gets Python 3.12 by uv, from GitHub; or {_apt('python3-venv', 'python3-dev')}",
+    )
+
+
+def is_environment() -> bool:
+    """Return whether the Python that runs this belongs to an environment that is already made."""
+    return sys.prefix != sys.base_prefix
+
+
+def headers(*, is_needed: bool) -> Finding:
+    """Check that Python.h is there, which Triton includes for each kernel."""
+    place = Path(sysconfig.get_path("include")) / "Python.h"
+    return Finding(
+        name="Python.h",
+        found=str(place) if place.is_file() else f"{place} is not there: Triton compiles no kernel without it",
+        is_there=place.is_file(),
+        is_needed=is_needed,
+        remedy=f"{_apt('python3-dev')}; or `make gpu`, which gets a Python with headers by uv",
+    )
+
+
+def has_venv() -> bool:
+    """Return whether this Python makes environments of a version that fits."""
+    return python().is_there and _has_venv()
+
+
+def suits() -> bool:
+    """Return whether this Python can make the project's environment for a GPU: version, venv and headers."""
+    return has_venv() and headers(is_needed=False).is_there
+
+
+def _has_venv() -> bool:
+    return find_spec("venv") is not None and find_spec("ensurepip") is not None
+
+
+def compilers() -> Iterator[Finding]:
+    """Yield the compilers: of C for Triton and packages without wheels, of C++ for kernels that SGLang compiles."""
+    for language, programs in (("C", ("cc", "gcc", "clang")), ("C++", ("c++", "g++", "clang++"))):
+        place = next(filter(None, map(shutil.which, programs)), None)
+        yield Finding(
+            name=f"{language} compiler",
+            found=place or f"none of {', '.join(programs)} is on PATH",
+            is_there=place is not None,
+            remedy=_apt("g++"),
+        )
+
+
+def _program(name: str) -> Finding:
+    place = shutil.which(name)
+    return Finding(name=name, found=place or "not on PATH", is_there=place is not None, remedy=_apt(name))
+
+
+def disk(folder: Path, least: int = LEAST_DISK) -> Finding:
+    """Check the free bytes of the file system of `folder`."""
+    free = shutil.disk_usage(folder).free
+    return Finding(
+        name="disk",
+        found=f"{_gib(free)} free in {folder.absolute()}, and {_gib(least)} are needed",
+        is_there=free >= least,
+        remedy="`dagrpo clean --tries`, or move the project to a larger disk (and UV_CACHE_DIR with it)",
+    )
+
+
+def shared_memory() -> Finding:
+    """Check the free bytes of /dev/shm, through which weights go to the server; a container has 64 MiB by itself."""
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    return Finding(
+        name=str(SHARED_MEMORY),
+        found=f"{_gib(free)} free, and {_gib(LEAST_SHARED_MEMORY)} are needed",
+        is_there=free >= LEAST_SHARED_MEMORY,
+        remedy=f"{_sudo()}mount -o remount,size=16G {SHARED_MEMORY}; of a container, start it with --shm-size 16g",
+    )
+
+
+def cache() -> Finding:
+    """Check that the cache folder can be written: packages and compiled kernels go there."""
+    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    nearest = next(each for each in (place, *place.absolute().parents) if each.exists())
+    works = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    return Finding(
+        name="cache",
+        found=str(place) if works else f"{place} cannot be written",
+        is_there=works,
+        remedy=f"{_sudo()}chown -R $(id -u):$(id -g) {place}; or export XDG_CACHE_HOME=FOLDER",
+    )
+
+
+def repository(folder: Path) -> Finding:
+    """Check that git lists the project's files: the check's experiment runs in a clone of them."""
+    command = ["git", "-C", str(folder), "ls-files", "--error-unmatch", "Snakefile"]
+    place = folder.absolute()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding(name="repository", found=str(error), is_there=False, remedy=_apt("git"))
+    words = (done.stderr.strip().splitlines() or [""])[0]
+    is_foreign = "dubious ownership" in words
+    return Finding(
+        name="repository",
+        found=str(place) if done.returncode == 0 else words,
+        is_there=done.returncode == 0,
+        remedy=f"git config --global --add safe.directory {place}"
+        if is_foreign
+        else f"git -C {place} init && git -C {place} add -A",
+    )
+
+
+def data() -> Finding:
+    """Check that GSM8K can be had: in the folder DAGRPO_DATA where that is set, else at the hub."""
+    mirror = os.environ.get("DAGRPO_DATA")
+    if mirror:
+        missing = [
+            name
+            for name in MIRRORED
+            if not any(Path(mirror, f"{name}.{kind}").is_file() for kind in ("jsonl", "parquet"))
+        ]
+        return Finding(
+            name="GSM8K",
+            found=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which DAGRPO_DATA names"
+            if missing
+            else mirror,
+            is_there=not missing,
+            remedy="copy the files there (docs/tasks.md), or unset DAGRPO_DATA to ask the hub",
+        )
+    return hub()
+
+
+def hub() -> Finding:
+    """Check that the hub, or the mirror that HF_ENDPOINT names, has GSM8K."""
+    endpoint = os.environ.get("HF_ENDPOINT") or HUB
+    shown = endpoint.rpartition("@")[2]  # without a password
+    try:
+        with urlopen(Request(f"{endpoint.rstrip('/')}/api/{DATA_SET}", method="HEAD"), timeout=SECONDS_OF_HUB):
+            trouble = ""
+    except HTTPError as error:
+        trouble = f"answers {error.code} for {DATA_SET}"
+    except (OSError, ValueError) as error:
+        trouble = f"cannot be reached ({type(getattr(error, 'reason', error)).__name__})"
+    return Finding(
+        name="GSM8K",
+        found=f"{shown} {trouble or f'has {DATA_SET}'}",
+        is_there=not trouble,
+        remedy="check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror, or DAGRPO_DATA of a folder with copies",
+    )
+
+
+def _apt(*packages: str) -> str:
+    """Return the command that installs packages of Ubuntu and Debian, for this user."""
+    return f"{_sudo()}apt-get update && {_sudo()}apt-get install -y {' '.join(packages)}"
+
+
+def _sudo() -> str:
+    return "" if os.geteuid() == 0 else "sudo "
+
+
+def _version(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version. ValueError: it has none."""
+    major, _, rest = text.partition(".")
+    return int(major), int(rest.partition(".")[0] or 0)
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIBIBYTE:.2f} GiB"
+
+
+if __name__ == "__main__":
+    main()

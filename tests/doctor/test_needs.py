@@ -1,0 +1,165 @@
+"""The needs of a GPU, asked on made-up machines by a Python without packages."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dagrpo.doctor import needs
+
+ROOT = Path(__file__).parents[2]
+H100 = "0, NVIDIA H100 80GB HBM3, 81559, {}, 9.0"
+RTX_4090 = "0, NVIDIA GeForce RTX 4090, 24564, {}, 8.9"
+PROGRAMS = ("cc", "c++", "make", "git")
+Machine = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Machine:
+    """Ask the list on a machine that has an nvidia-smi which says `card`, the programs named, and nothing else."""
+
+    def ask(card: str | None, programs: tuple[str, ...] = PROGRAMS, **more: str) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        answers = dict.fromkeys(programs, "exit 0") | ({} if card is None else {"nvidia-smi": f"echo '{card}'"})
+        for name, says in answers.items():
+            (folder / name).write_text(f"#!/bin/sh\n{says}\n")
+            (folder / name).chmod(0o755)
+        command = [sys.executable, "-I", "-S", "src/dagrpo/doctor/needs.py"]
+        bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
+        return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+
+    return ask
+
+
+def test_without_a_driver_the_remedy_installs_one(asked: Machine) -> None:
+    done = asked(None)
+    assert done.returncode == 1
+    assert "missing: GPU: nvidia-smi lists none" in done.stderr
+    assert "apt-get install -y nvidia-driver-580-open" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("driver", ["550.163.01", "570.211.01"])
+def test_an_older_driver_is_refused_and_a_data_centre_card_may_keep_it(driver: str, asked: Machine) -> None:
+    done = asked(H100.format(driver))
+    assert done.returncode == 1
+    assert f"missing: driver: {driver}, and CUDA 13.0 of requirements/gpu.lock needs 580 or newer" in done.stderr
+    assert "nvidia-driver-580-open" in done.stderr
+    assert "apt-get install -y cuda-compat-13-0" in done.stderr
+
+
+def test_a_consumer_card_cannot_keep_an_older_driver(asked: Machine) -> None:
+    done = asked(RTX_4090.format("570.211.01"))
+    assert done.returncode == 1
+    assert "cuda-compat" not in done.stderr
+
+
+def test_an_older_driver_does_where_its_compatibility_library_is_on_the_path(asked: Machine, tmp_path: Path) -> None:
+    (tmp_path / "compat").mkdir()
+    (tmp_path / "compat/libcuda.so.580.95.05").touch()
+    done = asked(H100.format("570.211.01"), LD_LIBRARY_PATH=str(tmp_path / "compat"))
+    assert "driver" not in done.stderr
+
+
+def test_a_driver_of_the_locks_cuda_lacks_nothing(asked: Machine) -> None:
+    done = asked(H100.format("580.95.05"))
+    assert not [line for line in done.stderr.splitlines() if line.startswith("missing: ") and "disk" not in line]
+
+
+@pytest.mark.parametrize(
+    ("programs", "words", "remedy"),
+    [
+        (("cc", "make", "git"), "C++ compiler: none of c++, g++, clang++", "apt-get install -y g++"),
+        (("cc", "c++", "git"), "make: not on PATH", "apt-get install -y make"),
+        (("cc", "c++", "make"), "git: not on PATH", "apt-get install -y git"),
+        (("c++", "make", "git"), "C compiler: none of cc, gcc, clang", "apt-get install -y g++"),
+    ],
+)
+def test_a_program_that_is_missing_is_named_with_its_package(
+    programs: tuple[str, ...], words: str, remedy: str, asked: Machine
+) -> None:
+    done = asked(H100.format("580.95.05"), programs)
+    assert done.returncode == 1
+    assert f"missing: {words}" in done.stderr
+    assert remedy in done.stderr
+
+
+def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
+    _, card = needs.of_cards([needs.Card("0", "Tesla T4", 15_360, "580.1", (7, 5))])
+    assert card.is_trouble
+    assert card.found.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
+
+
+def test_no_headers_are_needed_only_of_an_environment_that_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    (found,) = [each for each in needs.of_check(tmp_path) if each.name == "Python.h"]
+    assert (found.state, "apt-get install -y python3-dev" in found.remedy) == ("missing", True)
+    (found,) = [each for each in needs.of_gpu(tmp_path) if each.name == "Python.h"]
+    assert found.state == "none", "`make gpu` gets a Python with headers"
+    assert not needs.suits()
+
+
+def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", type("Version", (tuple,), {"major": 3, "minor": 10})((3, 10, 12)))
+    found = needs.python()
+    assert found.found == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
+    assert "`make gpu` gets Python 3.12 by uv" in found.remedy
+    assert not needs.suits()
+
+
+def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = type("Usage", (), {"free": 64 << 20})
+    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
+    assert (needs.shared_memory().state, needs.disk(tmp_path).state) == ("missing", "missing")
+    assert "0.06 GiB free" in needs.shared_memory().found
+    assert "--shm-size 16g" in needs.shared_memory().remedy
+
+
+@pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
+def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert needs._apt("make") == f"{prefix}apt-get update && {prefix}apt-get install -y make"
+
+
+def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
+    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in needs.data().found
+    (tmp_path / "gsm8k").mkdir()
+    for name in ("train.jsonl", "test.parquet"):
+        (tmp_path / "gsm8k" / name).touch()
+    assert needs.data().state == "ok"
+
+
+def test_a_hub_that_does_not_answer_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGRPO_DATA", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:1")
+    assert needs.data().state == "missing"
+    assert "secret" not in needs.data().found
+
+
+def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
+    assert needs.repository(tmp_path).state == "missing"
+    assert needs.repository(ROOT).state == "ok"
+
+
+def test_the_driver_is_that_of_the_locks_cuda() -> None:
+    lock = (ROOT / "requirements/gpu.lock").read_text()
+    runtime = re.search(r"^nvidia-cuda-runtime==(\d+)\.(\d+)\.", lock, re.MULTILINE)
+    assert runtime is not None
+    assert (int(runtime[1]), int(runtime[2])) == needs.CUDA
+
+
+def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path) -> None:
+    for target in ("gpu", "gpu-check"):
+        planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        after = "rm -rf .venv" if target == "gpu" else "-m benchmarks.gpu"
+        assert planned.index("doctor/needs.py") < planned.index(after)
