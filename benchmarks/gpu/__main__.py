@@ -73,10 +73,17 @@ class Check:
         for name in given.parts:
             seconds, begun = self._budget(name), time.time()
             print(f"{name}: at most {seconds / 60:.1f} minutes", flush=True)
-            status, found[name] = work[name](seconds) if seconds >= LEAST else ("not begun: no time was left", None)
+            try:
+                status, found[name] = work[name](seconds) if seconds >= LEAST else ("not begun: no time was left", None)
+            except Exception as error:  # noqa: BLE001  # the other parts go on, and what they measure is written
+                status, found[name] = f"failed: {type(error).__name__}: {error}", None
             self.parts[name] = {"seconds": time.time() - begun, "budget_seconds": seconds, "status": status}
             print(f"{name}: {status}", flush=True)
-        return described(given) | {"budget_seconds": 60 * given.minutes, "parts": self.parts} | found
+            write(given, self._baseline(found))
+        return self._baseline(found)
+
+    def _baseline(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        return described(self._given) | {"budget_seconds": 60 * self._given.minutes, "parts": self.parts, **found}
 
     def _budget(self, name: str) -> float:
         if self._given.rehearse:
@@ -92,7 +99,8 @@ class Check:
         last = lines[-1].strip("= ") if lines else "nothing was said"
         if code is None:
             return f"stopped after {seconds / 60:.1f} minutes; see {log}", None
-        return (last if code == 0 else f"failed: {last}; see {log}"), None
+        none_ran = not self._given.rehearse and " passed" not in last
+        return (f"failed: {last}; see {log}" if code or none_ran else last), None
 
     def _shapes(self, seconds: float) -> tuple[str, dict[str, Any]]:
         measured, end = dict[str, Any](), time.time() + seconds
@@ -119,6 +127,16 @@ class Check:
         folder = given.out / "experiment"
         status = experiment.run(params, folder, seconds)
         return status, experiment.result(folder, params.experiment.name)
+
+
+def write(given: Given, baseline: Mapping[str, Any]) -> str:
+    """Write the baseline and its tables as far as they are measured. Returns the tables."""
+    write_json(given.baseline, baseline)
+    text = table.markdown(baseline)
+    write_text(given.out / "table.md", f"{text}\n")
+    if given.docs is not None:
+        table.put_into(given.docs, text)
+    return text
 
 
 def bounded(command: Sequence[str], log: Path, seconds: float) -> int | None:
@@ -197,14 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it has started ends with it
     check = Check(given)
     try:
-        baseline = check.run()
+        text = write(given, check.run())
     except UserError as error:
         raise SystemExit(str(error)) from None
-    write_json(given.baseline, baseline)
-    text = table.markdown(baseline)
-    write_text(given.out / "table.md", f"{text}\n")
-    if given.docs is not None:
-        table.put_into(given.docs, text)
     print(f"\n{text}\n\n{given.baseline}\n{given.docs or given.out / 'table.md'}")
     if any(part["status"].startswith(("failed", "stopped", "not begun")) for part in check.parts.values()):
         raise SystemExit(1)

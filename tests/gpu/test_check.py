@@ -181,9 +181,48 @@ def test_the_time_is_divided_and_the_experiment_has_what_is_left(
         300,
         1_480,
     ]  # 30 minutes, less 5, less what is spare
-    late = check.Check(check.parsed(["--out", str(tmp_path), "--begun", "-760", "--minutes", "30"]))
+    late = check.Check(
+        check.parsed(
+            [
+                "--out",
+                str(tmp_path),
+                "--baseline",
+                str(tmp_path / "baseline.json"),
+                "--begun",
+                "-760",
+                "--minutes",
+                "30",
+            ]
+        )
+    )
     assert [late._budget(name) for name in check.PARTS] == [20, 20, 20]
     assert {part["status"] for part in late.run()["parts"].values()} == {"done", "not begun: no time was left"}
+
+
+@pytest.mark.parametrize("broken", check.PARTS)
+def test_a_part_that_fails_is_told_and_what_the_others_measured_is_written(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: check.Check, seconds: float) -> tuple[str, None]:
+        raise subprocess.CalledProcessError(128, ["git", "ls-files"])
+
+    for name in check.PARTS:
+        monkeypatch.setattr(check.Check, f"_{name}", fails if name == broken else lambda self, seconds: ("done", None))
+    with pytest.raises(SystemExit) as ended:
+        check.main(["--rehearse", "--out", str(tmp_path)])
+    assert ended.value.code == 1
+    statuses = {name: part["status"] for name, part in read_json(tmp_path / "baseline.json")["parts"].items()}
+    assert statuses.pop(broken).startswith("failed: CalledProcessError: ")
+    assert set(statuses.values()) == {"done"}
+
+
+@pytest.mark.parametrize(("says", "fails"), [("21 skipped in 3.00s", True), ("5 passed, 16 skipped in 9.00s", False)])
+def test_tests_that_were_all_skipped_did_not_pass(
+    says: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "bounded", lambda command, log, seconds: log.write_text(says) and 0)
+    status, _ = check.Check(check.parsed(["--out", str(tmp_path)]))._tests(60.0)
+    assert status.startswith("failed: ") is fails
 
 
 def test_a_part_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None:
