@@ -1,6 +1,7 @@
 """Which of a step's trajectories an estimator sees, and which of their tokens."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -117,3 +118,29 @@ def test_components_reach_the_estimator_with_their_weights() -> None:
     )
     found = step_advantages(replace(rollouts, components=components), _config("gdpo"), None, None)
     assert found.tolist() == pytest.approx([1.2**0.5, -(1.2**0.5), 0.3**0.5, -(0.3**0.5)], abs=1e-5)
+
+
+def test_the_time_for_advantages_grows_with_the_number_of_trajectories_and_not_with_its_square() -> None:
+    seconds = []
+    for count in (2048, 4096, 8192):
+        rollouts = _rollouts([_trajectory("p+")] * count, [1.0, 0.0] * (count // 2))
+        seconds.append(min(_seconds_for(rollouts) for _ in range(3)))
+    exponent = math.log(seconds[2] / seconds[0]) / math.log(4)
+    assert exponent < 1.5, seconds
+
+
+def _seconds_for(rollouts: StepRollouts) -> float:
+    start = time.process_time()
+    step_advantages(rollouts, _config("grpo"), None, None)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
+def test_advantages_of_all_trajectories_have_the_bits_of_those_beside_a_group_that_is_not_counted(name: str) -> None:
+    graded = [_trajectory("p++"), _trajectory("p+"), _trajectory("p+++"), _trajectory("p+oo+")]
+    rewards = [1.0, 0.3, 0.25, 0.7]
+    every = step_advantages(_rollouts(graded, rewards), _config(name), None, None)
+    equal = [_trajectory("p++"), _trajectory("p+")]
+    beside = _rollouts([*graded, *equal], [*rewards, 0.5, 0.5], zero_variance_filter=True)
+    found = step_advantages(beside, _config(name), None, None)
+    assert torch.equal(found, torch.cat([every, torch.zeros(3)]))

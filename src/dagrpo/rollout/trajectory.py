@@ -49,12 +49,15 @@ class TokenSample:
     weight_version: str  # of the weights that wrote it
     # [trained tokens], ids from low to high: what top_p and top_k left each one to be drawn from; (): the whole vocabulary
     support: tuple["array[int]", ...] = ()
+    # Tokens that the policy wrote. Counted once: a step asks for it many times, and a mask has as many entries as the sample tokens.
+    trained: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """A sample that is not aligned is a bug of whoever made it."""
+        """Check that the columns are aligned, and count the trained tokens."""
+        object.__setattr__(self, "trained", sum(self.loss_mask))
         assert len(self.token_ids) == len(self.loss_mask) == len(self.logprobs), "a sample's columns differ in length"
         assert not self.loss_mask or not self.loss_mask[0], "nothing predicts a sequence's first token"
-        assert len(self.support) in (0, sum(self.loss_mask)), "a token that was written lacks its support"
+        assert len(self.support) in (0, self.trained), "a token that was written lacks its support"
         assert all(mask or value == 0.0 for mask, value in zip(self.loss_mask, self.logprobs, strict=True))
 
     @property
@@ -96,7 +99,7 @@ class Trajectory:
     @property
     def tokens(self) -> int:
         """How many tokens the policy wrote."""
-        return sum(sum(sample.loss_mask) for sample in self.samples)
+        return sum(sample.trained for sample in self.samples)
 
     @property
     def longest_turn(self) -> int:

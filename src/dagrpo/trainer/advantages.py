@@ -37,11 +37,13 @@ def step_advantages(
         batch = _reward_batch(
             rollouts,
             places,
+            lengths=lengths,
             penalty=None if penalty is None else penalty[chosen],
             policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
         )
+        advantages[chosen] = advantages_of(batch, config).to(advantages.dtype)
         # Plus zero: -0.0 becomes 0.0. The table of rollouts has one value for equal ones, and a gradient shows the difference.
-        advantages[chosen] = advantages_of(batch, config).float() + 0.0
+        advantages += 0.0
     if wrong := _without_a_number(rollouts):
         advantages[_tokens_of(wrong, lengths)] = math.nan
     return advantages
@@ -61,7 +63,7 @@ def _require_none_below_0(rollouts: StepRollouts, places: Sequence[int], name: s
         )
 
 
-def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor) -> PolicyTokens:
+def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor | slice) -> PolicyTokens:
     assert before is not None, "the update computes this for an estimator that needs it"
     return PolicyTokens(logprobs=before.logprobs[chosen].double(), collision=before.collision[chosen].double())
 
@@ -79,17 +81,24 @@ def _with_greedy_reward(rollouts: StepRollouts, places: Sequence[int]) -> list[i
     return [place for place in places if known[place // rollouts.group_size]]
 
 
-def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """Where their tokens are among those of all trajectories. [tokens] int64"""
+def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor | slice:
+    """Where their tokens are among those of all trajectories: [tokens] int64, or a slice where they are all of them."""
+    if sum(lengths[place] for place in places) == sum(lengths):
+        return slice(None)  # an index of 64 bits for each token would be the largest tensor of a step
     ends = torch.tensor(lengths).cumsum(0).tolist()
     return torch.cat([torch.arange(ends[place] - lengths[place], ends[place]) for place in places])
 
 
 def _reward_batch(
-    rollouts: StepRollouts, places: Sequence[int], *, penalty: Tensor | None, policy: PolicyTokens | None
+    rollouts: StepRollouts,
+    places: Sequence[int],
+    *,
+    lengths: Sequence[int],
+    penalty: Tensor | None,
+    policy: PolicyTokens | None,
 ) -> RewardBatch:
-    lengths = torch.tensor([rollouts.lengths[place] for place in places])
-    trajectory = torch.arange(len(places)).repeat_interleave(lengths)
+    tokens = torch.tensor([lengths[place] for place in places])
+    trajectory = torch.arange(len(places)).repeat_interleave(tokens)
     prompts = torch.tensor([place // rollouts.group_size for place in places])
     distinct, group = prompts.unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
     rewards = rollouts.rewards[list(places)].double()

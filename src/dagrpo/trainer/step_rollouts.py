@@ -61,10 +61,7 @@ class StepRollouts:
     def samples(self) -> list[tuple[int, TokenSample]]:
         """The token sequences of the trajectories that are kept, in order, each with the place of its trajectory."""
         return [
-            (place, sample)
-            for place in self.kept
-            for sample in self.graded[place].trajectory.samples
-            if any(sample.loss_mask)
+            (place, sample) for place in self.kept for sample in self.graded[place].trajectory.samples if sample.trained
         ]
 
     @property
