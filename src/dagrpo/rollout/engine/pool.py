@@ -223,7 +223,7 @@ class ServerPool:
             self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
         self._everywhere(lambda server: server.end_sync())
         if device.type == "cuda":
-            torch.cuda.ipc_collect()  # frees what servers have closed
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
         self._cache_is_empty = True
         self._server_of.clear()
 

@@ -84,7 +84,7 @@ class _Reduced:
 
 def _by_ipc(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     """As torch shares a tensor of a GPU, which is named by its UUID: the server may number its GPUs in another way."""
-    rebuild, arguments = reductions.reduce_tensor(flat)
+    rebuild, arguments = reductions.reduce_tensor(flat)  # type: ignore[no-untyped-call]
     uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
     return rebuild, (*arguments[:_DEVICE], uuid, *arguments[_DEVICE + 1 :])
 
@@ -93,7 +93,7 @@ def _by_name(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     """As torch's strategy file_system shares memory: that of file descriptors serves a process's own children alone."""
     storage = flat.untyped_storage()
     shared = storage._share_filename_cpu_()
-    storage._shared_incref()  # for the server, which gives it back when it closes the memory
+    storage._shared_incref()  # type: ignore[no-untyped-call] # for the server, which gives it back when it closes the memory
     untyped = _Reduced(reductions.rebuild_storage_filename, (torch.UntypedStorage, *shared))
     typed = _Reduced(reductions.rebuild_typed_storage, (untyped, flat.dtype))
     metadata = (flat.storage_offset(), flat.size(), flat.stride(), False)
