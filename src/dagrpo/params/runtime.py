@@ -28,6 +28,12 @@ class Engine(Section):
         description="Folder for weights on their way to the engine, under the same path for servers that run elsewhere, which "
         "need one; null: memory (/dev/shm) where it has room.",
     )
+    weight_sync: Literal["folder", "tensors"] | None = Field(
+        None,
+        description="How weights reach a server that the stage starts. folder: as safetensors. tensors: through memory that trainer and "
+        "server share, on the GPU that they share (CUDA IPC) or on the CPU. null: tensors where one server shares the GPU of the policy "
+        "and release_memory is off; else folder.",
+    )
     max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         65_536, description="Size of the key-value cache, in tokens."
     )
@@ -61,6 +67,15 @@ class Engine(Section):
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."
     )
+
+    @model_validator(mode="after")
+    def _tensors_reach_a_server_of_our_own_alone(self) -> Self:
+        if self.weight_sync == "tensors" and (self.servers or self.own_gpus or self.replicas > 1):
+            raise UserError(
+                "weight_sync is tensors, which only one server on the GPU of the policy, or on its CPU, can open: set it to null, or "
+                "leave servers, own_gpus and replicas at their defaults"
+            )
+        return self
 
 
 def _wrong_with(address: str) -> str | None:

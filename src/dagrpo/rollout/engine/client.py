@@ -151,6 +151,26 @@ class ServerClient:
             self._has_left = False
         await self.empty_cache()
 
+    async def begin_sync(self) -> None:
+        """Have the server make ready for buckets of weights. If it had left its GPU, it takes the memory of its weights again."""
+        if self._has_left:
+            await self._post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
+        await self._post("/begin_weight_update", {})
+
+    async def load_bucket(self, payload: str, version: WeightVersion | None) -> None:
+        """Have the server load one bucket (see tensor_sync.py); with the last of a weight sync, `version` is what it then holds."""
+        named = {} if version is None else {"weight_version": version.sent}
+        body = {"serialized_named_tensors": [payload], "load_format": "flattened_bucket", "flush_cache": False}
+        await self._post("/update_weights_from_tensor", body | named)
+
+    async def end_sync(self) -> None:
+        """Have the server take the weights into use, once it holds all buckets, and empty its cache."""
+        await self._post("/end_weight_update", {})
+        if self._has_left:
+            await self._post("/resume_memory_occupation", {"tags": [_CACHE]})
+            self._has_left = False
+        await self.empty_cache()
+
     async def load_adapter(self, folder: Path, version: WeightVersion) -> None:
         """Have the server load an adapter, which answers all requests from now on, and forget every other one and its cache.
 

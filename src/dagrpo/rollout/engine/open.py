@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
@@ -20,6 +21,7 @@ from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.own_servers import start_all
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.rollout.engine.tensor_sync import sync_device
 from dagrpo.rollout.engine.version import new_version
 from dagrpo.rollout.engine.weights import WeightsFolder, make_writable
 
@@ -78,7 +80,16 @@ def open_engine(
             clients = _clients(stack, loop, [server.endpoint for server in servers], params.request_timeout)
             adapters = None if adapter is None else AdapterFolders(adapter.form, folder)
             leaves = params.release_memory
-            pool = ServerPool(clients, loop, folder, name, leaves=leaves, keeps_all=deterministic, adapters=adapters)
+            pool = ServerPool(
+                clients,
+                loop,
+                folder,
+                name,
+                leaves=leaves,
+                keeps_all=deterministic,
+                adapters=adapters,
+                sync_device=_sync_device(params),
+            )
             if adapter is not None:
                 _serve(adapter, pool, folder, version)
             yield pool
@@ -123,6 +134,21 @@ def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: s
     """Have servers that hold their weights load an adapter; the files of weights, which nobody reads again, are removed first."""
     folder.remove_weights()
     pool.load(adapter.tensors, version)
+
+
+def _sync_device(params: Engine) -> torch.device | None:
+    """Return where buckets of weights lie for the servers of these parameters; None: their weights travel in the folder."""
+    gpu = torch.cuda.is_available()
+    if params.weight_sync == "tensors":
+        device = sync_device(gpu)
+        if device is None:
+            raise UserError(
+                "runtime.engine.weight_sync is tensors, but this process allocates expandable segments, which the server may not open: "
+                "unset PYTORCH_CUDA_ALLOC_CONF, or set weight_sync to folder."
+            )
+        return device
+    shares = gpu and params.replicas == 1 and not (params.own_gpus or params.release_memory)
+    return sync_device(gpu) if shares and params.weight_sync is None else None
 
 
 def _weights_folder(params: Engine) -> Path | None:

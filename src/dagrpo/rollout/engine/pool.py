@@ -22,6 +22,7 @@ from dagrpo.rollout.engine.adapters import AdapterFolders
 from dagrpo.rollout.engine.background import BackgroundLoop, all_of
 from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
+from dagrpo.rollout.engine.tensor_sync import buckets
 from dagrpo.rollout.engine.version import WeightVersion, new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
@@ -59,12 +60,14 @@ class ServerPool:
         leaves: bool = False,
         keeps_all: bool = False,
         adapters: AdapterFolders | None = None,
+        sync_device: torch.device | None = None,
     ) -> None:
         """The servers hold the weights `version`, or are about to be told with `load`.
 
         `leaves`: whether they can leave their GPUs (`release_memory`). `keeps_all`: whether the death of one is the end, as which
         server is asked for what depends on how many there are.
         `adapters`: where versions of an adapter travel, if `load` is given those. It is then called before anything is asked for.
+        `sync_device`: where buckets of weights lie that all servers can open (tensor_sync.py); None: weights travel in the folder.
         """
         assert servers, "no server"
         self._servers = dict(enumerate(servers))  # those that answer, by number
@@ -74,6 +77,7 @@ class ServerPool:
         self._leaves = leaves
         self._keeps_all = keeps_all
         self._adapters = adapters
+        self._sync_device = sync_device
         self._cache_is_empty = False
         self._server_of: dict[str, int] = {}  # by session
         self._gathering: dict[_Key, _SharedRequest] = {}  # that others can join
@@ -201,10 +205,41 @@ class ServerPool:
     def load(self, weights: Tensors, version: str) -> None:
         """Have every server load these weights, or this adapter, and expect them in all answers from now on."""
         self._version = new_version(version)
+        if self._sync_device is not None and self._adapters is None:
+            self._sync_tensors(weights, self._sync_device)
+            return
         folder = self._folder.write(weights) if self._adapters is None else self._adapters.write(weights, self._version)
         if self._leaves:
             torch.cuda.empty_cache()  # servers come back to the same GPU, where this process keeps what it has freed
         self._loop.run(self._load_everywhere(folder))
+
+    def _sync_tensors(self, weights: Tensors, device: torch.device) -> None:
+        """Have every server load these weights bucket by bucket. After an error no server counts as having the new version."""
+        if self._leaves:
+            torch.cuda.empty_cache()
+        self._everywhere(lambda server: server.begin_sync())
+        for bucket in buckets(weights, device):
+            version = self._version if bucket.is_last else None
+            self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
+        self._everywhere(lambda server: server.end_sync())
+        if device.type == "cuda":
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
+        self._cache_is_empty = True
+        self._server_of.clear()
+
+    def _everywhere(self, ask: Callable[[ServerClient], Awaitable[None]]) -> None:
+        """Ask every server at the same time; those that die are given up."""
+
+        async def ask_one(number: int) -> None:
+            try:
+                await ask(self._servers[number])
+            except DEAD as error:
+                self._give_up(number, error)
+
+        async def ask_all() -> None:
+            await all_of(ask_one(number) for number in [*self._servers])
+
+        self._loop.run(ask_all())
 
     def release_memory(self) -> None:
         """Have every server leave its GPU until `load`, which comes next. No effect on servers that cannot."""

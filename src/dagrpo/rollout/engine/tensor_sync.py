@@ -1,0 +1,136 @@
+"""Weight sync without files: buckets of tensors in memory that a server opens.
+
+A server on the trainer's GPU gets CUDA IPC handles, one on a CPU names of shared memory: HTTP carries a pickle of about 1 KB, of our
+own making, for a server that this process has started. SGLang reads it with an unpickler that knows a closed list of classes.
+"""
+
+import base64
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing import reductions
+
+from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+
+BUCKET_BYTES = 512 << 20
+_ALIGNMENT = 16  # bytes: of each tensor in a bucket, so that it can be viewed in its type
+_ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_DEVICE = 6  # place of the device among the arguments of reductions.rebuild_cuda_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tensors side by side in one piece of memory, which is written once and never reused."""
+
+    flat: Tensor  # [bytes], uint8
+    parts: tuple[SimpleNamespace, ...]  # what SGLang's FlattenedTensorMetadata holds, of each tensor
+    is_last: bool
+
+    def payload(self) -> str:
+        """Return what one server opens the bucket with, in base64; each call is good for one server and one opening.
+
+        torch counts who has a bucket of a GPU open, and frees its memory when the server has finished its copies.
+        """
+        if self.flat.is_cuda:
+            torch.cuda.synchronize(self.flat.device)
+        reduced = _Reduced(*(_by_ipc if self.flat.is_cuda else _by_name)(self.flat))
+        stream = io.BytesIO()
+        ForkingPickler(stream).dump({"flattened_tensor": reduced, "metadata": [*self.parts]})
+        return base64.b64encode(stream.getvalue()).decode()
+
+
+def buckets(weights: Tensors, device: torch.device, most: int = BUCKET_BYTES) -> Iterator[Bucket]:
+    """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes, or of one larger tensor."""
+    lots = _lots(weights.specs, most)
+    for number, names in enumerate(lots):
+        starts, size = _places([weights.specs[name] for name in names])
+        flat = _empty(size, device)
+        for name, start in zip(names, starts, strict=True):
+            spec = weights.specs[name]
+            target = flat[start : start + spec.bytes].view(spec.dtype).view(spec.shape)
+            target.copy_(weights.read(name).detach())
+        parts = tuple(_part(name, weights.specs[name], start) for name, start in zip(names, starts, strict=True))
+        yield Bucket(flat, parts, is_last=number == len(lots) - 1)
+
+
+def sync_device(gpu: bool) -> torch.device | None:
+    """Return where buckets lie for servers that share this process's GPU, or its CPU; None: they cannot be opened there.
+
+    Memory of expandable segments is opened through pidfd_getfd, which Linux grants a child on its parent only where ptrace is
+    unrestricted (kernel.yama.ptrace_scope 0).
+    """
+    if not gpu:
+        return torch.device("cpu")
+    expandable = any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES)
+    return None if expandable else torch.device("cuda", torch.cuda.current_device())
+
+
+class _Reduced:
+    """A tensor that is pickled as a call which opens it."""
+
+    def __init__(self, rebuild: Callable[..., Tensor], arguments: tuple[Any, ...]) -> None:
+        self._call = (rebuild, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+        return self._call
+
+
+def _by_ipc(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    """As torch shares a tensor of a GPU, which is named by its UUID: the server may number its GPUs in another way."""
+    rebuild, arguments = reductions.reduce_tensor(flat)  # type: ignore[no-untyped-call]
+    uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
+    return rebuild, (*arguments[:_DEVICE], uuid, *arguments[_DEVICE + 1 :])
+
+
+def _by_name(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    """As torch's strategy file_system shares memory: that of file descriptors serves a process's own children alone."""
+    storage = flat.untyped_storage()
+    shared = storage._share_filename_cpu_()
+    storage._shared_incref()  # type: ignore[no-untyped-call] # for the server, which gives it back when it closes the memory
+    untyped = _Reduced(reductions.rebuild_storage_filename, (torch.UntypedStorage, *shared))
+    typed = _Reduced(reductions.rebuild_typed_storage, (untyped, flat.dtype))
+    metadata = (flat.storage_offset(), flat.size(), flat.stride(), False)
+    return reductions.rebuild_tensor, (torch.Tensor, typed, metadata)
+
+
+def _empty(size: int, device: torch.device) -> Tensor:
+    """Return new memory; on a CPU it is shared from the start, so that sharing it copies nothing."""
+    if device.type != "cpu":
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    storage = torch.UntypedStorage._new_using_filename_cpu(size)
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
+
+
+def _lots(specs: Mapping[str, TensorSpec], most: int) -> list[list[str]]:
+    lots: list[list[str]] = []
+    size = 0
+    for name, spec in specs.items():
+        taken = -(-spec.bytes // _ALIGNMENT) * _ALIGNMENT
+        if not lots or size + taken > most:
+            lots.append([])
+            size = 0
+        lots[-1].append(name)
+        size += taken
+    return lots
+
+
+def _places(specs: list[TensorSpec]) -> tuple[list[int], int]:
+    """Return the first byte of each tensor, and the size of all."""
+    starts, end = [], 0
+    for spec in specs:
+        starts.append(-(-end // _ALIGNMENT) * _ALIGNMENT)
+        end = starts[-1] + spec.bytes
+    return starts, end
+
+
+def _part(name: str, spec: TensorSpec, start: int) -> SimpleNamespace:
+    shape = torch.Size(spec.shape)
+    end = start + spec.bytes
+    return SimpleNamespace(name=name, shape=shape, dtype=spec.dtype, start_idx=start, end_idx=end, numel=spec.bytes)

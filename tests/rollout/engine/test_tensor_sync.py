@@ -1,0 +1,113 @@
+"""Weights that reach a server in buckets of memory are those that the folder gives it, byte for byte."""
+
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.rollout.engine.batches import batch
+from tests.rollout.engine.conftest import Serve
+from tests.rollout.engine.pools import STARTED_WITH
+from tests.rollout.engine.scripted import Echo
+
+from dagrpo.checkpoints.tensors import StateTensors, TensorSpec, total_bytes
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.rollout.engine.tensor_sync import Bucket, buckets
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+CPU = torch.device("cpu")
+STATE = {
+    "half": torch.arange(5, dtype=torch.bfloat16),
+    "single": torch.randn(3, 7),
+    "number": torch.tensor(3),
+    "large": torch.randn(40),
+}
+
+
+class CountedTensors(StateTensors):
+    """Remembers what was read."""
+
+    def __init__(self, state: dict[str, torch.Tensor]) -> None:
+        super().__init__(state)
+        self.names: list[str] = []
+
+    def read(self, name: str) -> torch.Tensor:
+        self.names.append(name)
+        return super().read(name)
+
+
+def opened(bucket: Bucket) -> dict[str, torch.Tensor]:
+    """The tensors of a bucket, as a server views them."""
+    return {
+        part.name: bucket.flat[part.start_idx : part.end_idx].view(part.dtype).reshape(part.shape)
+        for part in bucket.parts
+    }
+
+
+@pytest.mark.parametrize(("most", "count"), [(1 << 20, 1), (150, 2), (1, 4)])
+def test_every_tensor_is_read_once_and_lies_unchanged_in_one_bucket(most: int, count: int) -> None:
+    weights = CountedTensors(STATE)
+    filled = [*buckets(weights, CPU, most)]
+    assert weights.names == [*STATE]
+    assert [bucket.is_last for bucket in filled] == [False] * (count - 1) + [True]
+    found = {name: tensor for bucket in filled for name, tensor in opened(bucket).items()}
+    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in STATE.items())
+    assert all(bucket.flat.numel() <= most or len(bucket.parts) == 1 for bucket in filled)
+    assert sum(bucket.flat.numel() for bucket in filled) < total_bytes(weights) + 16 * len(STATE)
+
+
+def test_sglangs_restricted_unpickler_opens_a_bucket() -> None:
+    common = pytest.importorskip("sglang.srt.utils.common")
+    (bucket,) = buckets(StateTensors(STATE), CPU)
+    payload = bucket.payload()
+    assert len(payload) < 4096, "handles travel, not values"
+    read = common.MultiprocessingSerializer.deserialize(b64decode(payload))
+    assert torch.equal(read["flattened_tensor"], bucket.flat)
+    assert read["metadata"] == [*bucket.parts]
+
+
+def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serve, tmp_path: Path) -> None:
+    def refuse(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        refused = path == "/update_weights_from_tensor"
+        return (400, {"success": False, "message": "no room"}) if refused else Echo()(path, body)
+
+    server = serve(refuse)
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
+        client = ServerClient(Endpoint(address=server.address), 5)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, sync_device=CPU)
+        with pytest.raises(ServerError, match=r"refused /update_weights_from_tensor .*no room"):
+            pool.load(StateTensors(STATE), "step_1")
+        assert server.paths == ["/begin_weight_update", "/update_weights_from_tensor"]
+        with pytest.raises(ServerError):  # it answers with the weights of before
+            pool.generate(batch(prompts=1, samples=1), lockstep=False)
+        loop.run(client.close())
+
+
+@pytest.mark.server
+def test_a_server_holds_and_samples_what_it_does_of_the_folder(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {name: 1.1 * tensor for name, tensor in load_file(tiny_model / "model.safetensors").items()}
+    requests = batch(prompts=8, samples=2)
+    before = pool.generate(requests, lockstep=True)
+    pool.load(StateTensors(state), "scaled")
+    expected, digests = pool.generate(requests, lockstep=True), pool.digests()
+    assert expected != before
+    pool.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
+    largest = max(TensorSpec(dtype=t.dtype, shape=tuple(t.shape)).bytes for t in state.values())
+    monkeypatch.setattr("dagrpo.rollout.engine.pool.buckets", lambda tensors, device: buckets(tensors, device, largest))
+    with BackgroundLoop() as loop, WeightsFolder(tiny_model, None) as folder:
+        client = ServerClient(server.endpoint, 120)
+        synced = ServerPool([client], loop, folder, STARTED_WITH, sync_device=CPU)
+        synced.load(StateTensors(state), "scaled")
+        assert synced.digests() == digests
+        assert synced.generate(requests, lockstep=True) == expected
+        synced.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
+        assert synced.generate(requests, lockstep=True) == before
+        loop.run(client.close())
