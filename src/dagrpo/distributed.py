@@ -117,7 +117,9 @@ def process_group(threads: int = 1) -> Iterator[World]:
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     rank, store = int(os.environ["RANK"]), _rendezvous(size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE)
+    # With its device NCCL connects the ranks at once, and not in the middle of the first collective.
+    own = device if device.type == "cuda" else None
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
     patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)
     dist.destroy_process_group()  # not after an error: the others may never come, and the launcher ends them

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.trainer import picture_runs, runs, vision
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.params.training import Training
-from dagrpo.trainer.optimizer import policy_optimizer, take_step
+from dagrpo.trainer import state
+from dagrpo.trainer.optimizer import adamw, policy_optimizer, take_step
 from dagrpo.trainer.sharding import load_policy
 from dagrpo.trainer.tower import tower_module
 
@@ -51,3 +53,37 @@ def test_a_tower_to_be_frozen_is_looked_for_in_the_model(tmp_path: Path) -> None
     module = tower_module(load_policy(seeing, single_process(), "frozen").model)
     assert module is not None
     assert not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_on_a_made_up_gpu_the_optimizer_is_fused_and_counts_its_steps_there() -> None:
+    with FakeTensorMode():
+        weight = torch.nn.Parameter(torch.empty(2, 3, device="cuda"))
+        optimizer = adamw([weight], 0.0)
+        room = state._room_for("step", weight, optimizer)
+    assert optimizer.defaults["fused"] is True
+    assert (room.device.type, room.dtype, room.shape) == ("cuda", torch.float32, ())
+
+
+def test_on_a_cpu_the_optimizer_is_not_fused() -> None:
+    weight = torch.nn.Parameter(torch.empty(2, 3))
+    optimizer = adamw([weight], 0.0)
+    assert optimizer.defaults["fused"] is None
+    assert state._room_for("step", weight, optimizer).device.type == "cpu"
+
+
+def test_a_fused_optimizer_goes_on_from_the_states_of_another(tmp_path: Path) -> None:
+    """Fused on a CPU: the formula is the one of the GPU's, and the states have the same names, types and shapes."""
+    models = [torch.nn.Linear(3, 2) for _ in range(2)]
+    usual, fused = (
+        torch.optim.AdamW(each.parameters(), fused=kind) for each, kind in zip(models, (None, True), strict=True)
+    )
+    models[0].weight.grad, models[0].bias.grad = torch.ones(2, 3), torch.ones(2)
+    take_step(usual, 0.1)
+    world = single_process()
+    state.save(tmp_path, 1, models[0], usual, world)
+    state.load(state.at(tmp_path, 1), models[1], fused)
+    for model, optimizer in zip(models, (usual, fused), strict=True):
+        model.weight.grad, model.bias.grad = torch.full((2, 3), 0.5), torch.ones(2)
+        take_step(optimizer, 0.1)
+    assert torch.allclose(models[0].weight, models[1].weight, rtol=0, atol=1e-6)
+    assert int(fused.state[models[1].weight]["step"]) == 2

@@ -239,7 +239,7 @@ def load(saved: SavedState, model: torch.nn.Module, optimizer: torch.optim.AdamW
         )
     for name, parameter in trained.items():
         optimizer.state[parameter] = {
-            key: _room_for(key, parameter) for key in OPTIMIZER_KEYS if f"{key}/{name}" in stored.specs
+            key: _room_for(key, parameter, optimizer) for key in OPTIMIZER_KEYS if f"{key}/{name}" in stored.specs
         }
     stored.read_into(_tensors(model, optimizer))
 
@@ -252,8 +252,11 @@ def _saved(root: Path, at_most: int) -> list[SavedState]:
     return sorted({saved.step: saved for saved in ours}.values(), key=lambda saved: saved.step)
 
 
-def _room_for(key: str, parameter: torch.nn.Parameter) -> Tensor:
-    return torch.zeros(()) if key == "step" else torch.empty_like(parameter, requires_grad=False)
+def _room_for(key: str, parameter: torch.nn.Parameter, optimizer: torch.optim.AdamW) -> Tensor:
+    if key != "step":
+        return torch.empty_like(parameter, requires_grad=False)
+    # A fused step counts on the device of the parameter, any other on the CPU.
+    return torch.zeros((), device=parameter.device if optimizer.defaults["fused"] else None)
 
 
 def _tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
