@@ -18,6 +18,7 @@ from dagrpo.files import write_text
 from dagrpo.half_steps import command as half_steps_command
 from dagrpo.new import command as new_command
 from dagrpo.plan import command as plan_command
+from dagrpo.profiling import command as profile_command
 from dagrpo.project_folder import require_project_folder
 from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
@@ -157,6 +158,7 @@ why_command.register(app)
 new_command.register(app)
 doctor_command.register(app)
 plan_command.register(app)
+profile_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
 

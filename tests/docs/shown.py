@@ -20,6 +20,7 @@ RUN = (
     "dagrpo verify arithmetic_tiny",
     "dagrpo verify results/arithmetic_tiny/runs/seed_0/exported",
     "dagrpo replay arithmetic_tiny --steps 3,17",
+    "dagrpo profile",
     "dagrpo train --rollouts-only --to first_half",
     "dagrpo train --from-rollouts first_half/rollouts --to second_half",
     "dagrpo grade gsm8k completions.jsonl",
@@ -53,6 +54,7 @@ NOT_RUN = {
     "snakemake --cores all target --config algorithm__loss__name=gspo": _LONG,
     "snakemake --cores all target --config rollout__dtype=bfloat16 training__steps=40 algorithm__correction__name=none": _LONG,
     "python benchmarks/learning.py results/arithmetic_tiny_3_seeds results/arithmetic_tiny_control": _LONG,
+    "dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz": "as `dagrpo profile`, which is run",
     "python benchmarks/calculator.py": _LONG,
     "python -m benchmarks.precision MODEL": _LONG,
     "python benchmarks/objectives.py default=results/arithmetic_tiny_3_seeds gspo=results/arithmetic_tiny_3_seeds~HASH ... "

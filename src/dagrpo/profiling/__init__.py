@@ -1,0 +1,1 @@
+"""`dagrpo profile`: where the time of a training step goes."""

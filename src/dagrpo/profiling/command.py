@@ -1,0 +1,136 @@
+"""The command `dagrpo profile`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagrpo.completion import presets as names
+from dagrpo.errors import UserError
+from dagrpo.times import GROUP, SECONDS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dagrpo.params.schema import Params
+    from dagrpo.profiling.measured import StepProfile
+
+EPILOG = "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`"
+PARAMS = Path("params.yaml")
+UPDATE = "update"
+MOST_OPERATORS = 12  # rows of the second table
+ENDING = ".json.gz"
+GIBIBYTE = 1 << 30
+
+
+def profile(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="that of params.yaml if not given; else the name of a preset", autocompletion=names),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="steps to measure, after one that warms up")] = 3,
+    to: Annotated[Path | None, typer.Option(help=f"a new file for the trace, NAME{ENDING}")] = None,
+    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; the first if not given")] = None,
+) -> None:
+    """Take a few training steps in a scratch folder, and say where their time goes. The experiment's results stay as they are."""
+    from dagrpo.console import say
+    from dagrpo.execution.threads import fix_threads, threads_of
+    from dagrpo.freshness.own_code import require_own_code
+    from dagrpo.half_steps.place import training_run
+    from dagrpo.stages.train import STAGE
+    from dagrpo.status.terminal import console
+
+    require_own_code()
+    params = _params(experiment)
+    trace = to or Path(f"profile-{params.experiment.name}{ENDING}")
+    _require_new_file(trace)
+    with TemporaryDirectory(prefix="dagrpo-profile-") as scratch:
+        run = training_run(params, seed, Path(scratch))
+        threads = threads_of(STAGE, run.runtime)
+        fix_threads(threads)
+        from dagrpo.profiling.measured import measure
+
+        say(f"{params.experiment.name}: one step to warm up, then {steps} measured, in one process")
+        measured = measure(run, steps, trace, threads)
+    console().print(parts_table(measured))
+    console().print(operators_table(measured))
+    print("\n".join(_summary(measured)))
+    print(f"The trace is in {trace}: open it at https://ui.perfetto.dev or in chrome://tracing.")
+
+
+def _params(experiment: str | None) -> "Params":
+    from dagrpo.params.presets import composed
+    from dagrpo.params.schema import read_params
+
+    if experiment is None:
+        return read_params(PARAMS)
+    if PARAMS.is_file():
+        held = read_params(PARAMS)
+        if held.experiment.name == experiment:
+            return held
+    return composed([experiment])
+
+
+def _require_new_file(trace: Path) -> None:
+    if not trace.name.endswith(ENDING):
+        raise UserError(f"--to {trace} does not end in {ENDING}: torch writes a compressed JSON file.")
+    if trace.exists():
+        raise UserError(f"{trace} is there already: name another file with --to, or delete it.")
+    if not trace.absolute().parent.is_dir():
+        raise UserError(f"--to {trace} is in a folder that is not there: make it, or name another file.")
+
+
+def parts_table(measured: "StepProfile") -> "Table":
+    """Return a row for each part of a step, the longest first; below the update what it is made of."""
+    table = _table("of a step", "seconds", "share")
+    parts = {name: value for name, value in measured.parts.items() if name.endswith(SECONDS)}
+    whole = sum(parts.values())
+    for name, value in sorted(parts.items(), key=lambda part: -part[1]):
+        label = name.removeprefix(GROUP).removesuffix(SECONDS)
+        table.add_row(label, f"{value:.3f}", f"{value / whole:.0%}")
+        if label == UPDATE:
+            for inner, seconds in _of_update(measured, value):
+                table.add_row(f"  {inner}", f"{seconds:.3f}", f"{seconds / whole:.0%}")
+    table.add_row("all", f"{whole:.3f}", "100%")
+    return table
+
+
+def _of_update(measured: "StepProfile", whole: float) -> Iterator[tuple[str, float]]:
+    yield "backward pass", measured.backward
+    yield "optimizer", measured.optimizer
+    yield "forward pass, loss, and waiting", max(whole - measured.backward - measured.optimizer, 0.0)
+
+
+def operators_table(measured: "StepProfile") -> "Table":
+    """Return a row for each of the operators that take the most time of their own, per step."""
+    table = _table("operator, per step", "calls", "own seconds", "share")
+    whole = sum(each.seconds for each in measured.operators)
+    for each in measured.operators[:MOST_OPERATORS]:
+        seconds, share = each.seconds / measured.steps, each.seconds / whole if whole else 0.0
+        table.add_row(each.name, f"{each.calls / measured.steps:,.0f}", f"{seconds:.3f}", f"{share:.0%}")
+    return table
+
+
+def _summary(measured: "StepProfile") -> Iterator[str]:
+    yield f"Matrix products take {measured.share_of_products:.0%} of the operators' time."
+    if measured.launches:
+        yield f"Kernels launched per step: {measured.launches / measured.steps:,.0f}."
+    if measured.peak_bytes is not None:
+        yield f"Peak memory of the trainer on the GPU: {measured.peak_bytes / GIBIBYTE:.1f} GiB."
+
+
+def _table(first: str, *others: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(epilog=EPILOG)(profile)
