@@ -99,7 +99,7 @@ def _summarised(curve: list[Mapping[str, float]], averages: Any, peak: int | Non
     rows = [row for row in averages if not row.key.startswith("ProfilerStep")]
 
     def seconds_in(prefix: str) -> float:
-        return sum(getattr(row, whole) for row in rows if row.key.startswith(prefix)) / 1e6 / len(curve)
+        return float(sum(getattr(row, whole) for row in rows if row.key.startswith(prefix))) / 1e6 / len(curve)
 
     operators = [Operator(name=row.key, calls=row.count, seconds=getattr(row, own) / 1e6) for row in rows]
     return StepProfile(
