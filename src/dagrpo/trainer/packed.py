@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from operator import add
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class Segments:
     # [tokens] int64, on the device: the places that each segment attends to, one segment after the other; None: its own
     seen: Tensor | None
     seen_ends: Tensor  # [segments + 1] int32: as `ends`, among these
+    longest: int  # most tokens of a segment
+    longest_seen: int  # most tokens that a segment attends to, those of its prompt included
     _masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)  # made once for all layers
 
     @classmethod
@@ -53,7 +56,15 @@ class Segments:
                      for number, prompt in enumerate(prompts)]  # fmt: skip
             seen = torch.cat(pairs).to(device, non_blocking=True)
             seen_ends = _ends([*map(len, pairs)]).to(device, non_blocking=True)
-        return cls(lengths=tuple(lengths), contexts=tuple(contexts), ends=ends, seen=seen, seen_ends=seen_ends)
+        return cls(
+            lengths=tuple(lengths),
+            contexts=tuple(contexts),
+            ends=ends,
+            seen=seen,
+            seen_ends=seen_ends,
+            longest=max(lengths),
+            longest_seen=max(map(add, lengths, contexts)),
+        )
 
     @property
     def groups(self) -> list[Group]:
@@ -133,7 +144,7 @@ class PackedBatch:
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence, its prompt included."""
-        return max(group.seen for group in self.segments.groups)
+        return self.segments.longest_seen
 
     def predicting(self, hidden: Tensor) -> Tensor:
         """Of hidden states, [1, all tokens, width], those that predict the trained tokens. [tokens, width]"""

@@ -5,7 +5,6 @@ dot-product attention, all sequences of one length together.
 """
 
 from functools import cache
-from operator import add
 from typing import Any, cast
 
 import torch
@@ -78,11 +77,10 @@ def attended(
 def _by_kernel(of_row: list[Tensor], segments: Segments, scaling: float | None, window: int | None) -> Tensor:
     """Query: [tokens, heads, head size]; key and value of the tokens that segments see.
 
-    `window`: how many tokens each attends to, itself included.
+    `window`: how many tokens each attends to, itself included. The last query of a segment is at its last key. The lengths of
+    `segments` are not read: a compiled block would be compiled again for each batch of other lengths.
     """
     query, key, value = of_row
-    longest = max(segments.lengths)
-    longest_seen = max(map(add, segments.lengths, segments.contexts))  # the last query of a segment is at its last key
     before = -1 if window is None else window - 1
     output = varlen_attn(
         query,
@@ -90,8 +88,8 @@ def _by_kernel(of_row: list[Tensor], segments: Segments, scaling: float | None, 
         value,
         segments.ends,
         segments.seen_ends,
-        longest,
-        longest_seen,
+        segments.longest,
+        segments.longest_seen,
         scale=scaling,
         window_size=(before, 0),
         enable_gqa=True,
