@@ -64,6 +64,25 @@ def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path:
     assert "--device=cpu" not in command(tmp_path, gpu=True)
 
 
+def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path) -> None:
+    for deterministic in (True, False):
+        single, half = (
+            server_command(
+                tmp_path,
+                ENGINE,
+                31000,
+                tmp_path / "s.yaml",
+                dtype=dtype,
+                head_dtype=None,
+                gpu=True,
+                deterministic=deterministic,
+                version="v-1",
+            )
+            for dtype in ("float32", "bfloat16")
+        )
+        assert {*single} - {*half} == {"float32", "--attention-backend=triton"}
+
+
 def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path) -> None:
     leaves, stays = (
         server_command(

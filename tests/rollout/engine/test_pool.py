@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 from tests.rollout.engine.conftest import MakePool, Serve
+from tests.rollout.engine.pools import STARTED_WITH
 from tests.rollout.engine.scripted import Echo, ScriptedServer, reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.records import SamplingRequest, ScoringRequest
-from dagrpo.rollout.engine.client import Endpoint
+from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError, ServerGone, ServerLost
 from dagrpo.rollout.engine.pool import SLICE, split
 
@@ -213,12 +214,55 @@ def test_a_session_stays_on_its_server_and_sessions_are_spread(serve: Serve, poo
     assert sessions == [[0, 0, 0, 2, 2, 2], [1, 1, 1, 3, 3, 3]]
 
 
-def test_what_is_asked_of_a_server_at_the_same_moment_goes_in_slices(serve: Serve, pool_of: MakePool) -> None:
+def test_sessions_do_not_wait_for_each_other(serve: Serve, pool_of: MakePool) -> None:
+    slow_may_end = threading.Event()
+
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        if body["input_ids"][0] == [1]:
+            assert slow_may_end.wait(30)
+        return 200, [reply(prompt[-1]) for prompt in body["input_ids"]]
+
+    pool = pool_of(at(serve(Echo(answer))))
+
+    async def ask() -> list[int]:
+        slow = asyncio.ensure_future(pool.complete(request(1), session="slow"))
+        quick = await asyncio.wait_for(pool.complete(request(2), session="quick"), 20)
+        assert not slow.done()
+        slow_may_end.set()
+        return [quick.token_ids[0], (await slow).token_ids[0]]
+
+    assert asyncio.run(ask()) == [2, 1]
+
+
+def test_no_more_requests_are_sent_at_a_time_than_a_server_decodes(serve: Serve) -> None:
+    lock, now, most = threading.Lock(), 0, 0
+
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        nonlocal now, most
+        with lock:
+            now, most = now + 1, max(most, now + 1)
+        time.sleep(0.01)
+        with lock:
+            now -= 1
+        return 200, [reply(prompt[-1]) for prompt in body["input_ids"]]
+
+    async def ask() -> list[int]:
+        client = ServerClient(at(serve(Echo(answer))), 60, most_at_once=4)
+        works = [client.generate([request(token)], STARTED_WITH) for token in range(40)]
+        completions = await asyncio.gather(*works)
+        await client.close()
+        return [each.token_ids[0] for (each,) in completions]
+
+    assert asyncio.run(ask()) == [*range(40)]
+    assert most == 4
+
+
+def test_what_a_session_asks_at_the_same_moment_goes_in_slices(serve: Serve, pool_of: MakePool) -> None:
     server = serve()
     pool = pool_of(at(server))
 
     async def ask() -> list[int]:
-        works = [pool.complete(request(7, token), session=str(token)) for token in range(SLICE + 3)]
+        works = [pool.complete(request(7, token), session="a") for token in range(SLICE + 3)]
         return [completion.token_ids[0] for completion in await asyncio.gather(*works)]
 
     for _ in range(2):

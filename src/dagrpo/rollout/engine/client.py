@@ -51,8 +51,12 @@ class Endpoint:
 class ServerClient:
     """One server. Every method raises ServerError when it dies, refuses, or does not answer in time."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
-        """`timeout` in seconds for one HTTP request, from its first byte to the answer's last."""
+    def __init__(self, endpoint: Endpoint, timeout: float, most_at_once: int = 256) -> None:
+        """`timeout` in seconds for one HTTP request, from its first byte to the answer's last.
+
+        `most_at_once`: requests for completions that are sent at a time; more wait here. As many as the server decodes at a time
+        keep it busy, while each open connection costs a socket, and httpcore looks through all of them for every request.
+        """
         self.address = endpoint.address.rstrip("/")
         self._diagnose = endpoint.diagnose
         self._timeout = timeout
@@ -60,6 +64,7 @@ class ServerClient:
         self._adapter: str | None = None  # that requests name; None: the weights alone answer them
         self._waiting: set[str] = set()  # identifiers of requests that are not answered yet
         self._aborted: set[str] = set()  # those of them that were aborted
+        self._turns = asyncio.Semaphore(most_at_once)
         authorization = {} if endpoint.api_key is None else {"Authorization": f"Bearer {endpoint.api_key}"}
         self._http = httpx.AsyncClient(
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | authorization,
@@ -82,7 +87,8 @@ class ServerClient:
         assert not self._has_left, "a server without weights is asked"
         self._waiting.update(identifiers)
         try:
-            return await self._generated(requests, version, identifiers)
+            async with self._turns:
+                return await self._generated(requests, version, identifiers)
         finally:
             self._waiting.difference_update(identifiers)
             self._aborted.difference_update(identifiers)
@@ -92,6 +98,8 @@ class ServerClient:
     ) -> list[Completion]:
         prompts = [sent_ids(request.input_ids, request.pictures) for request in requests]
         pictures = [files_of(request) for request in requests]
+        if not self._aborted.isdisjoint(identifiers):  # while they waited for their turn
+            raise RequestsAborted(0)
         await self._read_shared(zip(prompts, pictures, strict=True))
         body: dict[str, Any] = {
             "input_ids": prompts,

@@ -53,6 +53,9 @@ MEMORY_FLAGS = ("--enable-memory-saver",)
 OF_THE_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # with expandable segments it cannot leave
 # A server is none of the processes that train together: with these it would wait for the others.
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
+# SGLang chooses fa3 or flashinfer for a GPU by its architecture, whatever the type: both take 16 bits alone, triton takes float32 too,
+# and is one of its deterministic backends (DETERMINISTIC_ATTENTION_BACKEND_CHOICES of its server_args.py).
+FLOAT32_ATTENTION = "--attention-backend=triton"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -97,7 +100,7 @@ def server_command(
         "watchdog-timeout": str(max(300, engine.request_timeout)),
         "log-level-http": "warning",
     }
-    device_flags = (("--enable-deterministic-inference",) if deterministic else ()) if gpu else CPU_FLAGS
+    device_flags = _gpu_flags(dtype, deterministic=deterministic) if gpu else CPU_FLAGS
     return [
         sys.executable,
         "-m",
@@ -113,6 +116,12 @@ def server_command(
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
         *(adapter.flags(gpu=gpu) if adapter is not None else ()),
     ]
+
+
+def _gpu_flags(dtype: str, *, deterministic: bool) -> tuple[str, ...]:
+    """Return the flags that only a server on a GPU gets."""
+    attention = (FLOAT32_ATTENTION,) if dtype == "float32" else ()
+    return (*attention, *(("--enable-deterministic-inference",) if deterministic else ()))
 
 
 def server_environment(

@@ -77,7 +77,7 @@ def open_engine(
                 )
 
             servers = start_all(stack, params, log, make)
-            clients = _clients(stack, loop, [server.endpoint for server in servers], params.request_timeout)
+            clients = _clients(stack, loop, [server.endpoint for server in servers], params)
             adapters = None if adapter is None else AdapterFolders(adapter.form, folder)
             leaves = params.release_memory
             pool = ServerPool(
@@ -117,7 +117,7 @@ def _pool_of_servers_elsewhere(
     _take_turns(stack, parent, params.servers)
     key = os.environ.get(API_KEY_VARIABLE)
     endpoints = [Endpoint(address=address, api_key=key) for address in params.servers]
-    clients = _clients(stack, loop, endpoints, params.request_timeout)
+    clients = _clients(stack, loop, endpoints, params)
     of_weights = ServerPool(clients, loop, folder, new_version(version))
     if weights is None:
         weights = CastTensors(HuggingFaceTensors(model), NAMED_DTYPES[dtype])  # as a server that starts with it does
@@ -156,9 +156,9 @@ def _weights_folder(params: Engine) -> Path | None:
 
 
 def _clients(
-    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], timeout: float
+    stack: ExitStack, loop: BackgroundLoop, endpoints: Sequence[Endpoint], params: Engine
 ) -> list[ServerClient]:
-    clients = [ServerClient(endpoint, timeout) for endpoint in endpoints]
+    clients = [ServerClient(each, params.request_timeout, params.max_running_requests) for each in endpoints]
     for client in clients:
         stack.callback(_close, loop, client)
     return clients

@@ -34,7 +34,7 @@ DEAD = (ServerLost, ServerUnreachable)  # what a client raises of a server that 
 
 T = TypeVar("T")
 _Ask = Callable[[ServerClient, Sequence[int]], Awaitable[list[T]]]
-_Key = tuple[int, str]  # server; session, or "" for all that may be asked for together
+_Key = tuple[int, str, bool]  # server, session, whether it can be aborted
 
 
 @dataclass(slots=True, eq=False)
@@ -115,11 +115,11 @@ class ServerPool:
     async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         """One completion. Requests of one session go to one server, which has the tokens they share in its cache.
 
-        Those for one server that come at the same moment, such as first turns, are one HTTP request, up to SLICE of them:
-        one for each costs several times as much. `abortable`: only those of the session, which then can be aborted. ServerGone
-        when that server died and others are left.
+        Those of a session that come at the same moment, such as the first turns of a group, are one HTTP request, up to SLICE of
+        them: one for each costs several times as much, and one for several sessions would wait for the slowest of all.
+        `abortable`: whether they can be aborted. ServerGone when that server died and others are left.
         """
-        key = (self._server_for(session), session if abortable else "")
+        key = (self._server_for(session), session, abortable)
         shared = self._gathering.get(key) or self._gather(key)
         shared.requests.append(request)
         if abortable:
@@ -160,11 +160,11 @@ class ServerPool:
         return self._server_of[session]
 
     def _gather(self, key: _Key) -> _SharedRequest:
-        server, session = key
+        server, session, abortable = key
         shared = _SharedRequest(server)
         shared.answers = asyncio.ensure_future(self._send_gathered(key, shared))
         self._gathering[key] = shared
-        if session:
+        if abortable:
             self._abortable[shared] = session
             shared.answers.add_done_callback(lambda _: self._abortable.pop(shared))
         return shared
