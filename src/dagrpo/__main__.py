@@ -9,6 +9,7 @@ import typer
 
 from dagrpo.checkpoints import commands as checkpoint_commands
 from dagrpo.compare import command as compare_command
+from dagrpo.completion import hardware as hardware_presets
 from dagrpo.completion import presets as names
 from dagrpo.completion import tasks
 from dagrpo.doctor import command as doctor_command
@@ -61,6 +62,14 @@ def use(
         typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file", autocompletion=names),
     ],
     force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware",
+            help="a preset to lay under all others, or none; else that of this machine's GPU",
+            autocompletion=hardware_presets,
+        ),
+    ] = None,
 ) -> None:
     """Write params.yaml from presets, each laid over the one before, and show what changes."""
     from dagrpo.freshness.own_code import require_own_code
@@ -68,7 +77,7 @@ def use(
 
     require_project_folder()
     require_own_code()
-    write(presets, force=force)
+    write(presets, force=force, hardware=hardware)
 
 
 @app.command(epilog="Example: `dagrpo generate`, after a change of params.yaml by hand, of a rule or of a stage")

@@ -20,6 +20,11 @@ def presets(incomplete: str) -> list[str]:
     return _beginning(incomplete, names | {path.name for path in Path().glob("params.yaml")})
 
 
+def hardware(incomplete: str) -> list[str]:
+    """The presets of hardware of this folder, and none."""
+    return _beginning(incomplete, ["none", *(path.stem for path in Path("presets/hardware").glob("*.yaml"))])
+
+
 def evaluated_tasks(context: typer.Context, incomplete: str) -> list[str]:
     """The tasks that the command's run was evaluated on; those of every run, where it names none."""
     return _beginning(incomplete, (path.name for path in Path("results").glob(f"{_run(context)}/runs/*/eval/*/")))

@@ -24,6 +24,7 @@ class Gpu:
     float32: float  # FLOPs per second
     bandwidth: float  # bytes per second, between the memory and the processors
     mebibytes: int
+    hardware: str | None = None  # preset of hardware for one such GPU; None: no preset has been planned for it
 
     @property
     def memory(self) -> int:
@@ -37,18 +38,20 @@ class Gpu:
 
 # The first whose name stands in a device's own name is its kind.
 GPUS = (
-    Gpu(name="H100 PCIe", bfloat16=756e12, float32=51e12, bandwidth=2.0e12, mebibytes=81_559),
-    Gpu(name="H100 NVL", bfloat16=835e12, float32=60e12, bandwidth=3.9e12, mebibytes=95_830),
-    Gpu(name="H100", bfloat16=989e12, float32=67e12, bandwidth=3.35e12, mebibytes=81_559),  # SXM
-    Gpu(name="H200 NVL", bfloat16=835e12, float32=60e12, bandwidth=4.8e12, mebibytes=143_771),
-    Gpu(name="H200", bfloat16=989e12, float32=67e12, bandwidth=4.8e12, mebibytes=143_771),  # SXM
+    Gpu(name="H100 PCIe", bfloat16=756e12, float32=51e12, bandwidth=2.0e12, mebibytes=81_559, hardware="h100"),
+    Gpu(name="H100 NVL", bfloat16=835e12, float32=60e12, bandwidth=3.9e12, mebibytes=95_830, hardware="h100"),
+    Gpu(name="H100", bfloat16=989e12, float32=67e12, bandwidth=3.35e12, mebibytes=81_559, hardware="h100"),  # SXM
+    Gpu(name="H200 NVL", bfloat16=835e12, float32=60e12, bandwidth=4.8e12, mebibytes=143_771, hardware="h200"),
+    Gpu(name="H200", bfloat16=989e12, float32=67e12, bandwidth=4.8e12, mebibytes=143_771, hardware="h200"),  # SXM
     Gpu(name="B200", bfloat16=2250e12, float32=75e12, bandwidth=7.7e12, mebibytes=183_359),
     Gpu(name="A100-SXM4-40GB", bfloat16=312e12, float32=19.5e12, bandwidth=1.555e12, mebibytes=40_960),
     Gpu(name="A100-PCIE-40GB", bfloat16=312e12, float32=19.5e12, bandwidth=1.555e12, mebibytes=40_960),
-    Gpu(name="A100", bfloat16=312e12, float32=19.5e12, bandwidth=2.039e12, mebibytes=81_920),  # SXM, 80 GB
-    Gpu(name="L40S", bfloat16=362e12, float32=91.6e12, bandwidth=0.864e12, mebibytes=46_068),
+    Gpu(
+        name="A100", bfloat16=312e12, float32=19.5e12, bandwidth=2.039e12, mebibytes=81_920, hardware="a100"
+    ),  # SXM, 80 GB
+    Gpu(name="L40S", bfloat16=362e12, float32=91.6e12, bandwidth=0.864e12, mebibytes=46_068, hardware="l40s"),
     Gpu(name="L4", bfloat16=121e12, float32=30.3e12, bandwidth=0.3e12, mebibytes=23_034),
-    Gpu(name="RTX 4090", bfloat16=165.2e12, float32=82.6e12, bandwidth=1.008e12, mebibytes=24_564),
+    Gpu(name="RTX 4090", bfloat16=165.2e12, float32=82.6e12, bandwidth=1.008e12, mebibytes=24_564, hardware="rtx4090"),
 )
 
 

@@ -35,6 +35,7 @@ RUN = (
     "dagrpo use params.yaml gspo",
     "dagrpo use smollm2_135m_gsm8k_cpu",
     "dagrpo use qwen3_4b dapo_math gspo h200",
+    "dagrpo use qwen2_5_7b gsm8k grpo h100_x4",
     "dagrpo use shapes_tiny",
     "dagrpo use tiny_vl_qwen3 shapes",
 )
@@ -50,7 +51,6 @@ NOT_RUN = {
     "make test": "is what runs this",
     "snakemake --cores all target --config training__steps=3": _BY_DAG,
     "dvc exp run -S training.learning_rate=0.00003": _BY_DAG,
-    "snakemake --cores all target --config runtime__training__processes=4": f"{_BY_DAG}, with two processes",
     "snakemake --cores all target --config algorithm__loss__name=gspo": _LONG,
     "snakemake --cores all target --config rollout__dtype=bfloat16 training__steps=40 algorithm__correction__name=none": _LONG,
     "python benchmarks/learning.py results/arithmetic_tiny_3_seeds results/arithmetic_tiny_control": _LONG,

@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,9 +26,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _use(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `dagrpo use` with nobody to ask; programs of the folder's `bin`, where there is one, come first on PATH."""
     return subprocess.run(
-        [DAGRPO, "use", *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [DAGRPO, "use", *arguments],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+def _machine_with(count: int, name: str, mebibytes: int, folder: Path) -> None:
+    """Put an nvidia-smi into the folder that lists so many GPUs."""
+    program = folder / "bin/nvidia-smi"
+    program.parent.mkdir()
+    indices = "\\n".join(str(index) for index in range(count))
+    program.write_text(f"#!/bin/sh\ncase $1 in *=index) printf '{indices}\\n';; *) echo '{name}, {mebibytes}';; esac\n")
+    program.chmod(0o755)
+
+
+def _values(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((folder / "params.yaml").read_text())
+    return values
 
 
 def _edit(folder: Path) -> str:
@@ -113,3 +135,45 @@ def test_what_is_no_file_among_those_kept_before_is_left_as_it_is(folder: Path, 
     assert "The edited one is kept as params.yaml.old2." in done.stdout, done.stderr
     assert (folder / "params.yaml.old2").read_text() == edited
     assert not (folder / "params.yaml.old1").is_file()
+
+
+@pytest.mark.parametrize(("count", "processes"), [(1, 1), (2, 2), (3, 2), (8, 8)])
+def test_the_preset_of_this_machines_gpus_lies_under_a_published_model(
+    folder: Path, count: int, processes: int
+) -> None:
+    _machine_with(count, "NVIDIA H100 80GB HBM3", 81_559, folder)
+    done = _use(folder, "qwen2_5_0_5b", "gsm8k")
+    preset = "h100" if processes == 1 else f"h100_x{processes}"
+    assert f"This machine has {count} x NVIDIA H100 80GB HBM3: the preset {preset} lies under everything" in done.stdout
+    values = _values(folder)
+    assert (values["training"]["dtype"], values["runtime"]["training"]["processes"]) == ("bfloat16", processes)
+    assert values["experiment"]["name"] == "qwen2_5_0_5b-gsm8k"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("qwen2_5_0_5b", "gsm8k", "--hardware", "none"),
+        ("arithmetic_tiny",),
+        ("smollm2_135m_gsm8k_cpu",),
+        ("qwen2_5_0_5b", "gsm8k", "cpu"),
+    ],
+)
+def test_no_hardware_is_laid_under_what_wants_or_has_none_of_it(folder: Path, arguments: tuple[str, ...]) -> None:
+    _machine_with(1, "NVIDIA H100 80GB HBM3", 81_559, folder)
+    done = _use(folder, *arguments)
+    assert (done.returncode, "lies under" in done.stdout) == (0, False), done.stderr
+    assert _values(folder)["training"]["dtype"] == "float32"
+
+
+def test_a_gpu_without_a_preset_of_its_own_gets_none(folder: Path) -> None:
+    _machine_with(1, "NVIDIA L4", 23_034, folder)
+    assert "lies under" not in _use(folder, "qwen2_5_0_5b", "gsm8k").stdout
+
+
+def test_hardware_that_is_named_lies_under_everything(folder: Path) -> None:
+    assert _use(folder, "qwen2_5_0_5b", "gsm8k", "--hardware", "a100_x4").returncode == 0
+    assert _values(folder)["runtime"]["training"]["processes"] == 4
+    refused = _use(folder, "qwen2_5_0_5b", "gsm8k", "--hardware", "grpo")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("--hardware is grpo: give one of a100, a100_x2")

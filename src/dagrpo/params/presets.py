@@ -59,6 +59,23 @@ def experiments(folder: Path = FOLDER) -> list[str]:
     return sorted(path.stem for path in (folder / "experiments").glob("*.yaml"))
 
 
+def hardware(folder: Path = FOLDER) -> list[str]:
+    """Return the names of the presets of hardware."""
+    return sorted(path.stem for path in (folder / "hardware").glob("*.yaml"))
+
+
+def hardware_in(names: Sequence[str], folder: Path = FOLDER) -> list[str]:
+    """Return the presets of hardware among others and among those that they use. UserError: a name is unknown."""
+    found = list[str]()
+    for name in names:
+        path = _path(name, folder)
+        if path.parent.name == "hardware":
+            found.append(name)
+        else:
+            found += hardware_in(_preset(path).get(USE, []), folder)
+    return found
+
+
 def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]:
     """A preset with the parts that it uses below its own keys."""
     if name in above:

@@ -24,18 +24,23 @@ from dagrpo.params.schema import Params
 from dagrpo.params.yaml_text import LARGEST_FILE, read_yaml
 from dagrpo.workflow.dvc_file import keep_current
 from dagrpo.workflow.forms import require_fitting_tasks
+from dagrpo.workflow.hardware import with_hardware
 
 PARAMS = Path("params.yaml")
 MOST_SHOWN = 200  # changes
 WRITTEN = STATES / "params.sha256"  # of the params.yaml that this command wrote last
 
 
-def use(names: Sequence[str], *, force: bool) -> None:
+def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> None:
     """Write params.yaml, and dvc.yaml's lists of code, for presets; show every parameter that changes.
 
+    Where no preset of hardware is named, the one of this machine's GPUs is laid under the others, or `hardware`; `none`: no one is.
     A params.yaml that was edited is kept beside the new one, and replaced only when the user agrees or `force` says so.
     UserError: a preset is unknown, or there is nobody to ask. typer.Exit: the user does not agree.
     """
+    names, told = with_hardware(names, hardware)
+    if told is not None:
+        _say(told)
     params = composed(names)
     require_fitting_tasks(params)
     old, new = _present(), params_yaml(params).encode()
