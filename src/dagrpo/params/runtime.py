@@ -62,7 +62,8 @@ class Engine(Section):
         "room, and come back with the new weights. Takes a second or so of each step. Needs a GPU.",
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
-        300, description="Seconds until a server that is not ready is an error."
+        300,
+        description="Seconds until a server that is not ready is an error, without those in which it compiles kernels.",
     )
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."

@@ -12,6 +12,7 @@ from dagrpo.loopback import LOOPBACK
 from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.adapters import AdapterForm
+from dagrpo.rollout.engine.toolkit import compiler_environment
 
 HOST = "127.0.0.1"
 LOGGING = "logging.json"  # in the scratch folder
@@ -142,7 +143,7 @@ def server_environment(
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
-    return kept | ENVIRONMENT | ({} if gpu else on_cpu) | own
+    return kept | ENVIRONMENT | (compiler_environment(kept) if gpu else on_cpu) | own
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:

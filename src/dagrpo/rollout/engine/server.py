@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ from dagrpo.rollout.engine.command import (
     server_environment,
     write_settings,
 )
+from dagrpo.rollout.engine.compiling import StartLimit, kernels_being_compiled
 from dagrpo.rollout.engine.errors import (
     NO_GPU_TO_LEAVE,
     ServerError,
@@ -210,21 +211,22 @@ class SGLangServer:
         )
 
     def _wait_until_ready(self, tell: Callable[[str], None]) -> None:
-        deadline = time.monotonic() + self._engine.start_timeout
+        limit = StartLimit(self._engine.start_timeout, time.monotonic())
         headers = {"Authorization": f"Bearer {self.api_key}"}
         with httpx.Client(base_url=self.address, headers=headers, timeout=5.0, trust_env=False) as http:
             while not self._is_ready(http):
                 failure = self.diagnose()
                 if failure is not None:
                     raise ServerError(failure)
-                if time.monotonic() > deadline:
+                kernels = kernels_being_compiled(self.process.pid)
+                if limit.is_over(time.monotonic(), compiling=kernels is not None):
                     raise ServerError(
                         f"The SGLang server was not ready after {self._engine.start_timeout} s; it was still "
                         f"{phase_in(self._log)}: stop other work on this machine, or raise runtime.engine.start_timeout "
                         f"(log: {self._log})."
                     )
                 self.process.note_shared_memory()
-                tell(phase_in(self._log))
+                tell(phase_in(self._log) if kernels is None else _compilation(kernels, limit.compiled))
                 time.sleep(SECONDS_BETWEEN_CHECKS)
             http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
 
@@ -243,6 +245,10 @@ class SGLangServer:
                 self._dead_worker = f"its process {dead[0]} ended"
                 self.process.kill_group()
                 return
+
+
+def _compilation(kernels: Sequence[str], seconds: float) -> str:
+    return " ".join(("compiling kernels", *kernels, f"for {seconds:.0f} s; kept for later starts"))
 
 
 def _is_alive(process: psutil.Process) -> bool:

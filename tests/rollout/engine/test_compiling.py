@@ -1,0 +1,65 @@
+"""A server that compiles kernels while it starts has the time for it, and one that does nothing has not."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine import server as server_module
+from dagrpo.rollout.engine.compiling import StartLimit
+from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.server import SGLangServer
+
+# ninja for some seconds, then answers; or never answers.
+STAND_IN = """
+import http.server, subprocess, sys
+port, ninja, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+    do_POST = do_GET
+    def log_message(self, *a): pass
+subprocess.run([ninja, "4" if folder != "-" else "1000"], cwd=folder if folder != "-" else None)
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def _start(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, program: str, folder: str) -> None:
+    tool = tmp_path / program
+    shutil.copy("/bin/sleep", tool)
+
+    def command(model: Path, engine: Engine, port: int, *_: object, **__: object) -> list[str]:
+        return [sys.executable, "-c", STAND_IN, str(port), str(tool), folder]
+
+    monkeypatch.setattr(server_module, "server_command", command)
+    with SGLangServer(tiny_model, Engine(start_timeout=2), tmp_path / "x.server.log"):
+        pass
+
+
+def test_the_limit_does_not_run_while_a_server_compiles_and_the_console_names_the_module(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dagrpo.console.SECONDS_BETWEEN_LINES", 1)
+    staging = tmp_path / "sampling/staging"
+    staging.mkdir(parents=True)
+    _start(monkeypatch, tiny_model, tmp_path, "ninja", str(staging))
+    out = capfd.readouterr()
+    assert "compiling kernels sampling for" in out.out + out.err
+
+
+def test_the_limit_passes_while_a_server_waits_for_something_else(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ServerError, match="was not ready after 2 s"):
+        _start(monkeypatch, tiny_model, tmp_path, "waits", "-")
+
+
+def test_seconds_of_compilation_are_given_back_once() -> None:
+    limit = StartLimit(10, now=100)
+    assert not limit.is_over(105, compiling=False)
+    assert not limit.is_over(405, compiling=True)
+    assert limit.compiled == 300
+    assert not limit.is_over(409, compiling=False)
+    assert limit.is_over(411, compiling=False)

@@ -1,0 +1,111 @@
+"""The compiler of a server on a GPU, on made-up machines."""
+
+import os
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from dagrpo.rollout.engine.toolkit import compiler_environment, linked_toolkit
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """As NVIDIA's wheels lay them: lib in the place of lib64, and libcudart.so.13 without libcudart.so."""
+    folder = tmp_path / "site-packages/nvidia/cu13"
+    for name in ("bin/nvcc", "bin/nvcc.profile", "nvvm/bin/cicc", "include/cuda_runtime.h"):
+        _write(folder / name)
+    for name in ("libcudart.so.13", "libcudart_static.a", "libnvperf_host.so"):
+        _write(folder / "lib" / name)
+    return folder
+
+
+def _write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _toolkit(home: Path, release: str) -> Path:
+    _write(home / "bin/nvcc", f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.88'\n")
+    _write(home / "include/cuda_runtime.h")
+    _write(home / "lib64/libcudart.so")
+    return home
+
+
+def _chosen(tmp_path: Path, usual: str = "nowhere", **environment: str) -> dict[str, str]:
+    inherited = {"PATH": "/nowhere", "DAGRPO_CACHE": str(tmp_path / "cache"), **environment}
+    return compiler_environment(inherited, tmp_path / "site-packages", tmp_path / usual)
+
+
+def test_the_folder_of_links_has_what_compilers_and_linkers_ask_for(wheels: Path, tmp_path: Path) -> None:
+    driver = tmp_path / "driver/libcuda.so.1"
+    _write(driver)
+    home = linked_toolkit(wheels, tmp_path / "cache", driver)
+    for name in ("bin/nvcc", "nvvm/bin/cicc", "include/cuda_runtime.h", "lib64/libcudart.so", "lib64/libcudart.so.13",
+                 "lib/libcudart.so", "lib64/libnvperf_host.so", "lib64/libcudart_static.a", "lib64/stubs/libcuda.so"):  # fmt: skip
+        assert (home / name).is_file(), name
+    assert (home / "lib64/libcudart.so").resolve() == wheels / "lib/libcudart.so.13"
+    assert (home / "lib64/stubs/libcuda.so").resolve() == driver
+
+
+def test_the_folder_of_links_is_written_once_and_another_environment_has_another(wheels: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = linked_toolkit(wheels, cache, None)
+    written = first.lstat().st_mtime_ns
+    assert linked_toolkit(wheels, cache, None) == first
+    assert first.lstat().st_mtime_ns == written
+    _write(wheels / "lib/libnvrtc.so.13")
+    second = linked_toolkit(wheels, cache, None)
+    assert sorted(cache.iterdir()) == sorted([first, second])
+    assert not (first / "lib64/libnvrtc.so").exists()
+    assert (second / "lib64/libnvrtc.so").is_file()
+
+
+@pytest.mark.parametrize("place", ["CUDA_HOME", "PATH", "usual"])
+def test_a_whole_toolkit_of_cuda_13_0_is_used_wherever_it_is(place: str, wheels: Path, tmp_path: Path) -> None:
+    own = _toolkit(tmp_path / "own", "13.0")
+    found = {
+        "CUDA_HOME": lambda: _chosen(tmp_path, CUDA_HOME=str(own)),
+        "PATH": lambda: _chosen(tmp_path, PATH=str(own / "bin")),
+        "usual": lambda: _chosen(tmp_path, usual="own"),
+    }[place]()
+    assert found["CUDA_HOME"] == str(own)
+
+
+@pytest.mark.parametrize("release", ["12.8", "13.5", "130.0"])
+def test_a_toolkit_of_another_cuda_gives_way_to_that_of_the_wheels(release: str, wheels: Path, tmp_path: Path) -> None:
+    own = _toolkit(tmp_path / "own", release)
+    found = _chosen(tmp_path, usual="own", CUDA_HOME=str(own), PATH=str(own / "bin"))
+    assert Path(found["CUDA_HOME"]).parent == tmp_path / "cache"
+    assert (Path(found["CUDA_HOME"]) / "bin/nvcc").resolve() == wheels / "bin/nvcc"
+
+
+@pytest.mark.parametrize("lacking", ["include/cuda_runtime.h", "lib64/libcudart.so"])
+def test_an_nvcc_without_headers_or_libraries_gives_way(lacking: str, wheels: Path, tmp_path: Path) -> None:
+    own = _toolkit(tmp_path / "own", "13.0")
+    (own / lacking).unlink()
+    found = _chosen(tmp_path, PATH=str(own / "bin"))
+    assert (Path(found["CUDA_HOME"]) / "bin/nvcc").resolve() == wheels / "bin/nvcc"
+
+
+def test_a_machine_without_any_nvcc_has_that_of_the_wheels_or_is_left_alone(wheels: Path, tmp_path: Path) -> None:
+    assert (Path(_chosen(tmp_path)["CUDA_HOME"]) / "bin/nvcc").resolve() == wheels / "bin/nvcc"
+    (wheels / "bin/nvcc").unlink()
+    assert "CUDA_HOME" not in _chosen(tmp_path)
+
+
+def test_ninja_of_the_environment_comes_first_and_what_the_user_has_set_stays(wheels: Path, tmp_path: Path) -> None:
+    scripts = sysconfig.get_path("scripts")
+    found = _chosen(tmp_path, PATH=f"/usr/bin{os.pathsep}{scripts}")
+    assert found["PATH"].split(os.pathsep) == [scripts, "/usr/bin"]
+    assert 1 <= int(found["MAX_JOBS"]) <= (os.cpu_count() or 1)
+    assert found["TRITON_CACHE_DIR"] == str(tmp_path / "cache/kernels/triton")
+    assert not {"MAX_JOBS", "TRITON_CACHE_DIR"} & _chosen(tmp_path, MAX_JOBS="3", TRITON_CACHE_DIR="/mine").keys()
+
+
+def test_caches_of_kernels_move_only_when_asked(wheels: Path, tmp_path: Path) -> None:
+    inherited = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    found = compiler_environment(inherited, tmp_path / "site-packages", tmp_path / "nowhere")
+    assert not [name for name in found if name.endswith("CACHE_DIR")]
+    assert Path(found["CUDA_HOME"]).parent == tmp_path / "xdg/dagrpo"
