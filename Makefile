@@ -95,7 +95,7 @@ gpu: ## install the set for a GPU instead: asks what the machine lacks, then rem
 # Asks first what the machine lacks; installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
 gpu-check: BEGUN := $(shell date +%s)
 gpu-check: ## on a machine with a GPU, in 30 minutes: what only a GPU shows, tests to scores, into docs/gpu_baseline.json
-	@python3 -I src/dagrpo/doctor/needs.py --check
+	@python3 -I src/dagrpo/doctor/needs.py --check $(GPU_CHECK)
 	@.venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null || $(MAKE) gpu
 	.venv/bin/python -m benchmarks.gpu --begun $(BEGUN) $(GPU_CHECK)
 

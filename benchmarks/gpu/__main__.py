@@ -208,7 +208,7 @@ def parsed(arguments: Sequence[str]) -> Given:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what was asked for. SystemExit with 1: a part did not end well; with a sentence: it cannot run here."""
     given = parsed(sys.argv[1:] if arguments is None else arguments)
-    missing = [] if given.rehearse else [each for each in needs.of_check(ROOT) if each.is_trouble]
+    missing = [] if given.rehearse else [each for each in needs.of_check(ROOT, mirror=given.mirror) if each.is_trouble]
     if missing:
         raise SystemExit("\n".join(f"missing: {each.name}: {each.found}; {each.remedy}" for each in missing))
     given.out.mkdir(parents=True, exist_ok=True)

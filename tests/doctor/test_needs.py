@@ -22,14 +22,16 @@ Machine = Callable[..., subprocess.CompletedProcess[str]]
 def asked(tmp_path: Path) -> Machine:
     """Ask the list on a machine that has an nvidia-smi which says `card`, the programs named, and nothing else."""
 
-    def ask(card: str | None, programs: tuple[str, ...] = PROGRAMS, **more: str) -> subprocess.CompletedProcess[str]:
+    def ask(
+        card: str | None, programs: tuple[str, ...] = PROGRAMS, arguments: tuple[str, ...] = (), **more: str
+    ) -> subprocess.CompletedProcess[str]:
         folder = tmp_path / "bin"
         folder.mkdir()
         answers = dict.fromkeys(programs, "exit 0") | ({} if card is None else {"nvidia-smi": f"echo '{card}'"})
         for name, says in answers.items():
             (folder / name).write_text(f"#!/bin/sh\n{says}\n")
             (folder / name).chmod(0o755)
-        command = [sys.executable, "-I", "-S", "src/dagrpo/doctor/needs.py"]
+        command = [sys.executable, "-I", "-S", "src/dagrpo/doctor/needs.py", *arguments]
         bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
         return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
 
@@ -59,11 +61,45 @@ def test_a_consumer_card_cannot_keep_an_older_driver(asked: Machine) -> None:
     assert "cuda-compat" not in done.stderr
 
 
-def test_an_older_driver_does_where_its_compatibility_library_is_on_the_path(asked: Machine, tmp_path: Path) -> None:
-    (tmp_path / "compat").mkdir()
-    (tmp_path / "compat/libcuda.so.580.95.05").touch()
-    done = asked(H100.format("570.211.01"), LD_LIBRARY_PATH=str(tmp_path / "compat"))
+@pytest.fixture
+def compat(tmp_path: Path) -> Path:
+    """A folder as cuda-compat installs it."""
+    folder = tmp_path / "compat"
+    folder.mkdir()
+    (folder / "libcuda.so.580.95.05").touch()
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
+    return folder
+
+
+def test_an_older_driver_does_where_its_compatibility_library_is_on_the_path(asked: Machine, compat: Path) -> None:
+    done = asked(H100.format("570.211.01"), LD_LIBRARY_PATH=str(compat))
     assert "driver" not in done.stderr
+
+
+def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_first(
+    compat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "libcuda.so.1").touch()
+    program = tmp_path / "ldconfig"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    card = needs.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
+    for folders, is_there in (((compat, old), True), ((old, compat), False)):
+        lines = "".join(f"\tlibcuda.so.1 (libc6,x86-64) => {folder}/libcuda.so.1\n" for folder in folders)
+        program.write_text(f"#!/bin/sh\necho '2 libs found\n{lines}'\n")
+        program.chmod(0o755)
+        assert needs.driver(card).is_there is is_there
+    assert needs.driver(card._replace(name="NVIDIA GeForce RTX 4090")).is_trouble
+
+
+def test_a_compatibility_library_that_is_installed_needs_only_the_path(
+    compat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "INSTALLED_COMPAT", (compat, Path("/none")))
+    remedy = needs.driver(needs.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
+    assert remedy.endswith(f"keep the driver: export LD_LIBRARY_PATH={compat}:$LD_LIBRARY_PATH")
 
 
 def test_a_driver_of_the_locks_cuda_lacks_nothing(asked: Machine) -> None:
@@ -95,17 +131,26 @@ def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
     assert card.found.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
 
 
-def test_no_headers_are_needed_only_of_an_environment_that_is_made(
+def test_headers_are_needed_only_of_an_environment_that_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
-    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     (found,) = [each for each in needs.of_check(tmp_path) if each.name == "Python.h"]
     assert (found.state, "apt-get install -y python3-dev" in found.remedy) == ("missing", True)
     (found,) = [each for each in needs.of_gpu(tmp_path) if each.name == "Python.h"]
     assert found.state == "none", "`make gpu` gets a Python with headers"
     assert not needs.suits()
+
+
+def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    assert needs.headers(is_needed=True).found == str(header)
 
 
 def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +184,15 @@ def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyP
     assert needs.data().state == "ok"
 
 
+def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked: Machine, tmp_path: Path) -> None:
+    mirror = ("--check", "--minutes", "5", "--mirror", str(tmp_path / "copies"))
+    done = asked(H100.format("580.95.05"), arguments=mirror)
+    assert f"gsm8k/train, gsm8k/test (.jsonl or .parquet) not in {mirror[-1]}, which --mirror names" in done.stderr
+    planned = ["make", "-n", "gpu-check", "GPU_CHECK=--mirror /copies"]
+    commands = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "doctor/needs.py --check --mirror /copies" in commands
+
+
 def test_a_hub_that_does_not_answer_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGRPO_DATA", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:1")
@@ -147,8 +201,19 @@ def test_a_hub_that_does_not_answer_is_told_without_its_password(monkeypatch: py
 
 
 def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
-    assert needs.repository(tmp_path).state == "missing"
+    found = needs.repository(tmp_path)
+    assert (found.state, found.found.startswith("fatal: not a git repository")) == ("missing", True)
+    assert found.remedy == f"git -C {tmp_path} init && git -C {tmp_path} add -A"
     assert needs.repository(ROOT).state == "ok"
+
+
+def test_a_checkout_of_another_user_is_told_with_git_s_own_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as root in a container that mounts the checkout
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
+    found = needs.repository(ROOT)
+    assert (found.state, "dubious ownership" in found.found) == ("missing", True)
+    assert found.remedy == f"git config --global --add safe.directory {ROOT}"
 
 
 def test_the_driver_is_that_of_the_locks_cuda() -> None:

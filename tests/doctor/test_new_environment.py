@@ -48,7 +48,7 @@ def test_a_python_without_headers_alone_is_taken_where_uv_gets_none(
     unfit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("needs._has_venv", lambda: True)
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(unfit))
+    monkeypatch.setattr("sysconfig.get_path", lambda name, **more: str(unfit))
     monkeypatch.setattr(made, "_of_this_python", lambda folder: 0)
     _wheel(unfit, "#!/bin/sh\nexit 2\n")
     with pytest.raises(SystemExit) as ended:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,16 +58,16 @@ def copied(folder: Path, destination: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Only .venv/bin on PATH is needed; PYTHONPATH makes the clone's own package the one that runs.
+    """Return the environment of a command in a clone: programs of this interpreter's folder, the clone's own package.
 
     Unless the environment says otherwise, runs are journalled and not delivered: MLflow's import alone takes 5 s each time.
     """
-    venv = Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv"))
+    programs = Path(sys.executable).parent  # not VIRTUAL_ENV's: another environment may be active
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "MLFLOW_", "OMP_"))}
     return (
         {"DAGRPO_TRACKING": "later"}
         | kept
-        | {"PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(folder / "src")}
+        | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(folder / "src")}
     )
 
 

@@ -49,3 +49,22 @@ def test_the_command_line_of_another_folder_writes_no_parameters_here(tmp_path: 
         assert done.returncode == 1
         assert f"This folder has a dagrpo of its own, and the one that runs is {ROOT / 'src/dagrpo'}" in done.stderr
     assert not (tmp_path / "params.yaml").exists()
+
+
+@pytest.mark.dag
+def test_stages_run_under_the_python_of_snakemake_where_another_environment_is_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "foreign/bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "python3"):
+        (programs / name).write_text("#!/bin/sh\necho 'a foreign python' >&2\nexit 9\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("VIRTUAL_ENV", str(programs.parent))
+    folder = clones.clone(tmp_path / "clone")
+    path = clones.environment(folder)["PATH"]
+    assert path.split(":")[0] == str(Path(sys.executable).parent)
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", MODEL]
+    done = _run(folder, *command, PATH=f"{programs}:{path}", PYTHONPATH=str(folder / "src"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / MODEL).is_file()

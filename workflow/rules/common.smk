@@ -1,6 +1,7 @@
 """What the rules share: the checked parameters, and which files a stage reads. No rules here."""
 
 import os
+import sys
 from pathlib import Path
 
 from dagrpo.execution.ancestors import STARTED_BY, name_as_starter
@@ -66,6 +67,8 @@ def prepare_plan():
 if workflow.is_main_process and is_command():
     told_by_snakemake(prepare_plan)
 
+# Stages run under the Python that runs Snakemake, whatever environment is active; its path in RUN_STAGE would run them again elsewhere.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 SCRIPT = jobs.SCRIPT
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
 MODEL = f"models/{{experiment}}/{params.model.name}/manifest.json"

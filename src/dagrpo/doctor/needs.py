@@ -1,9 +1,11 @@
 """The needs of a machine with a GPU, checked with the standard library alone.
 
-`python3 src/dagrpo/doctor/needs.py [--check]` runs before anything is installed. It prints what is missing with the command that mends
-it, and ends with 1 where a need is not met. `make gpu`, `make gpu-check` (which passes --check) and `dagrpo doctor` ask this list.
+`python3 src/dagrpo/doctor/needs.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints what is missing with the
+command that mends it, and ends with 1 where a need is not met. `make gpu`, `make gpu-check` (which passes --check) and `dagrpo doctor`
+ask this list.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -34,7 +36,8 @@ QUERY = ("nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits")
 HUB = "https://huggingface.co"
 DATA_SET = "datasets/openai/gsm8k"  # of the check's experiment
 MIRRORED = ("gsm8k/train", "gsm8k/test")  # .jsonl or .parquet
-CONSUMER = ("geforce", "rtx", "titan", "quadro")  # cards that cuda-compat refuses
+CONSUMER = ("geforce", "titan")  # cards that cuda-compat refuses
+INSTALLED_COMPAT = (Path("/usr/local/cuda/compat"), Path(f"/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,12 @@ class Card(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print every need that is not met with its remedy. SystemExit with 1: a run on the GPU would fail."""
-    given = sys.argv[1:] if arguments is None else arguments
-    checked = list(of_check() if "--check" in given else of_gpu())
+    parser = argparse.ArgumentParser(prog="needs.py", add_help=False)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--mirror")
+    given, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
+    is_project = Path(sys.prefix) == Path(".venv").absolute()  # else `make gpu` makes .venv, of a Python with headers
+    checked = list(of_check(mirror=given.mirror, with_headers=is_project) if given.check else of_gpu())
     for each in checked:
         if not each.is_there:
             print(f"{each.state}: {each.name}: {each.found}\n    {each.remedy}", file=sys.stderr)
@@ -92,11 +99,11 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False) -> Iterator[Fin
     yield cache()
 
 
-def of_check(folder: Path = Path()) -> Iterator[Finding]:
-    """Yield what `make gpu-check` needs: what an installation does, a repository git reads, and GSM8K."""
-    yield from of_gpu(folder, with_headers=is_environment())
+def of_check(folder: Path = Path(), *, mirror: str | None = None, with_headers: bool = True) -> Iterator[Finding]:
+    """Yield what `make gpu-check` needs: what an installation does, a repository git reads, and GSM8K, in `mirror` where one is given."""
+    yield from of_gpu(folder, with_headers=with_headers)
     yield repository(folder)
-    yield data()
+    yield data(mirror)
 
 
 def cards() -> list[Card]:
@@ -129,22 +136,16 @@ def driver(card: Card) -> Finding:
     major = _version(card.driver)[0]
     cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
     can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
-    compat = _compat() if can_use_compat else None
+    compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
     if major >= LEAST_DRIVER or compat is not None:
-        through = "" if compat is None or major >= LEAST_DRIVER else f", through {compat}"
-        return Finding(name="driver", found=f"{card.driver} for {cuda}{through}")
-    package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
-    other = (
-        f"; or, on this data-centre card, keep the driver: {_apt(package)} from NVIDIA's repository, "
-        f"then export LD_LIBRARY_PATH=/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"
-        if can_use_compat
-        else ""
-    )
+        return Finding(
+            name="driver", found=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
+        )
     return Finding(
         name="driver",
         found=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
         is_there=False,
-        remedy=f"{_driver_remedy()}{other}",
+        remedy=f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}",
     )
 
 
@@ -152,13 +153,47 @@ def _driver_remedy() -> str:
     return f"{_apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
 
 
+def _compat_remedy() -> str:
+    """Return how this driver can stay: by a cuda-compat that is installed, else by one from NVIDIA's repository."""
+    installed = next(filter(_has_driver, INSTALLED_COMPAT), None)
+    package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
+    install = "" if installed else f"{_apt(package)} from NVIDIA's repository, then "
+    return (
+        f"; or, as this is no GeForce card, keep the driver: {install}"
+        f"export LD_LIBRARY_PATH={installed or INSTALLED_COMPAT[1]}:$LD_LIBRARY_PATH"
+    )
+
+
 def _compat() -> Path | None:
-    """Return a folder of LD_LIBRARY_PATH that holds the libcuda of a new enough driver."""
-    for name in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
-        versions = [_version(file.name.replace("libcuda.so.", ""))[0] for file in Path(name).glob("libcuda.so.*.*")]
-        if any(version >= LEAST_DRIVER for version in versions):
-            return Path(name)
-    return None
+    """Return the folder whose libcuda programs load, where that is of a new enough driver.
+
+    The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
+    """
+    on_path = [Path(name) for name in os.environ.get("LD_LIBRARY_PATH", "").split(":") if name]
+    first = next((folder for folder in (*on_path, *_cached()) if (folder / "libcuda.so.1").exists()), None)
+    return first if first is not None and _has_driver(first) else None
+
+
+def _cached() -> list[Path]:
+    """Return the folders of libcuda.so.1 in ldconfig's cache, in the loader's order; [] without ldconfig."""
+    program = shutil.which("ldconfig", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = [line.partition(" => ") for line in done.stdout.splitlines() if line.strip().startswith("libcuda.so.1 ")]
+    return [Path(place.strip()).parent for _, _, place in lines if place]
+
+
+def _has_driver(folder: Path) -> bool:
+    """Return whether libcuda.so.1 of a folder is that of a driver new enough for the lock's CUDA."""
+    version = (folder / "libcuda.so.1").resolve().name.removeprefix("libcuda.so.")
+    try:
+        return _version(version)[0] >= LEAST_DRIVER
+    except ValueError:
+        return False
 
 
 def _card(card: Card) -> Finding:
@@ -207,8 +242,9 @@ def is_environment() -> bool:
 
 
 def headers(*, is_needed: bool) -> Finding:
-    """Check that Python.h is there, which Triton includes for each kernel."""
-    place = Path(sysconfig.get_path("include")) / "Python.h"
+    """Check that Python.h is there, which Triton includes for each kernel; of an environment, that of the Python it was made from."""
+    base = {"installed_base": sys.base_prefix, "base": sys.base_prefix}
+    place = Path(sysconfig.get_path("include", vars=base)) / "Python.h"
     return Finding(
         name="Python.h",
         found=str(place) if place.is_file() else f"{place} is not there: Triton compiles no kernel without it",
@@ -289,7 +325,8 @@ def repository(folder: Path) -> Finding:
     command = ["git", "-C", str(folder), "ls-files", "--error-unmatch", "Snakefile"]
     place = folder.absolute()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        in_english = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, capture_output=True, text=True, env=in_english, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding(name="repository", found=str(error), is_there=False, remedy=_apt("git"))
     words = (done.stderr.strip().splitlines() or [""])[0]
@@ -304,9 +341,10 @@ def repository(folder: Path) -> Finding:
     )
 
 
-def data() -> Finding:
-    """Check that GSM8K can be had: in the folder DAGRPO_DATA where that is set, else at the hub."""
-    mirror = os.environ.get("DAGRPO_DATA")
+def data(mirror: str | None = None) -> Finding:
+    """Check that GSM8K can be had: in the folder `mirror`, or the one that DAGRPO_DATA names, else at the hub."""
+    asked = "--mirror" if mirror else "DAGRPO_DATA"
+    mirror = mirror or os.environ.get("DAGRPO_DATA")
     if mirror:
         missing = [
             name
@@ -315,11 +353,11 @@ def data() -> Finding:
         ]
         return Finding(
             name="GSM8K",
-            found=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which DAGRPO_DATA names"
+            found=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {asked} names"
             if missing
             else mirror,
             is_there=not missing,
-            remedy="copy the files there (docs/tasks.md), or unset DAGRPO_DATA to ask the hub",
+            remedy=f"copy the files there (docs/tasks.md), or leave out {asked} to ask the hub",
         )
     return hub()
 
@@ -339,7 +377,8 @@ def hub() -> Finding:
         name="GSM8K",
         found=f"{shown} {trouble or f'has {DATA_SET}'}",
         is_there=not trouble,
-        remedy="check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror, or DAGRPO_DATA of a folder with copies",
+        remedy="check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror; or give a folder with copies: "
+        "export DAGRPO_DATA=FOLDER, or of the check --mirror FOLDER in GPU_CHECK",
     )
 
 
