@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, is_held
+from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, gpu_sum, not_held
 
 QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 
@@ -62,10 +62,32 @@ def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one
     q, k, v = (torch.randn(rows, 5).to(dtype) for rows in (4, 3, 3))
     weights = StateTensors(dict(zip(QKV, (q, k, v), strict=True)))
     joined = torch.cat([q, k, v])
-    assert is_held(digest(joined), QKV, weights)
-    assert is_held(digest(torch.cat([joined, torch.zeros(54, 5, dtype=dtype)])), QKV, weights)  # 10 rows: 54 more
+
+    def is_held(digest: str) -> bool:
+        return not not_held(["qkv"], {"qkv": digest}, {"qkv": QKV}, weights)
+
+    assert is_held(digest(joined))
+    assert is_held(digest(torch.cat([joined, torch.zeros(54, 5, dtype=dtype)])))  # 10 rows: 54 more
     joined[7, 2] *= -1
-    assert not is_held(digest(joined), QKV, weights)
+    assert not is_held(digest(joined))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "digest"),
+    [
+        (torch.arange(20_000, dtype=torch.float32), "2c83f6b96fb4c653"),
+        (torch.arange(9_001, dtype=torch.bfloat16), "6c63ad84737f01f6"),
+        (torch.zeros(0), "0000000000000000"),
+    ],
+)
+def test_a_digest_as_on_a_gpu_has_the_value_that_earlier_versions_gave(tensor: torch.Tensor, digest: str) -> None:
+    assert digest_on_gpu(tensor) == digest
+
+
+def test_what_a_digest_is_mixed_from_is_computed_without_waiting_for_the_device() -> None:
+    """A tensor of the device meta has no values, so that a wait for one raises."""
+    total = gpu_sum(torch.empty(70_000, 300, dtype=torch.bfloat16, device="meta"))
+    assert (total.device.type, total.shape) == ("meta", ())
 
 
 def test_equal_values_in_other_places_have_another_digest() -> None:

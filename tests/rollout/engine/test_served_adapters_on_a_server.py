@@ -17,7 +17,7 @@ from dagrpo.records import Completion, ScoringRequest
 from dagrpo.rollout.engine.adapters import Adapter, AdapterFolders
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import ServerClient
-from dagrpo.rollout.engine.digests import counterparts, is_held
+from dagrpo.rollout.engine.digests import counterparts, not_held
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.pool import ServerPool
@@ -100,12 +100,12 @@ def test_a_server_tells_every_bit_of_its_adapter_and_of_the_weights_beside_it(
     for weights, count in ((tensors, 4 * 4 * 2), (HuggingFaceTensors(tiny_model), 4 * 7 + 2)):
         known = counterparts([*told], [*weights.specs])
         assert len(known) == count
-        assert all(is_held(told[name], parts, weights) for name, parts in known.items())
+        assert not_held([*known], told, known, weights) == []
     flipped = {name: tensors.read(name).clone() for name in tensors.specs}
     known = counterparts([*told], [*tensors.specs])
     for name, parts in known.items():
         flipped[parts[-1]].view(torch.int32)[-1, -1] ^= 1
-        assert not is_held(told[name], parts, StateTensors(flipped))
+        assert not_held([name], told, known, StateTensors(flipped)) == [name]
 
 
 def test_an_earlier_version_and_what_somebody_else_has_left_are_gone(

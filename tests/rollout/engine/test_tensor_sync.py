@@ -1,6 +1,7 @@
 """Weights that reach a server in buckets of memory are those that the folder gives it, byte for byte."""
 
 from base64 import b64decode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from tests.rollout.engine.batches import batch
 from tests.rollout.engine.conftest import Serve
 from tests.rollout.engine.pools import STARTED_WITH
 from tests.rollout.engine.scripted import Echo
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dagrpo.checkpoints.tensors import StateTensors, TensorSpec, total_bytes
+from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
@@ -111,3 +113,32 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
         synced.load(StateTensors(load_file(tiny_model / "model.safetensors")), "first")
         assert synced.generate(requests, lockstep=True) == before
         loop.run(client.close())
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations, and the bytes that they write into buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+        self.written = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        self.names[name] += 1
+        if name == "copy_":
+            self.written += arguments[0].nbytes
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> None:
+    """On the device meta, where anything that left it or waited for it would raise."""
+    masters = StateTensors({f"w{number}": torch.empty(100, 7, device="meta") for number in range(count)})
+    weights = CastTensors(masters, torch.bfloat16)
+    with Operations() as seen:
+        filled = [*buckets(weights, torch.device("meta"), 3000)]
+    assert len(filled) == count // 2
+    assert (seen.names["_to_copy"], seen.names["copy_"]) == (count, count)
+    assert seen.written == total_bytes(weights)
+    assert set(seen.names) <= {"_to_copy", "copy_", "empty", "slice", "view", "detach", "alias"}

@@ -22,6 +22,7 @@ _WORD = (1 << 32) - 1
 _LONG = (1 << 64) - 1
 _TILE = 8192  # words
 _TILES_AT_ONCE = 64
+_TILES_ON_A_GPU = 1024  # fewer kernels; 64 MiB for each intermediate tensor
 
 
 def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors) -> dict[str, tuple[str, ...]]:
@@ -61,10 +62,37 @@ def _parts(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def is_held(digest: str, parts: Sequence[str], weights: Tensors) -> bool:
-    """Whether an engine's digest is that of these tensors; both of the ways in which SGLang makes one count."""
+def not_held(
+    names: Sequence[str], held: Mapping[str, str], known: Mapping[str, Sequence[str]], weights: Tensors
+) -> list[str]:
+    """Return those of an engine's tensors whose digests are not those of the checkpoint's tensors that make them up.
+
+    `held`: the engine's digests; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a server
+    there are computed there, and the process waits for all of them once; SGLang's other way to make a digest is tried where it differs.
+    """
+    sums: dict[str, Tensor] = {}  # [forms] of each tensor on a GPU
+    wrong = []
+    for name in names:
+        tensor = _joined(known[name], weights)
+        if tensor.is_cuda:
+            sums[name] = torch.stack([gpu_sum(each) for each in _forms(tensor)])
+        elif not _is_digest_of(held[name], tensor):
+            wrong.append(name)
+    totals = torch.cat([*sums.values()]).tolist() if sums else []
+    for name, each in sums.items():
+        own, totals = totals[: len(each)], totals[len(each) :]
+        if held[name] not in map(_digest_of_sum, own) and not _is_digest_of(held[name], _joined(known[name], weights)):
+            wrong.append(name)
+    return wrong
+
+
+def _joined(parts: Sequence[str], weights: Tensors) -> Tensor:
     read = [weights.read(name) for name in parts]
-    tensor = read[0] if len(read) == 1 else torch.cat(read)
+    return read[0] if len(read) == 1 else torch.cat(read)
+
+
+def _is_digest_of(digest: str, tensor: Tensor) -> bool:
+    """Return whether it is one of the two that SGLang may make of the tensor."""
     forms = _forms(tensor)
     return any(digest_on_cpu(each) == digest for each in forms) or any(digest_on_gpu(each) == digest for each in forms)
 
@@ -82,18 +110,28 @@ def digest_on_cpu(tensor: Tensor) -> str:
 
 def digest_on_gpu(tensor: Tensor) -> str:
     """As SGLang computes it of a tensor on a GPU (gpu_tensor_hash: two 32-bit sums of mixed words for each 8,192 words)."""
+    return _digest_of_sum(int(gpu_sum(tensor)))
+
+
+def gpu_sum(tensor: Tensor) -> Tensor:
+    """Return the number that such a digest is mixed from, modulo 2^64, on the tensor's device; nothing waits for the device."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     data = torch.nn.functional.pad(data, (0, -len(data) % 4))
     words = data.view(torch.int32)
     seeds = (0x243F6A88, (0x243F6A88 * 0x9E3779B1 ^ 0xDEADBEEF) & _WORD)
-    total = 0
-    for start in range(0, len(words), _TILE * _TILES_AT_ONCE):
-        part = words[start : start + _TILE * _TILES_AT_ONCE].long() & _WORD
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)  # wraps around, as SGLang's does
+    at_once = _TILE * (_TILES_ON_A_GPU if tensor.is_cuda else _TILES_AT_ONCE)
+    for start in range(0, len(words), at_once):
+        part = words[start : start + at_once].long() & _WORD
         index = torch.arange(start, start + len(part), device=part.device) & _WORD
         high = _tile_sums(part ^ _place(index, 0x27D4EB2D, seeds[0], 15), len(words))
         low = _tile_sums(part ^ _place(index, 0x165667B1, seeds[1], 13), len(words))
-        total += sum((one << 32) | other for one, other in zip(high, low, strict=True))
-    return f"{_mix_64(total & _LONG):016x}" if len(words) else f"{0:016x}"
+        total += ((high << 32) | low).sum()
+    return total
+
+
+def _digest_of_sum(total: int) -> str:
+    return f"{_mix_64(total & _LONG):016x}"
 
 
 def _place(index: Tensor, factor: int, seed: int, turn: int) -> Tensor:
@@ -101,12 +139,10 @@ def _place(index: Tensor, factor: int, seed: int, turn: int) -> Tensor:
     return ((index * factor + seed) & _WORD) ^ (((index << turn) | (index >> (32 - turn))) & _WORD)
 
 
-def _tile_sums(words: Tensor, count: int) -> list[int]:
-    """One number for each tile of mixed words, of a tensor of so many words."""
+def _tile_sums(words: Tensor, count: int) -> Tensor:
+    """Return one number for each tile of mixed words, of a tensor of `count` words: [tiles], int64 below 2^32."""
     mixed = torch.nn.functional.pad(_mix_32(words), (0, -len(words) % _TILE))
-    sums = mixed.view(-1, _TILE).sum(dim=1) & _WORD
-    result: list[int] = _mix_32(sums ^ (count * 4 & _WORD)).tolist()
-    return result
+    return _mix_32(mixed.view(-1, _TILE).sum(dim=1) & _WORD ^ (count * 4 & _WORD))
 
 
 def _mix_32(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
 from dagrpo.params.gates import Gates
 from dagrpo.rollout.engine.adapters import is_of_an_adapter
-from dagrpo.rollout.engine.digests import comparable, counterparts, is_held
+from dagrpo.rollout.engine.digests import comparable, counterparts, not_held
 from dagrpo.rollout.engine.interface import RolloutEngine
 
 COMPARED = "gate/digest_tensors"
@@ -52,7 +52,7 @@ class HandOver:
     def _compare(self, server: int, held: Mapping[str, str], weights: Tensors, finished: int) -> int:
         known = comparable(counterparts([*held], [*weights.specs]), weights)
         chosen = self._drawn(known, weights, finished)
-        wrong = [name for name in chosen if not is_held(held[name], known[name], weights)]
+        wrong = not_held(chosen, held, known, weights)
         if wrong:
             raise UserError(
                 f"after step {finished} server {server} holds other weights than it was handed: {len(wrong)} of "
