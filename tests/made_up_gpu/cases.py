@@ -71,13 +71,10 @@ def counts(
         policy = Policy(model, dtype=NAMED_DTYPES[dtype])
         if recomputed:
             policy.checkpoint_activations()
-        optimizer = policy_optimizer(policy, training)
-        for group in optimizer.param_groups:
-            group["foreach"] = True  # torch's default on a GPU, which it does not choose for fake tensors
         update = PolicyUpdate(
             policy=policy,
             reference=None,
-            optimizer=optimizer,
+            optimizer=policy_optimizer(policy, training),
             algorithm=Algorithm(),
             training=training,
             budget=Budget(sequences=micro_batch, head_chunk_tokens=chunk, layout=layout),
@@ -91,7 +88,7 @@ def counts(
             stats = update.run(step, _rollouts())
     return {
         "skipped": stats.skipped,
-        "optimizer": sum(number for name, number in counted.kernels.items() if "addcdiv" in name),
+        "optimizer": counted.kernels["_fused_adamw_"],
         "kernels": sum(counted.kernels.values()),
         "waits": dict(counted.waits),
         "products": dict(counted.products),
