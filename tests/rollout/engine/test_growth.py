@@ -4,10 +4,12 @@ import asyncio
 import json
 import math
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
+import httpcore
+import pytest
 from tests.rollout.engine.pools import STARTED_WITH
 from tests.rollout.engine.scripted import reply
 
@@ -15,7 +17,7 @@ from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 
 REQUEST = SamplingRequest(input_ids=(7,), seed=0, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
-SIZES = (256, 512, 1024)
+SIZES = (64, 128, 256)
 
 
 @contextmanager
@@ -37,34 +39,52 @@ def answering() -> Iterator[str]:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
+    async def end() -> None:
+        server.close()
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
     server = loop.run_until_complete(asyncio.start_server(answer_all, "127.0.0.1", 0, backlog=1024))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
-def seconds(address: str, count: int, most_at_once: int) -> float:
-    """Return the client's processor seconds for as many requests that come at the same moment."""
+def looks(address: str, count: int, most_at_once: int) -> int:
+    """Return how often httpcore looks at a connection for as many requests that come at the same moment."""
+    looked = 0
+    is_idle = httpcore.AsyncHTTPConnection.is_idle
 
-    async def ask() -> float:
+    def counted(connection: httpcore.AsyncHTTPConnection) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_idle(connection)
+
+    async def ask() -> None:
         client = ServerClient(Endpoint(address=address), 600, most_at_once)
-        start = time.thread_time()
         await asyncio.gather(*(client.generate([REQUEST], STARTED_WITH) for _ in range(count)))
-        taken = time.thread_time() - start
         await client.close()
-        return taken
 
-    return asyncio.run(ask())
+    with mock.patch.object(httpcore.AsyncHTTPConnection, "is_idle", counted):
+        asyncio.run(ask())
+    return looked
 
 
-def test_the_work_of_free_running_requests_grows_with_their_number() -> None:
-    """Without a bound on what is sent at a time the exponent is 1.4 to 1.7: httpcore looks through every open connection."""
+@pytest.mark.parametrize(
+    ("most_at_once", "grows"), [(16, (0.0, 1.2)), (256, (1.5, 3.0))], ids=["bounded", "all at once"]
+)
+def test_what_httpcore_looks_at_grows_with_the_requests_only_where_few_are_sent_at_a_time(
+    most_at_once: int, grows: tuple[float, float]
+) -> None:
     with answering() as address:
-        seconds(address, 64, 64)  # imports, and the first connections
-        taken = [min(seconds(address, size, 64) for _ in range(2)) for size in SIZES]
-    exponent = math.log(taken[-1] / taken[0]) / math.log(SIZES[-1] / SIZES[0])
-    assert exponent < 1.25, taken
+        counts = [looks(address, size, most_at_once) for size in SIZES]
+    exponent = math.log(counts[-1] / counts[0]) / math.log(SIZES[-1] / SIZES[0])
+    assert grows[0] < exponent < grows[1], counts

@@ -1,0 +1,143 @@
+"""What SGLang's own parser and resolution make of the command lines of servers on GPUs, which are made up."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagrpo.gpus import gpu_named
+from dagrpo.params.rollout import HeadDtype
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.adapters import AdapterForm
+from dagrpo.rollout.engine.command import server_command, write_settings
+
+# The types that a backend's kernels take: fa3 by the check in sgl_kernel's flash_ops ("only supports fp16, bf16, and fp8_e4m3"),
+# flashinfer by the table in its jit/utils.py, triton by its compiler, which takes every type of a model.
+TAKES = {
+    "fa3": {"bfloat16", "float16"},
+    "flashinfer": {"bfloat16", "float16"},
+    "triton": {"bfloat16", "float16", "float32"},
+}
+CAPABILITIES = {"H100": (9, 0), "H200": (9, 0), "A100": (8, 0), "RTX 4090": (8, 9), "L40S": (8, 9)}
+TEXT: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 32_768,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": True,
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+}
+PICTURES: dict[str, Any] = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "model_type": "qwen2_5_vl",
+    "torch_dtype": "bfloat16",
+    "image_token_id": 151_655,
+    "vision_start_token_id": 151_652,
+    "vision_end_token_id": 151_653,
+    "video_token_id": 151_656,
+    "text_config": TEXT
+    | {"model_type": "qwen2_5_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
+    "vision_config": {
+        "model_type": "qwen2_5_vl",
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 896,
+        "patch_size": 14,
+    },
+}
+ADAPTER = AdapterForm(rank=16, alpha=32, target_modules=("q_proj", "v_proj"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A server, and the card that it starts on."""
+
+    card: str
+    dtype: str
+    deterministic: bool
+    pictures: bool = False
+    adapter: bool = False
+    release_memory: bool = False
+    head_dtype: HeadDtype = None
+
+    def to_resolve(self, folder: Path) -> dict[str, Any]:
+        """Return what `resolved.py` reads."""
+        model = folder / "model"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text(json.dumps(PICTURES if self.pictures else TEXT))
+        command = server_command(
+            model,
+            Engine(release_memory=self.release_memory),
+            30_000,
+            write_settings(folder, "0" * 64),
+            dtype=self.dtype,
+            head_dtype=self.head_dtype,
+            gpu=True,
+            deterministic=self.deterministic,
+            version="initial",
+            pictures=self.pictures,
+            adapter=ADAPTER if self.adapter else None,
+        )
+        gpu = gpu_named(self.card)
+        return {
+            "command": command,
+            "capability": CAPABILITIES[self.card],
+            "mebibytes": gpu.mebibytes,
+            "name": f"NVIDIA {gpu.name}",
+        }
+
+
+EACH_KIND = [
+    Case(card="H100", dtype="float32", deterministic=True),  # as shipped
+    Case(card="A100", dtype="float32", deterministic=False),
+    Case(card="H100", dtype="bfloat16", deterministic=False, adapter=True),
+    Case(card="H200", dtype="bfloat16", deterministic=True, pictures=True, release_memory=True),
+    Case(card="RTX 4090", dtype="bfloat16", deterministic=False, head_dtype="float32"),
+    Case(card="L40S", dtype="float16", deterministic=True),
+]
+EVERY = [
+    Case(card=card, dtype=dtype, deterministic=deterministic, **kind)
+    for card in CAPABILITIES
+    for dtype in ("float32", "bfloat16", "float16")
+    for deterministic in (False, True)
+    for kind in ({}, {"pictures": True}, {"adapter": True}, {"release_memory": True}, {"head_dtype": "float32"})
+]
+
+
+@pytest.mark.parametrize("cases", [EACH_KIND, pytest.param(EVERY, marks=pytest.mark.nightly)], ids=["each", "every"])
+def test_sglang_resolves_every_command_line_to_an_attention_that_takes_its_type(
+    cases: list[Case], tmp_path: Path
+) -> None:
+    asked = [case.to_resolve(tmp_path / str(number)) for number, case in enumerate(cases)]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("resolved.py"))],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for case, decided in zip(cases, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert "refused" not in decided, (case, decided)
+        assert case.dtype in TAKES[decided["attention_backend"]], (case, decided)
+        assert decided["enable_deterministic_inference"] is case.deterministic
+        assert decided["enable_memory_saver"] is case.release_memory
+        assert decided["enable_fp32_lm_head"] is (case.head_dtype == "float32")
+        assert (decided["max_total_tokens"], decided["max_running_requests"]) == (65_536, 256), case
+        assert 0.5 < decided["mem_fraction_static"] < 0.95, (case, decided)
+        if case.deterministic:
+            assert decided["sampling_backend"] == "pytorch", case  # flashinfer's ignores seeds
