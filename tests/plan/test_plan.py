@@ -74,6 +74,27 @@ def test_a_smaller_micro_batch_comes_before_anything_that_changes_results(projec
     assert ": set runtime.training.micro_batch_tokens to " in refusal
 
 
+def test_on_a_gpu_16_bits_come_before_everything_else(project: Path) -> None:
+    long = {"rollout": {"max_new_tokens": 2048}, "runtime": {"training": {"micro_batch_size": 8}}}
+    refusal = plan_of(qwen3(long), machine_for(None, 40)).refusal
+    assert refusal is not None
+    assert ": set training.dtype to bfloat16 and rollout.dtype to bfloat16" in refusal
+
+
+def test_what_fits_in_float32_is_told_how_much_faster_a_gpu_is_in_16_bits(project: Path) -> None:
+    small = {"runtime": {"training": {"micro_batch_size": 8}}}
+    made = plan_of(qwen3(small), machine_for("H100", None))
+    assert made.refusal is None
+    assert any(
+        note.startswith("training.dtype and rollout.dtype are float32: H100 has 14.8 times the peak in bfloat16")
+        for note in made.notes
+    )
+    assert not any("times the peak" in note for note in plan_of(qwen3(small, LONG), machine_for("H100", None)).notes)
+    assert not any("times the peak" in note for note in plan_of(qwen3(small), machine_for(None, 80)).notes), (
+        "unknown peaks"
+    )
+
+
 def test_what_never_fits_is_said_to(project: Path) -> None:
     refusal = plan_of(qwen3(LONG), machine_for(None, 2)).refusal
     assert refusal is not None

@@ -23,6 +23,7 @@ from dagrpo.execution.ending import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.execution.record import declared, outputs_of, runtime_of
 from dagrpo.execution.reuse import taking_over
+from dagrpo.execution.room import TRAINING, require_planned_room
 from dagrpo.execution.sole_writer import sole_writer
 from dagrpo.execution.threads import fix_threads, threads_of
 from dagrpo.redaction import hide_secrets_in_tracebacks
@@ -73,7 +74,9 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
         frame.run(taking, options)
         return
     stop_with_the_workflow()  # also while a GPU is waited for
-    with own_devices(stage.needs(runtime).gpus):
+    with own_devices(stage.needs(runtime).gpus) as devices:
+        if devices and stage.name in TRAINING:
+            require_planned_room(options, runtime)
         processes = stage.processes(runtime)
         if processes == 1 and stage.restarts == 0:
             frame.run(stage, options)

@@ -163,6 +163,11 @@ class TrainingRuntime(Section):
         "all together, and at least one for each. How sums are rounded depends on it. With training.staleness on two cores, 1 leaves "
         "a core to the engine.",
     )
+    require_room: bool = Field(
+        True,
+        description="On a GPU, refuse before anything is trained what `dagrpo plan` says does not fit, with what to change; false: try it. "
+        "Holds for supervised fine-tuning, too.",
+    )
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(20, description="Steps between resumable states.")
     keep_states: Annotated[int, Field(ge=0, le=1000)] = Field(
         1,

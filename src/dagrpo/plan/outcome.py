@@ -10,7 +10,7 @@ from dagrpo.plan.amounts import size
 from dagrpo.plan.machine import Machine
 from dagrpo.plan.measured import Measured, measured
 from dagrpo.plan.memory import SERVER, Models, StageMemory, stages
-from dagrpo.plan.remedy import refusal
+from dagrpo.plan.remedy import advice, refusal
 from dagrpo.plan.seconds import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.plan.sequences import Lengths
 from dagrpo.plan.speed import Speed, busy, speed_of
@@ -87,6 +87,8 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
     if machine.is_here and not machine.on_gpu and fullest.total > (free := psutil.virtual_memory().available):
         yield f"Of the memory {size(free)} are free now."
     yield from _about_slow_types(params, machine)
+    if (told := advice(params, machine)) is not None:
+        yield told
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)
     if models.policy.pictures is not None and models.pixels is None:

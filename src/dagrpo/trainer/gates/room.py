@@ -1,7 +1,7 @@
 """Before a model is loaded: whether a device has room for what is certain to be there.
 
 Only what no smaller batch changes: weights, and of those that are trained gradients and AdamW states, all in float32. Activations,
-the engine and a reference come on top, which `dagrpo plan` estimates; an estimate ends no run.
+the engine and a reference come on top: on a GPU the plan of the whole experiment is asked for those (execution/room.py).
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,78 @@
+"""On a GPU, what the plan refuses is refused before it is trained."""
+
+import os
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.plan.conftest import project, qwen3
+
+from dagrpo.errors import UserError
+from dagrpo.execution.room import require_planned_room, whole_params
+from dagrpo.params.presets import composed, experiments
+from dagrpo.params.schema import Params
+from dagrpo.workflow.jobs import configuration_file, configuration_of
+
+__all__ = ["project"]
+PRESETS = Path(__file__).parents[2] / "presets"
+
+
+@pytest.fixture
+def gpu(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with one H100, by its nvidia-smi."""
+    program = project / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    return project
+
+
+def _require(params: Params) -> None:
+    require_planned_room(Namespace(configuration=Path(configuration_file(params))), params.runtime)
+
+
+def _short(**engine: int) -> Params:
+    """With eight sequences of 84 tokens in a pass."""
+    return qwen3({"runtime": {"training": {"micro_batch_size": 8}, "engine": engine}})
+
+
+def _long(runtime: Mapping[str, Any] | None = None) -> Params:
+    """With 256 sequences of 8,256 tokens in a pass, in float32, which is beyond any GPU."""
+    return qwen3({"rollout": {"max_new_tokens": 8192}, "runtime": {"training": runtime or {}}})
+
+
+def test_what_does_not_fit_is_refused_with_the_remedy_of_the_plan_in_two_seconds(gpu: Path) -> None:
+    _require(_short())  # imports torch
+    before = time.process_time()
+    with pytest.raises(
+        UserError, match=r"^The stage train needs .* and NVIDIA H100 80GB HBM3 has 79\.6 GiB: set "
+    ) as told:
+        _require(_long())
+    assert time.process_time() - before < 2
+    assert str(told.value).endswith("To run it all the same, set runtime.training.require_room to false.")
+
+
+def test_what_fits_or_is_asked_for_all_the_same_is_trained(gpu: Path) -> None:
+    _require(_short())
+    _require(_long({"require_room": False}))
+
+
+def test_an_engine_beside_the_policy_counts(gpu: Path) -> None:
+    """A cache of two million tokens of Qwen3-0.6B takes 427 GiB in float32."""
+    with pytest.raises(UserError, match=r"SGLang server 432\.7 GiB"):
+        _require(_short(max_total_tokens=2_000_000))
+
+
+def test_a_stage_that_is_started_by_hand_is_not_planned(gpu: Path) -> None:
+    require_planned_room(Namespace(configuration=None), _long().runtime)
+
+
+@pytest.mark.parametrize("name", experiments(PRESETS))
+def test_a_configuration_and_section_runtime_are_the_whole_experiment(name: str) -> None:
+    params = composed([name], PRESETS)
+    assert whole_params(configuration_of(params), params.runtime) == params
