@@ -42,11 +42,11 @@ def test_the_limit_does_not_run_while_a_server_compiles_and_the_console_names_th
     monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("dagrpo.console.SECONDS_BETWEEN_LINES", 1)
-    staging = tmp_path / "sampling/staging"
+    staging = tmp_path / "activation/build-0a1b/.staging-2c3d"
     staging.mkdir(parents=True)
     _start(monkeypatch, tiny_model, tmp_path, "ninja", str(staging))
     out = capfd.readouterr()
-    assert "compiling kernels sampling for" in out.out + out.err
+    assert "compiling kernels activation for" in out.out + out.err
 
 
 def test_the_limit_passes_while_a_server_waits_for_something_else(

@@ -33,10 +33,14 @@ def kernels_being_compiled(server: int) -> list[str] | None:
 
 
 def _module_of(command: list[str], folder: Path) -> set[str]:
-    """Return the module that a call of ninja builds: FlashInfer's file is MODULE/build.ninja, SGLang's folder has it above."""
+    """Return the module that a call of ninja builds.
+
+    FlashInfer's ninja is given MODULE/build.ninja, SGLang's works in MODULE/build-KEY/.staging-RANDOM.
+    """
     named = next((Path(value) for option, value in itertools.pairwise(command) if option == "-f"), None)
-    place = named.parent if named is not None and named.is_absolute() else folder.parent
-    name = re.sub(r"[^\w.-]", "", place.name)
+    place = named.parent if named is not None and named.is_absolute() else folder
+    names = (part for part in reversed(place.parts) if not part.startswith((".staging-", "build-")))
+    name = re.sub(r"[^\w.-]", "", next(names, ""))
     return {name} if name else set()
 
 
