@@ -16,7 +16,7 @@ from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import merged
 from dagrpo.params.presets import composed
 from dagrpo.params.schema import Params, parse
-from dagrpo.times import GROUP, read_times
+from dagrpo.times import GROUP, read_times, step_seconds
 
 EXPERIMENT = "smollm2_135m_gsm8k_gpu"
 TOY: dict[str, Any] = {
@@ -24,6 +24,18 @@ TOY: dict[str, Any] = {
     "training": {"steps": 1, "evaluate_every": 0, "mini_batches": 1},
     "algorithm": {"kl": {"coefficient": 0.0}},
 }
+# Of several GPUs: a server on each beside the trainer's processes, and servers with a GPU to themselves.
+TOGETHER: dict[str, dict[str, Any]] = {
+    "replicas": {"engine": {"replicas": 2}, "training": {"processes": 2}, "sft": {"processes": 2}},
+    "own_gpus": {"engine": {"own_gpus": True}},
+}
+ON_GPU: dict[str, Any] = {  # heads of 64, which every attention of the server takes
+    "model": {"fresh": {"hidden_size": 256, "intermediate_size": 512, "max_position_embeddings": 1024}},
+    "rollout": {"dtype": "bfloat16", "deterministic": False},
+    "training": {"dtype": "bfloat16"},
+}
+STEP = ("qwen2_5_0_5b", "gsm8k", "grpo", "h100")  # 256 prompts x 16
+STEPS_MEASURED = 3
 SECONDS_TO_STOP = 60.0  # for the stages to save what they have
 
 
@@ -46,28 +58,55 @@ def params_of(name: str, mirror: str | None, *, toy: bool) -> Params:
     return parse(merged(composed([name]).model_dump(), own))
 
 
-def run(params: Params, folder: Path, seconds: float) -> str:
+def params_together(name: str, *, on_gpu: bool) -> Params:
+    """Return the parameters of a toy that several GPUs train; `name`: a key of TOGETHER."""
+    own = merged(merged(clones.TINY, TOY), ON_GPU if on_gpu else {})
+    return parse(merged(own, {"experiment": {"name": name}, "runtime": TOGETHER[name]}))
+
+
+def params_of_step(mirror: str | None) -> Params:
+    """Return the parameters of three steps of GSM8K with Qwen2.5-0.5B, without evaluation."""
+    own: dict[str, Any] = {
+        "experiment": {"name": "step", "seeds": [0]},
+        "training": {"steps": STEPS_MEASURED, "evaluate_every": 0, "learning_rate_warmup_steps": 1},
+    } | ({} if mirror is None else {"data": {"mirror": mirror}})
+    return parse(merged(composed(STEP).model_dump(), own))
+
+
+def trained(params: Params) -> str:
+    """Return the target of an experiment that ends with its training."""
+    seed = params.experiment.seeds[0]
+    return f"results/{params.experiment.name}/runs/seed_{seed}/metrics.parquet"
+
+
+def seconds_of_step(folder: Path, params: Params) -> float | None:
+    """Return the median seconds of a step, without the first; None: the training has not finished."""
+    metrics = folder / trained(params)
+    logs = folder / "logs" / params.experiment.name / metrics.parent.name
+    taken = (read_times(logs, metrics) or []) if metrics.is_file() else []
+    return statistics.median(map(step_seconds, taken[1:] or taken)) if taken else None
+
+
+def run(params: Params, folder: Path, seconds: float, target: str = "target") -> str:
     """Run the DAG in a clone of the project. Returns "done", or why it is not, and how to go on. Nothing is left running."""
     if not (folder / "Snakefile").is_file():
         clones.clone(folder)
     (folder / "params.yaml").write_text(params_yaml(params))
-    process = clones.start(folder, "snakemake", "--cores", "all", "target")
+    process = clones.start(folder, "snakemake", "--cores", "all", target)
     try:
         code = process.wait(seconds)
     except subprocess.TimeoutExpired:
         _stop(process)
-        return f"stopped after {seconds / 60:.1f} minutes: {goes_on(folder)}"
+        return f"stopped after {seconds / 60:.1f} minutes: {goes_on(folder, target)}"
     except BaseException:
         _stop(process)
         raise
-    return "done" if code == 0 else f"failed with {code}: see {folder / 'output.txt'}; {goes_on(folder)}"
+    return "done" if code == 0 else f"failed with {code}: see {folder / 'output.txt'}; {goes_on(folder, target)}"
 
 
-def goes_on(folder: Path) -> str:
+def goes_on(folder: Path, target: str) -> str:
     """The command with which the experiment goes on."""
-    return (
-        f"`cd {folder} && snakemake --cores all target` goes on, and the same check with --out {folder.parent} reads it"
-    )
+    return f"`cd {folder} && snakemake --cores all {target}` goes on, and the same check with --out {folder.parent} reads it"
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

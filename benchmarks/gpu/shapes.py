@@ -70,14 +70,23 @@ class Case:
     deterministic: bool = False
     peer_tokens_per_second: int | None = None  # prime-rl's, of the same shape
     peer_gibibytes: float | None = None
+    least_gibibytes: float = 0.0  # of the card; on a smaller one the case is left out
+
+    def too_large_for(self, gibibytes: float) -> str | None:
+        """Return why a card with this much memory cannot take the case; None where it can."""
+        if gibibytes >= self.least_gibibytes:
+            return None
+        return f"left out: it takes about {self.least_gibibytes:.0f} GiB, and this card has {gibibytes:.0f}"
 
 
+KEPT = 53.0  # GiB that prime-rl takes for 16,384 tokens of this model with activations kept
 CASES = {
     "rl": Case(
-        title="RL update, 1 x 16,384",
+        title="RL update, 1 x 16,384, packed",
         mode="rl",
         sequences=1,
         length=16_384,
+        layout="packed",
         peer_tokens_per_second=11_900,
         peer_gibibytes=12.5,
     ),
@@ -85,7 +94,12 @@ CASES = {
         title="RL update, 1 x 16,384, deterministic", mode="rl", sequences=1, length=16_384, deterministic=True
     ),
     "rl_short": Case(
-        title="RL update, 32 x 512, activations kept", mode="rl", sequences=32, length=512, checkpointing=False
+        title="RL update, 32 x 512, activations kept",
+        mode="rl",
+        sequences=32,
+        length=512,
+        checkpointing=False,
+        least_gibibytes=KEPT,
     ),
     "rl_spread": Case(title="RL update, 16 x 512 to 4,096, padded", mode="rl", sequences=16, length=4096, spread=True),
     "rl_spread_packed": Case(
@@ -105,6 +119,7 @@ CASES = {
         checkpointing=False,
         peer_tokens_per_second=25_490,
         peer_gibibytes=52.8,
+        least_gibibytes=KEPT,
     ),
 }
 
@@ -146,7 +161,7 @@ def measured(case: Case, *, toy: bool) -> Measured:
     """Time some updates, after some that warm up."""
     world, length = single_process(), case.length // 256 if toy else case.length
     compute_deterministically(case.deterministic)
-    model = _fresh(TOY if toy else QWEN3_0_6B)
+    model = fresh(TOY if toy else QWEN3_0_6B)
     policy = Policy(model.to(world.device).eval(), dtype=torch.bfloat16)
     if case.checkpointing:
         policy.checkpoint_activations()
@@ -173,7 +188,8 @@ def measured(case: Case, *, toy: bool) -> Measured:
     )
 
 
-def _fresh(shape: dict[str, int | bool]) -> Qwen3ForCausalLM:
+def fresh(shape: dict[str, int | bool]) -> Qwen3ForCausalLM:
+    """Return a Qwen3 of this shape with random weights, the same each time."""
     torch.manual_seed(0)
     return Qwen3ForCausalLM(Qwen3Config(**shape))
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import targets
+
 from dagrpo.errors import UserError
 from dagrpo.files import write_text
 
@@ -46,6 +48,9 @@ def _parts(baseline: Baseline) -> list[str]:
 def _results(baseline: Baseline) -> Iterator[list[str]]:
     if baseline.get("shapes"):
         yield list(_shapes(baseline["shapes"]))
+    if baseline.get("several"):
+        yield list(_several(baseline["several"]))
+    yield list(targets.rows(baseline))
     experiment = baseline.get("experiment")
     if experiment:
         yield list(_scores(experiment))
@@ -57,8 +62,9 @@ def _shapes(shapes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "| Qwen3-0.6B, bfloat16 | tokens/s | MFU (of 989 TFLOP/s) | peak GiB, allocated (reserved) | prime-rl: tokens/s, GiB | ratio |"
     yield "|---|---|---|---|---|---|"
     for case in shapes.values():
-        if "error" in case:
-            yield f"| {case['title']} | {_cell(case['error'])} | | | | |"
+        words = case.get("error") or case.get("left_out")
+        if words:
+            yield f"| {case['title']} | {_cell(words)} | | | | |"
             continue
         peer, ratio = "", ""
         if case["peer_tokens_per_second"]:
@@ -66,6 +72,16 @@ def _shapes(shapes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             ratio = f"{case['tokens_per_second'] / case['peer_tokens_per_second']:.2f}"
         memory = "" if case["gibibytes_allocated"] is None else _memory(case)
         yield f"| {case['title']} | {case['tokens_per_second']:,.0f} | {case['mfu']:.1%} | {memory} | {peer} | {ratio} |"
+
+
+def _several(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "| several GPUs together | |"
+    yield "|---|---|"
+    for name, value in found.items():
+        if name == "all_reduce_bytes_per_second":
+            yield f"| all-reduce, GB/s of each link | {value / 1e9:.1f} |"
+        else:
+            yield f"| {name.replace('_', ' ')} | {_cell(str(value))} |"
 
 
 def _memory(case: Mapping[str, Any]) -> str:

@@ -11,13 +11,16 @@ import pyarrow as pa
 import pytest
 import torch
 from benchmarks.gpu import __main__ as check
-from benchmarks.gpu import experiment, shapes, table
+from benchmarks.gpu import baseline as baselines
+from benchmarks.gpu import experiment, shapes, table, targets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dagrpo.doctor import needs
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, write_json, write_parquet
 from dagrpo.params.presets import composed
+from dagrpo.params.runtime import Runtime
+from dagrpo.params.schema import Params
 from dagrpo.times import write_times
 from dagrpo.trainer.throughput import Arithmetic
 
@@ -26,7 +29,7 @@ QWEN3 = Arithmetic(parameters=596_049_920, attention=28 * 16 * 128)
 SCORE = {"value": 0.1, "low": 0.05, "high": 0.2}
 MACHINE = {"device": "NVIDIA H100 80GB HBM3", "mebibytes": 81_559, "driver": "570.1", "processors": 16}
 CASE = {
-    "title": "RL update, 1 x 16,384",
+    "title": "RL update, 1 x 16,384, packed",
     "tokens_per_second": 23_800.0,
     "mfu": 0.2217,
     "gibibytes_allocated": 11.04,
@@ -143,7 +146,7 @@ def test_the_table_is_the_one_written_by_hand(results: Path) -> None:
         "NVIDIA H100 80GB HBM3, driver 570.1; torch 2.14.1; commit abcdef, 2026-11-23.",
         "| tests | 1.5 | 5.0 | 5 passed / 1 skipped |",
         "| all | 3.0 | 30.0 | |",
-        "| RL update, 1 x 16,384 | 23,800 | 22.2% | 11.0 (12.3) | 11,900, 12.5 | 2.00 |",
+        "| RL update, 1 x 16,384, packed | 23,800 | 22.2% | 11.0 (12.3) | 11,900, 12.5 | 2.00 |",
         "| SFT | CUDA out of memory | | | | |",
         "| gsm8k | 1 | greedy | 10.0% (5.0% to 20.0%) | 30.0% (25.0% to 40.0%) |",
         "| gsm8k | all | greedy | 10.0% | 20.0%, +0.100 (+0.010 to +0.190) |",
@@ -176,38 +179,33 @@ def test_the_time_is_divided_and_the_experiment_has_what_is_left(
     given = check.parsed(["--out", str(tmp_path), "--begun", "700", "--minutes", "30"])
     started = check.Check(given)
     assert started.parts["setting up"]["seconds"] == 300
-    assert [started._budget(name) for name in check.PARTS] == [
-        300,
-        300,
-        1_480,
-    ]  # 30 minutes, less 5, less what is spare
-    late = check.Check(
-        check.parsed(
-            [
-                "--out",
-                str(tmp_path),
-                "--baseline",
-                str(tmp_path / "baseline.json"),
-                "--begun",
-                "-760",
-                "--minutes",
-                "30",
-            ]
-        )
-    )
-    assert [late._budget(name) for name in check.PARTS] == [20, 20, 20]
-    assert {part["status"] for part in late.run()["parts"].values()} == {"done", "not begun: no time was left"}
+    budgets = [started._budget(name) for name in check.USUAL]
+    assert budgets == [300, 300, 240, 1_480]  # 30 minutes, less 5, less what is spare
+    named = [
+        "--out",
+        str(tmp_path),
+        "--baseline",
+        str(tmp_path / "baseline.json"),
+        "--begun",
+        "-760",
+        "--minutes",
+        "30",
+    ]
+    late = check.Check(check.parsed(named))
+    assert [late._budget(name) for name in check.USUAL] == [20] * 4
+    late.run()
+    assert {part["status"] for part in late.parts.values()} == {"done", "not begun: no time was left"}
 
 
-@pytest.mark.parametrize("broken", check.PARTS)
+@pytest.mark.parametrize("broken", check.USUAL)
 def test_a_part_that_fails_is_told_and_what_the_others_measured_is_written(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: check.Check, seconds: float) -> tuple[str, None]:
+    def fails(self: check.Check, seconds: float) -> str:
         raise subprocess.CalledProcessError(128, ["git", "ls-files"])
 
-    for name in check.PARTS:
-        monkeypatch.setattr(check.Check, f"_{name}", fails if name == broken else lambda self, seconds: ("done", None))
+    for name in check.USUAL:
+        monkeypatch.setattr(check.Check, f"_{name}", fails if name == broken else lambda self, seconds: "done")
     with pytest.raises(SystemExit) as ended:
         check.main(["--rehearse", "--out", str(tmp_path)])
     assert ended.value.code == 1
@@ -221,7 +219,7 @@ def test_tests_that_were_all_skipped_did_not_pass(
     says: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "bounded", lambda command, log, seconds: log.write_text(says) and 0)
-    status, _ = check.Check(check.parsed(["--out", str(tmp_path)]))._tests(60.0)
+    status = check.Check(check.parsed(["--out", str(tmp_path)]))._tests(60.0)
     assert status.startswith("failed: ") is fails
 
 
@@ -230,6 +228,109 @@ def test_a_part_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None
     assert check.bounded([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", 60.0) == 3
 
 
+def _check(folder: Path, *more: str) -> check.Check:
+    return check.Check(check.parsed(["--out", str(folder), "--baseline", str(folder / "baseline.json"), *more]))
+
+
+def test_a_shape_is_written_when_it_is_measured_and_the_check_s_end_does_not_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed_at_the_second(self: check.Check, name: str, seconds: float) -> dict[str, Any]:
+        if name != "rl":
+            raise KeyboardInterrupt
+        return dict(CASE)
+
+    monkeypatch.setattr(check.Check, "_case", killed_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        _check(tmp_path, "--parts", "shapes").run()
+    assert read_json(tmp_path / "baseline.json")["shapes"]["rl"]["tokens_per_second"] == 23_800
+
+
+@pytest.mark.parametrize(("mebibytes", "left_out"), [(24_564, {"rl_short", "sft_kept"}), (81_559, set[str]())])
+def test_a_shape_that_is_too_large_for_the_card_is_left_out_and_nothing_failed(
+    mebibytes: int, left_out: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "cards", lambda: [needs.Card("0", "a card", mebibytes, "580.1", (9, 0))])
+    monkeypatch.setattr(check.Check, "_case", lambda self, name, seconds: dict(CASE))
+    started = _check(tmp_path, "--parts", "shapes")
+    started.run()
+    found = read_json(tmp_path / "baseline.json")["shapes"]
+    assert {name for name, case in found.items() if "left_out" in case} == left_out
+    assert started.parts["shapes"]["status"].startswith("done")
+    assert ("it takes about 53 GiB, and this card has 24 |" in (tmp_path / "table.md").read_text()) == bool(left_out)
+
+
+def test_a_part_that_is_run_alone_leaves_what_the_others_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check.Check, "_case", lambda self, name, seconds: dict(CASE))
+    _check(tmp_path, "--rehearse", "--parts", "shapes").run()
+    monkeypatch.setattr(check.Check, "_step", lambda self, seconds: "done")
+    _check(tmp_path, "--rehearse", "--parts", "step").run()
+    baseline = read_json(tmp_path / "baseline.json")
+    assert (baseline["parts"].keys(), len(baseline["shapes"])) == ({"setting up", "shapes", "step"}, len(shapes.CASES))
+    other = {**baseline, "commit": "another"}
+    assert baselines.before(tmp_path / "baseline.json", other, ["step"]) == {}
+
+
+def test_targets_stand_beside_what_was_measured() -> None:
+    fast = {"machine": MACHINE, "shapes": {"rl": CASE | {"tokens_per_second": 25_001.0}}, "step": {"seconds": 31.0}}
+    slow = {"machine": MACHINE | {"device": "NVIDIA L40S"}, "shapes": {"rl": CASE}}
+    for baseline, cells in (
+        (fast, ["25,001 tokens/s | yes |", "11.0 GiB | yes |", "31.0 s | no |"]),
+        (slow, ["23,800 tokens/s | of an H100 |", "11.0 GiB | of an H100 |", f"not measured: `{targets.STEP}` |  |"]),
+        ({"machine": MACHINE}, ["not measured |  |", "not measured |  |", f"not measured: `{targets.STEP}` |  |"]),
+    ):
+        rows = list(targets.rows(baseline))[2:]
+        assert [row.endswith(f"| {cell}") for row, cell in zip(rows, cells, strict=True)] == [True] * 3
+
+
+def test_the_step_that_is_timed_is_the_target_s() -> None:
+    params = experiment.params_of_step("/copies")
+    assert (params.training.prompts_per_step, params.training.samples_per_prompt) == (256, 16)
+    assert (params.model.name, params.data.mirror) == ("qwen2_5_0_5b_instruct", "/copies")
+    assert experiment.trained(params) == "results/step/runs/seed_0/metrics.parquet"
+
+
+def test_one_gpu_leaves_out_what_several_do_together_and_two_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def counted(command: list[str], log: Path, seconds: float) -> int:
+        commands.append(command)
+        log.write_text('{"processes": 2, "all_reduce_bytes_per_second": 3.5e11}\na warning of NCCL\n')
+        return 0
+
+    monkeypatch.setattr(check, "bounded", counted)
+    trained: list[Runtime] = []
+
+    def run(params: Params, *rest: object) -> str:
+        trained.append(params.runtime)
+        return "done"
+
+    monkeypatch.setattr(experiment, "run", run)
+    for visible, status in (("0", "left out: two GPUs are needed, and there is 1"), ("0,1", "done")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        started = _check(tmp_path, "--parts", "several")
+        started.run()
+        assert started.parts["several"]["status"] == status
+    assert [command[3] for command in commands] == ["2"]
+    assert [(each.training.processes, each.engine.replicas, each.engine.own_gpus) for each in trained] == [
+        (2, 2, False),
+        (1, 1, True),
+    ]
+    assert "| all-reduce, GB/s of each link | 350.0 |" in (tmp_path / "table.md").read_text()
+
+
+def test_processes_share_a_policy_and_have_the_logprobs_of_a_whole_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dagrpo.launch", "2", "benchmarks/gpu/several.py", "--toy"]
+    assert check.bounded(command, tmp_path / "log", 200.0) == 0, (tmp_path / "log").read_text()
+    found = check.printed(tmp_path / "log")
+    assert (found["processes"], found["gradient_norm"] > 0) == (2, True)
+
+
+@pytest.mark.nightly
 @pytest.mark.dag
 @pytest.mark.server
 def test_all_parts_are_rehearsed_without_a_gpu(tmp_path: Path) -> None:
@@ -239,7 +340,7 @@ def test_all_parts_are_rehearsed_without_a_gpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + (output.read_text()[-3000:] if output.is_file() else "")
     baseline = read_json(tmp_path / "baseline.json")
     assert baseline["rehearsal"]
-    assert baseline["parts"].keys() == {"setting up", *check.PARTS}
+    assert baseline["parts"].keys() == {"setting up", *check.USUAL}
     assert "skipped" in baseline["parts"]["tests"]["status"] or "passed" in baseline["parts"]["tests"]["status"]
     assert all("error" not in case for case in baseline["shapes"].values())
     assert {score["metric"] for score in baseline["experiment"]["scores"]} == {"greedy", "mean_at_k"}
