@@ -115,11 +115,11 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
         loop.run(client.close())
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations, and the bytes that they write into buckets."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: Counter[str] = Counter()
         self.written = 0
 

@@ -69,7 +69,7 @@ def _with_scripts(path: str) -> str:
 
 def _jobs() -> int:
     """Return how many files are compiled at a time: as many as cores and memory allow."""
-    return max(1, min(len(os.sched_getaffinity(0)), psutil.virtual_memory().available // BYTES_OF_A_COMPILER))
+    return max(1, min(len(os.sched_getaffinity(0)), int(psutil.virtual_memory().available) // BYTES_OF_A_COMPILER))
 
 
 def _own_toolkit(environment: Mapping[str, str], usual: Path) -> Path | None:
