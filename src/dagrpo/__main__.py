@@ -25,6 +25,7 @@ from dagrpo.redaction import hide_secrets_in_tracebacks
 from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 from dagrpo.status import command as status_command
+from dagrpo.warm import command as warm_command
 from dagrpo.why import command as why_command
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
@@ -170,6 +171,7 @@ plan_command.register(app)
 profile_command.register(app)
 replay_command.register(app)
 half_steps_command.register(app)
+warm_command.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Compiles the kernels of an experiment's server before any stage runs."""

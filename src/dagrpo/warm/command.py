@@ -1,0 +1,67 @@
+"""The command `dagrpo warm`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from dagrpo.params.schema import Params
+
+EPILOG = "Example: `dagrpo warm`, once the experiment's model is there"
+PARAMS = Path("params.yaml")
+MODELS = Path("models")
+
+
+def warm() -> None:
+    """Compile the kernels that the server of params.yaml's experiment needs, once for a card; later starts find them."""
+    import torch
+
+    from dagrpo.errors import UserError
+    from dagrpo.freshness.own_code import require_own_code
+    from dagrpo.params.schema import read_params
+
+    require_own_code()
+    params = read_params(PARAMS)
+    if not torch.cuda.is_available():
+        raise UserError("There is nothing to compile: torch sees no GPU here. `dagrpo doctor` says what one needs.")
+    if params.runtime.engine.servers:
+        raise UserError("There is nothing to compile: runtime.engine.servers run elsewhere.")
+    sample_once(model_of(params), params, Path("logs") / f"{params.experiment.name}.warm.server.log")
+
+
+def model_of(params: "Params") -> Path:
+    """Return the folder of the experiment's model. UserError: its stage has not run."""
+    from dagrpo.errors import UserError
+
+    folder = MODELS / params.experiment.name / params.model.name
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not there yet: make it with `snakemake --cores all {folder}/manifest.json`.")
+    return folder
+
+
+def sample_once(model: Path, params: "Params", log: Path) -> None:
+    """Start the server as the stage train does and sample a few tokens: what is compiled late is compiled by then.
+
+    Raises what `open_engine` does.
+    """
+    from dagrpo.records import SamplingRequest
+    from dagrpo.rollout.engine.open import open_engine
+
+    rollout, vision_stays = params.rollout, params.training.vision == "frozen"
+    request = SamplingRequest(input_ids=(1, 2, 3, 4), seed=0, temperature=1.0, top_p=0.9, top_k=20, max_new_tokens=4)
+    with open_engine(
+        model,
+        params.runtime.engine,
+        log,
+        dtype=rollout.dtype,
+        head_dtype=rollout.head_dtype,
+        deterministic=rollout.deterministic,
+        keep_pictures=vision_stays,
+    ) as engine:
+        engine.generate([request], lockstep=rollout.deterministic)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(epilog=EPILOG)(warm)
