@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import Tensors, raw_bytes
 
 # Tensors of an engine that hold several of a checkpoint's, one below the other.
@@ -18,10 +19,6 @@ JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
 _VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of so many rows
-_WORD = (1 << 32) - 1
-_LONG = (1 << 64) - 1
-_TILE = 8192  # words
-_TILES_AT_ONCE = 64
 
 
 def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors) -> dict[str, tuple[str, ...]]:
@@ -81,47 +78,5 @@ def digest_on_cpu(tensor: Tensor) -> str:
 
 
 def digest_on_gpu(tensor: Tensor) -> str:
-    """As SGLang computes it of a tensor on a GPU (gpu_tensor_hash: two 32-bit sums of mixed words for each 8,192 words)."""
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    data = torch.nn.functional.pad(data, (0, -len(data) % 4))
-    words = data.view(torch.int32)
-    seeds = (0x243F6A88, (0x243F6A88 * 0x9E3779B1 ^ 0xDEADBEEF) & _WORD)
-    total = 0
-    for start in range(0, len(words), _TILE * _TILES_AT_ONCE):
-        part = words[start : start + _TILE * _TILES_AT_ONCE].long() & _WORD
-        index = torch.arange(start, start + len(part), device=part.device) & _WORD
-        high = _tile_sums(part ^ _place(index, 0x27D4EB2D, seeds[0], 15), len(words))
-        low = _tile_sums(part ^ _place(index, 0x165667B1, seeds[1], 13), len(words))
-        total += sum((one << 32) | other for one, other in zip(high, low, strict=True))
-    return f"{_mix_64(total & _LONG):016x}" if len(words) else f"{0:016x}"
-
-
-def _place(index: Tensor, factor: int, seed: int, turn: int) -> Tensor:
-    """What a word is combined with, so that its place counts."""
-    return ((index * factor + seed) & _WORD) ^ (((index << turn) | (index >> (32 - turn))) & _WORD)
-
-
-def _tile_sums(words: Tensor, count: int) -> list[int]:
-    """One number for each tile of mixed words, of a tensor of so many words."""
-    mixed = torch.nn.functional.pad(_mix_32(words), (0, -len(words) % _TILE))
-    sums = mixed.view(-1, _TILE).sum(dim=1) & _WORD
-    result: list[int] = _mix_32(sums ^ (count * 4 & _WORD)).tolist()
-    return result
-
-
-def _mix_32(x: Tensor) -> Tensor:
-    """The last step of MurmurHash3's 32-bit form, on words in 64 bits."""
-    x = x ^ (x >> 16)
-    x = (x * 0x85EBCA6B) & _WORD
-    x = x ^ (x >> 13)
-    x = (x * 0xC2B2AE35) & _WORD
-    return x ^ (x >> 16)
-
-
-def _mix_64(x: int) -> int:
-    """The last step of SplitMix64."""
-    x ^= x >> 30
-    x = (x * 0xBF58476D1CE4E5B9) & _LONG
-    x ^= x >> 27
-    x = (x * 0x94D049BB133111EB) & _LONG
-    return x ^ (x >> 31)
+    """Return the digest that SGLang computes of a tensor on a GPU."""
+    return in_hex(int(tensor_hash(tensor)))
