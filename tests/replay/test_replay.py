@@ -25,6 +25,7 @@ from dagrpo.replay.command import require_recorded, steps_of
 from dagrpo.replay.recomputation import StepCheck, replay
 from dagrpo.replay.recorded import RecordedRun, read_run, unfinished
 from dagrpo.replay.terminal import basis, first_difference
+from dagrpo.trainer import update
 from dagrpo.trainer.digest_table import read_digests
 from dagrpo.trainer.gates import layout
 from dagrpo.trainer.policy import Policy
@@ -75,6 +76,19 @@ def test_steps_that_were_sampled_ahead_are_found_again_bit_for_bit(inputs: Input
     checks = _replayed(_read(run, run.state), 2, 4)
     assert [(check.step, check.difference) for check in checks] == [(1, None), (2, None), (4, None)]
     assert [check.after for check in checks] == [0, 0, 3]
+
+
+def test_what_a_gpu_hashed_is_hashed_in_the_same_way_on_a_cpu(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2, save_every=1, keep_states=2)
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(update, "usual_hash", lambda world: "gpu_tensor_hash")
+        runs.execute(run)
+    (check,) = _replayed(_read(run, run.state), 2)
+    assert (check.after, check.difference) == (1, None)
+    assert check.computed.computed.hashed_by == "gpu_tensor_hash"
+    assert {len(digest) for digest in check.recorded.weights.values()} == {16}
 
 
 def test_every_step_of_a_run_is_found_again_bit_for_bit_from_the_initial_checkpoint(

@@ -13,4 +13,5 @@ COMPUTED = Computed(
     share_prompts=False,
     reduce_gradients="each_mini_batch",
     device="cpu",
+    hashed_by="sha256",
 )

@@ -1,18 +1,23 @@
 """Digests of tensors, and the table that keeps them."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.trainer import computed
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dagrpo.distributed import single_process
+from dagrpo.distributed import World, single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet, write_parquet
-from dagrpo.trainer.digest_table import StepDigests, digest_table, joint_digest, read_digests
-from dagrpo.trainer.digests import gradient_digests, tensor_digests, weight_digests
+from dagrpo.rollout.engine.digests import digest_on_gpu
+from dagrpo.trainer.digest_table import StepDigests, TensorDigests, digest_table, joint_digest, read_digests
+from dagrpo.trainer.digests import PendingDigests, gradient_digests, pending_digests, read, usual_hash, weight_digests
 
 COMPUTED = replace(computed.COMPUTED, micro_batch_size=8)
 STEP = StepDigests(
@@ -22,10 +27,15 @@ STEP = StepDigests(
 )
 
 
+def _sha256(tensors: Mapping[str, torch.Tensor]) -> TensorDigests:
+    (digests,) = read([pending_digests(tensors, single_process(), "sha256")], single_process())
+    return digests
+
+
 def test_a_digest_is_the_sha256_of_a_tensors_bytes() -> None:
     tensors = {"b": torch.tensor([1.0, -2.0]), "a": torch.tensor([[1, 2], [3, 4]]).T}
     # 1.0 is 0000803f in IEEE 754, least significant byte first, and -2.0 is 000000c0.
-    assert tensor_digests(tensors, single_process()) == {
+    assert _sha256(tensors) == {
         "a": hashlib.sha256(b"".join(n.to_bytes(8, "little") for n in (1, 3, 2, 4))).hexdigest(),
         "b": hashlib.sha256(bytes.fromhex("0000803f000000c0")).hexdigest(),
     }
@@ -34,7 +44,7 @@ def test_a_digest_is_the_sha256_of_a_tensors_bytes() -> None:
 @pytest.mark.parametrize("count", [1, 4, 5, 9])
 def test_every_tensor_has_its_own_digest_however_many_there_are(count: int) -> None:
     tensors = {f"t{number}": torch.tensor([number]) for number in range(count)}
-    digests = tensor_digests(tensors, single_process())
+    digests = _sha256(tensors)
     assert digests == {
         name: hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number, name in enumerate(tensors)
     }
@@ -42,15 +52,60 @@ def test_every_tensor_has_its_own_digest_however_many_there_are(count: int) -> N
 
 def test_a_sign_of_zero_and_a_last_bit_change_a_digest() -> None:
     values = (0.0, -0.0, 1.0, torch.nextafter(torch.tensor(1.0), torch.tensor(2.0)).item())
-    seen = {tensor_digests({"a": torch.tensor([value])}, single_process())["a"] for value in values}
+    seen = {_sha256({"a": torch.tensor([value])})["a"] for value in values}
     assert len(seen) == 4
 
 
 def test_a_weight_without_a_gradient_has_no_digest_of_one() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False))
     model[0](torch.ones(1, 2)).sum().backward()
-    assert list(gradient_digests(model, single_process())) == ["0.weight"]
-    assert list(weight_digests(model, single_process())) == ["0.weight", "1.weight"]
+    assert gradient_digests(model, single_process(), "sha256").names == ("0.weight",)
+    assert weight_digests(model, single_process(), "sha256").names == ("0.weight", "1.weight")
+
+
+def test_a_hash_of_a_gpu_is_the_same_on_a_cpu_and_is_shared_among_ranks() -> None:
+    tensors = {"b": torch.arange(20_000), "a": torch.ones(3).bfloat16(), "c": torch.ones(4).bfloat16()[1:]}
+    ranks = [World(rank=rank, size=2, device=torch.device("cpu")) for rank in range(2)]
+    parts = [pending_digests(tensors, rank, "gpu_tensor_hash") for rank in ranks]
+    assert [part.words[:, 0].ne(0).tolist() for part in parts] == [[True, False, True], [False, True, False]]
+    whole = PendingDigests(parts[0].names, parts[0].words + parts[1].words)
+    assert read([whole], single_process()) == [{name: digest_on_gpu(tensors[name]) for name in "abc"}]
+
+
+class _WaitsForGpu(TorchDispatchMode):
+    """Counts what a made-up GPU hands to the CPU; it hands over zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        result = operation(*arguments, **(named or {}))
+        given = [each.device.type for each in arguments if isinstance(each, torch.Tensor)]
+        self.count += operation is torch.ops.aten._local_scalar_dense.default
+        if "cuda" in given and isinstance(result, torch.Tensor) and result.device.type == "cpu":
+            self.count += 1
+            with unset_fake_temporarily():
+                return torch.zeros(result.shape, dtype=result.dtype)
+        return result
+
+
+@pytest.mark.parametrize("words", [10, 1 << 20, 1 << 26])
+def test_a_step_waits_for_its_digests_once_whatever_the_size_of_its_tensors(words: int) -> None:
+    world = World(rank=0, size=1, device=torch.device("cuda"))
+    assert usual_hash(world) == "gpu_tensor_hash"
+    with FakeTensorMode(), _WaitsForGpu() as waits:
+        weights = [torch.nn.Parameter(torch.empty(words, device="cuda")) for _ in range(3)]
+        model = torch.nn.ParameterList(weights)
+        for parameter in weights:
+            parameter.grad = torch.empty_like(parameter)
+        pending = [gradient_digests(model, world, "gpu_tensor_hash") for _ in range(2)]
+        pending.append(weight_digests(model, world, "gpu_tensor_hash"))
+        assert waits.count == 0
+        assert [len(digests) for digests in read(pending, world)] == [3, 3, 3]
+    assert waits.count == 1
 
 
 def test_the_joint_digest_does_not_depend_on_the_order_of_the_tensors() -> None:

@@ -107,7 +107,7 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
     from dagrpo.trainer.digests import computed_by
 
     with explained(), process_group(computed.threads) as world:
-        here = computed_by(world, computed.budget)
+        here = computed_by(world, computed.budget, computed.hashed_by)
         checks = replay(run, steps, world)
     if not world.is_rank_zero:
         return

@@ -14,6 +14,7 @@ from dagrpo.params.runtime import TrainingRuntime
 from dagrpo.params.training import Training
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.digest_table import Hash
 from dagrpo.trainer.gates.sharing import prepare, resolved
 from dagrpo.trainer.optimizer import policy_optimizer
 from dagrpo.trainer.packing import RolloutBatch
@@ -72,8 +73,8 @@ class UpdatedPolicy:
         self._prepared.add(budget)
         return budget
 
-    def update(self, step: int, batch: RolloutBatch, budget: Budget) -> UpdateStats:
-        """Take the step, numbered from 1, from its rollouts, which have advantages.
+    def update(self, step: int, batch: RolloutBatch, budget: Budget, hashed_by: Hash | None = None) -> UpdateStats:
+        """Take the step, numbered from 1, from its rollouts, which have advantages. `hashed_by`: as of PolicyUpdate.
 
         UserError: they lack the teacher's logprobs, from which the run learns, or have tokens that the policy has not; or the policy
         does not support the budget.
@@ -99,6 +100,7 @@ class UpdatedPolicy:
             world=self._world,
             seed=run.seed,
             saved=self._saved,
+            hashed_by=hashed_by,
         )
         stats = update.run(step - 1, batch)
         self._saved = update.saved

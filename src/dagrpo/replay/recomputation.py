@@ -12,7 +12,7 @@ from dagrpo.replay.policy import UpdatedPolicy
 from dagrpo.replay.recorded import RecordedRun
 from dagrpo.trainer import state
 from dagrpo.trainer.digest_table import StepDigests, TensorDigests
-from dagrpo.trainer.digests import weight_digests
+from dagrpo.trainer.digests import read, weight_digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +94,12 @@ class Recomputation:
         self._require_the_recorded_weights(step)
 
     def _require_the_recorded_weights(self, step: int) -> None:
-        if not self._run.digests[step].are_recorded:  # the state's own description has been checked
+        recorded = self._run.digests[step]
+        if not recorded.are_recorded:  # the state's own description has been checked
             return
-        weights = weight_digests(self._policy.model, self._world)
-        different = first_difference(self._run.digests[step].weights, weights)
+        pending = weight_digests(self._policy.model, self._world, recorded.computed.hashed_by)
+        (weights,) = read([pending], self._world)
+        different = first_difference(recorded.weights, weights)
         if different is not None:
             raise UserError(
                 f"{state.at(self._run.state, step).folder} is not the state that the run recorded: its weights after step {step} "
@@ -109,7 +111,7 @@ class Recomputation:
 
     def _check(self, step: int) -> StepCheck:
         recorded, given = self._run.digests[step], self._read(step)
-        stats = self._policy.update(step, given.batch, recorded.computed.budget)
+        stats = self._policy.update(step, given.batch, recorded.computed.budget, recorded.computed.hashed_by)
         self._finished = step
         return StepCheck(
             step=step,

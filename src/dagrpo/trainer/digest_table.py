@@ -9,7 +9,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -22,7 +22,9 @@ FILE = "digests.parquet"  # beside the rollouts of the steps
 WEIGHTS = "weights"
 GRADIENT = "gradient"
 NOT_RECORDED = "none"  # the kind of the only row of a step between two of training.digests_every
-TensorDigests = Mapping[str, str]  # sha256 of each tensor's bytes, by its name in the trainer
+TensorDigests = Mapping[str, str]  # in hex, of each tensor's bytes, by its name in the trainer
+# sha256: 64 digits, hashed on the CPU. gpu_tensor_hash: 16 digits, hashed where the tensor is; SGLang's function of that name.
+Hash = Literal["sha256", "gpu_tensor_hash"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class Computed:
     share_prompts: bool
     reduce_gradients: Reduction
     device: str  # "cpu", or the name of the GPU
+    hashed_by: Hash  # how the digests follow from the tensors
 
     @property
     def budget(self) -> Budget:
@@ -102,15 +105,16 @@ SCHEMA = pa.schema(
         required("share_prompts", pa.bool_()),
         required("reduce_gradients", pa.string()),
         required("device", pa.string()),
+        required("hashed_by", pa.string()),
         required(
             "kind", pa.string()
         ),  # gradient or weights; none: neither was recorded, and the rest of the row is empty
         required("update", pa.int32()),  # of the step, from 1: after it, for weights
         required("tensor", pa.string()),
-        required("sha256", pa.string()),
+        required("digest", pa.string()),
     ]
 )
-assert [field.name for field in fields(Computed)] == SCHEMA.names[1:11]
+assert [field.name for field in fields(Computed)] == SCHEMA.names[1:12]
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
@@ -123,12 +127,12 @@ def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
 
 
 def _rows(digests: StepDigests) -> Iterator[tuple[str, int, str, str]]:
-    """(kind, update, tensor, sha256)"""
+    """Yield (kind, update, tensor, digest)."""
     if not digests.are_recorded:
         yield NOT_RECORDED, 0, "", ""
         return
     for kind, update, part in digests.parts():
-        yield from ((kind, update, tensor, sha256) for tensor, sha256 in sorted(part.items()))
+        yield from ((kind, update, tensor, digest) for tensor, digest in sorted(part.items()))
 
 
 def read_digests(path: Path) -> dict[int, StepDigests]:
@@ -142,7 +146,7 @@ def _of_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> StepDigests:
     if [row["kind"] for row in rows] == [NOT_RECORDED]:
         return StepDigests(computed=computed, gradients=(), weights={})
     parts = {
-        key: {row["tensor"]: row["sha256"] for row in own}
+        key: {row["tensor"]: row["digest"] for row in own}
         for key, own in groupby(rows, key=itemgetter("kind", "update"))
     }
     weights = parts.pop((WEIGHTS, len(parts) - 1), None)

@@ -6,26 +6,29 @@ beside them.
 """
 
 import hashlib
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dagrpo.checkpoints.adapted import low_rank_updates
+from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.distributed import World
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.digest_table import Computed, TensorDigests
+from dagrpo.trainer.digest_table import Computed, Hash, TensorDigests
 
 THREADS = 4  # that hash; so many whole tensors are in memory at a time
 FEW_BYTES = 50_000_000  # below this the threads would cost more than they save
-BYTES = hashlib.sha256().digest_size
+SHA256_WORDS = hashlib.sha256().digest_size // 8
 
 
-def computed_by(world: World, budget: Budget) -> Computed:
-    """How this process computes, beside the others."""
+def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
+    """Return how this process computes, beside the others."""
     is_gpu = world.device.type == "cuda"
     return Computed(
         processes=world.size,
@@ -38,44 +41,82 @@ def computed_by(world: World, budget: Budget) -> Computed:
         share_prompts=budget.share_prompts,
         reduce_gradients=budget.reduce_gradients,
         device=torch.cuda.get_device_name(world.device) if is_gpu else world.device.type,
+        hashed_by=hashed_by,
     )
 
 
-def gradient_digests(model: torch.nn.Module, world: World) -> TensorDigests:
-    """Of the gradients that are there. Every rank calls this."""
+@dataclass(frozen=True, slots=True)
+class PendingDigests:
+    """Digests of tensors, still on the device that computes them, each in the rank that has hashed its tensor."""
+
+    names: tuple[str, ...]
+    words: Tensor  # [tensors, 64-bit words of a digest], int64; rows of tensors that other ranks hash are 0
+
+
+def usual_hash(world: World) -> Hash:
+    """Return how digests are computed on this device: without waiting for a GPU, nor moving its tensors."""
+    return "gpu_tensor_hash" if world.device.type == "cuda" else "sha256"
+
+
+def gradient_digests(model: torch.nn.Module, world: World, hashed_by: Hash) -> PendingDigests:
+    """Hash the gradients that are there. Every rank calls this."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return tensor_digests({name: gradient for name, gradient in gradients.items() if gradient is not None}, world)
+    present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+    return pending_digests(present, world, hashed_by)
 
 
-def weight_digests(model: torch.nn.Module, world: World) -> TensorDigests:
-    """Of the parameters; of a model with an adapter, of that alone. Every rank calls this."""
+def weight_digests(model: torch.nn.Module, world: World, hashed_by: Hash) -> PendingDigests:
+    """Hash the parameters; of a model with an adapter, the adapter's alone. Every rank calls this."""
     adapted = bool(low_rank_updates(model))
     parameters = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad or not adapted}
-    return tensor_digests(parameters, world)
+    return pending_digests(parameters, world, hashed_by)
 
 
-def tensor_digests(tensors: Mapping[str, Tensor], world: World) -> TensorDigests:
-    """sha256 of each tensor's bytes, in every rank. Each rank hashes an equal share of the tensors."""
-    names = sorted(tensors)
-    digests = torch.zeros(len(names), BYTES, dtype=torch.uint8)
-    size = sum(tensor.nbytes for tensor in tensors.values())
+def pending_digests(tensors: Mapping[str, Tensor], world: World, hashed_by: Hash) -> PendingDigests:
+    """Hash each tensor's bytes. Each rank hashes an equal share of the tensors, and every rank calls this."""
+    names = tuple(sorted(tensors))
+    hashed = _hashed_there if hashed_by == "gpu_tensor_hash" else _hashed_on_cpu
+    return PendingDigests(names, hashed([tensors[name] for name in names], world))
+
+
+def read(pending: Sequence[PendingDigests], world: World) -> list[TensorDigests]:
+    """Return the digests in hex, in every rank: with one reduction, and one wait for the device. Every rank calls this."""
+    if not pending:
+        return []
+    words = world.all_reduce(torch.cat([each.words for each in pending]))  # of each row one rank has what is not zero
+    rows = iter(words.cpu().tolist())
+    return [{name: "".join(map(in_hex, next(rows))) for name in each.names} for each in pending]
+
+
+def _hashed_there(tensors: Sequence[Tensor], world: World) -> Tensor:
+    """Return [tensors, 1]: hashes computed where the tensors are, of one whole tensor at a time."""
+    none = torch.zeros((), dtype=torch.int64, device=world.device)
+    whole = (_own(tensor, place, world) for place, tensor in enumerate(tensors))
+    hashes = [none if tensor is None else tensor_hash(tensor) for tensor in whole]
+    return torch.stack(hashes).unsqueeze(1) if hashes else none.new_zeros(0, 1)
+
+
+def _hashed_on_cpu(tensors: Sequence[Tensor], world: World) -> Tensor:
+    """Return [tensors, 4]: sha256, by several threads where that is worth it."""
+    words = torch.zeros(len(tensors), SHA256_WORDS, dtype=torch.int64)
+    size = sum(tensor.nbytes for tensor in tensors)
     with ThreadPoolExecutor(THREADS) as threads:
         hashed = threads.map if size > FEW_BYTES else map
-        for first in range(0, len(names), THREADS * world.size):
-            places = range(first, min(first + THREADS * world.size, len(names)))
-            whole = {place: _own(tensors[names[place]], place, world) for place in places}
+        for first in range(0, len(tensors), THREADS * world.size):
+            places = range(first, min(first + THREADS * world.size, len(tensors)))
+            whole = {place: _own(tensors[place], place, world) for place in places}
             own = {place: tensor for place, tensor in whole.items() if tensor is not None}
-            for place, digest in zip(own, hashed(_digest, own.values()), strict=True):
-                digests[place] = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-    rows = world.all_reduce(digests.long())  # of each row one rank has what is not zero
-    return dict(zip(names, (bytes(row).hex() for row in rows.tolist()), strict=True))
+            for place, digest in zip(own, hashed(_sha256, own.values()), strict=True):
+                words[place] = torch.tensor(digest)
+    return words
 
 
 def _own(tensor: Tensor, place: int, world: World) -> Tensor | None:
-    """The whole tensor where this rank is to hash it. The others help to gather it."""
+    """Return the whole tensor where this rank is to hash it. The others help to gather it."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return whole if place % world.size == world.rank else None
 
 
-def _digest(tensor: Tensor) -> bytes:
-    return hashlib.sha256(raw_bytes(tensor)).digest()
+def _sha256(tensor: Tensor) -> tuple[int, ...]:
+    """Return the sha256 as signed 64-bit words, the first one first."""
+    return struct.unpack(f">{SHA256_WORDS}q", hashlib.sha256(raw_bytes(tensor)).digest())

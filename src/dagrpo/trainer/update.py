@@ -13,8 +13,8 @@ from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.training import Training
 from dagrpo.trainer.accumulated import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.budget import Budget
-from dagrpo.trainer.digest_table import StepDigests, TensorDigests
-from dagrpo.trainer.digests import computed_by, gradient_digests, weight_digests
+from dagrpo.trainer.digest_table import Hash, StepDigests
+from dagrpo.trainer.digests import PendingDigests, computed_by, gradient_digests, read, usual_hash, weight_digests
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.finite import finite_everywhere, finite_or_zero
 from dagrpo.trainer.loss_scale import LossScale
@@ -74,8 +74,9 @@ class PolicyUpdate:
         world: World,
         seed: int = 0,
         saved: Mapping[str, Any] = NOT_SAVED,
+        hashed_by: Hash | None = None,
     ) -> None:
-        """`budget`: one that the policy supports, see gates/sharing.py.
+        """`budget`: one that the policy supports, see gates/sharing.py. `hashed_by`: None for what is usual on the device.
 
         `saved`: the notes of a state, among them the property of that name; {}: the run begins.
         """
@@ -90,6 +91,7 @@ class PolicyUpdate:
         self._temperature = temperature
         self._pad_token_id = pad_token_id
         self._world = world
+        self._hashed_by = hashed_by or usual_hash(world)
         self._trained_tower = _trained_tower(policy)
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
@@ -140,7 +142,7 @@ class PolicyUpdate:
         self._overflowed = 0
         grad_norms: list[float | None] = []
         every = self._training.digests_every
-        gradients: list[TensorDigests] | None = [] if every and (step + 1) % every == 0 else None
+        gradients: list[PendingDigests] | None = [] if every and (step + 1) % every == 0 else None
         of_tower: list[float] = []
         cutter = self._cutter(batch)
         for number in range(self._training.mini_batches):
@@ -151,7 +153,7 @@ class PolicyUpdate:
             if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
                 losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
                 if gradients is not None:
-                    gradients.append(gradient_digests(self._policy.model, self._world))
+                    gradients.append(gradient_digests(self._policy.model, self._world, self._hashed_by))
                 of_tower += [gradient_norm(self._trained_tower)] if self._trained_tower else []
                 grad_norms.append(self._apply(mini_batch, losses, learning_rate))
                 idle += not any(mini_batch.lengths.tokens)
@@ -178,13 +180,14 @@ class PolicyUpdate:
             loss_scale=None if self.loss_scale is None else self.loss_scale.value,
         )
 
-    def _digests(self, gradients: Sequence[TensorDigests] | None) -> StepDigests:
+    def _digests(self, gradients: Sequence[PendingDigests] | None) -> StepDigests:
         """With those of the weights beside them; None: the step is none that is recorded."""
-        computed = computed_by(self._world, self._budget)
+        computed = computed_by(self._world, self._budget, self._hashed_by)
         if gradients is None:
             return StepDigests(computed=computed, gradients=(), weights={})
-        weights = weight_digests(self._policy.model, self._world)
-        return StepDigests(computed=computed, gradients=tuple(gradients), weights=weights)
+        weights = weight_digests(self._policy.model, self._world, self._hashed_by)
+        *of_gradients, of_weights = read([*gradients, weights], self._world)
+        return StepDigests(computed=computed, gradients=tuple(of_gradients), weights=of_weights)
 
     def _apply(self, mini_batch: RolloutMiniBatch, losses: Tensor, learning_rate: float) -> float | None:
         """The gradient's norm: 0 without an update where no sequence counts.

@@ -5,8 +5,9 @@ import sys
 import pytest
 import torch
 
+from dagrpo.checkpoints.tensor_hash import tensor_hash
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, gpu_sum, not_held
+from dagrpo.rollout.engine.digests import comparable, counterparts, digest_on_cpu, digest_on_gpu, not_held
 
 QKV = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 
@@ -86,7 +87,7 @@ def test_a_digest_as_on_a_gpu_has_the_value_that_earlier_versions_gave(tensor: t
 
 def test_what_a_digest_is_mixed_from_is_computed_without_waiting_for_the_device() -> None:
     """A tensor of the device meta has no values, so that a wait for one raises."""
-    total = gpu_sum(torch.empty(70_000, 300, dtype=torch.bfloat16, device="meta"))
+    total = tensor_hash(torch.empty(70_000, 300, dtype=torch.bfloat16, device="meta"))
     assert (total.device.type, total.shape) == ("meta", ())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import Tensors, raw_bytes
 
 # Tensors of an engine that hold several of a checkpoint's, one below the other.
@@ -18,11 +19,6 @@ JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
 _VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of so many rows
-_WORD = (1 << 32) - 1
-_LONG = (1 << 64) - 1
-_TILE = 8192  # words
-_TILES_AT_ONCE = 64
-_TILES_ON_A_GPU = 1024  # fewer kernels; 64 MiB for each intermediate tensor
 
 
 def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors) -> dict[str, tuple[str, ...]]:
@@ -70,18 +66,18 @@ def not_held(
     `held`: the engine's digests; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a server
     there are computed there, and the process waits for all of them once; SGLang's other way to make a digest is tried where it differs.
     """
-    sums: dict[str, Tensor] = {}  # [forms] of each tensor on a GPU
+    hashes: dict[str, Tensor] = {}  # [forms] of each tensor on a GPU
     wrong = []
     for name in names:
         tensor = _joined(known[name], weights)
         if tensor.is_cuda:
-            sums[name] = torch.stack([gpu_sum(each) for each in _forms(tensor)])
+            hashes[name] = torch.stack([tensor_hash(each) for each in _forms(tensor)])
         elif not _is_digest_of(held[name], tensor):
             wrong.append(name)
-    totals = torch.cat([*sums.values()]).tolist() if sums else []
-    for name, each in sums.items():
+    totals = torch.cat([*hashes.values()]).tolist() if hashes else []
+    for name, each in hashes.items():
         own, totals = totals[: len(each)], totals[len(each) :]
-        if held[name] not in map(_digest_of_sum, own) and not _is_digest_of(held[name], _joined(known[name], weights)):
+        if held[name] not in map(in_hex, own) and not _is_digest_of(held[name], _joined(known[name], weights)):
             wrong.append(name)
     return wrong
 
@@ -109,55 +105,5 @@ def digest_on_cpu(tensor: Tensor) -> str:
 
 
 def digest_on_gpu(tensor: Tensor) -> str:
-    """As SGLang computes it of a tensor on a GPU (gpu_tensor_hash: two 32-bit sums of mixed words for each 8,192 words)."""
-    return _digest_of_sum(int(gpu_sum(tensor)))
-
-
-def gpu_sum(tensor: Tensor) -> Tensor:
-    """Return the number that such a digest is mixed from, modulo 2^64, on the tensor's device; nothing waits for the device."""
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    data = torch.nn.functional.pad(data, (0, -len(data) % 4))
-    words = data.view(torch.int32)
-    seeds = (0x243F6A88, (0x243F6A88 * 0x9E3779B1 ^ 0xDEADBEEF) & _WORD)
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)  # wraps around, as SGLang's does
-    at_once = _TILE * (_TILES_ON_A_GPU if tensor.is_cuda else _TILES_AT_ONCE)
-    for start in range(0, len(words), at_once):
-        part = words[start : start + at_once].long() & _WORD
-        index = torch.arange(start, start + len(part), device=part.device) & _WORD
-        high = _tile_sums(part ^ _place(index, 0x27D4EB2D, seeds[0], 15), len(words))
-        low = _tile_sums(part ^ _place(index, 0x165667B1, seeds[1], 13), len(words))
-        total += ((high << 32) | low).sum()
-    return total
-
-
-def _digest_of_sum(total: int) -> str:
-    return f"{_mix_64(total & _LONG):016x}"
-
-
-def _place(index: Tensor, factor: int, seed: int, turn: int) -> Tensor:
-    """What a word is combined with, so that its place counts."""
-    return ((index * factor + seed) & _WORD) ^ (((index << turn) | (index >> (32 - turn))) & _WORD)
-
-
-def _tile_sums(words: Tensor, count: int) -> Tensor:
-    """Return one number for each tile of mixed words, of a tensor of `count` words: [tiles], int64 below 2^32."""
-    mixed = torch.nn.functional.pad(_mix_32(words), (0, -len(words) % _TILE))
-    return _mix_32(mixed.view(-1, _TILE).sum(dim=1) & _WORD ^ (count * 4 & _WORD))
-
-
-def _mix_32(x: Tensor) -> Tensor:
-    """The last step of MurmurHash3's 32-bit form, on words in 64 bits."""
-    x = x ^ (x >> 16)
-    x = (x * 0x85EBCA6B) & _WORD
-    x = x ^ (x >> 13)
-    x = (x * 0xC2B2AE35) & _WORD
-    return x ^ (x >> 16)
-
-
-def _mix_64(x: int) -> int:
-    """The last step of SplitMix64."""
-    x ^= x >> 30
-    x = (x * 0xBF58476D1CE4E5B9) & _LONG
-    x ^= x >> 27
-    x = (x * 0x94D049BB133111EB) & _LONG
-    return x ^ (x >> 31)
+    """Return the digest that SGLang computes of a tensor on a GPU."""
+    return in_hex(int(tensor_hash(tensor)))
