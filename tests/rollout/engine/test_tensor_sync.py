@@ -1,5 +1,7 @@
 """Weights that reach a server in buckets of memory are those that the folder gives it, byte for byte."""
 
+import gc
+import os
 from base64 import b64decode
 from collections import Counter
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.rollout.engine.batches import batch
 from tests.rollout.engine.conftest import Serve
@@ -15,9 +18,12 @@ from tests.rollout.engine.scripted import Echo
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
+from dagrpo.errors import UserError
+from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
+from dagrpo.rollout.engine.open import device_of_sync
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
 from dagrpo.rollout.engine.tensor_sync import Bucket, buckets
@@ -142,3 +148,57 @@ def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> 
     assert (seen.names["_to_copy"], seen.names["copy_"]) == (count, count)
     assert seen.written == total_bytes(weights)
     assert set(seen.names) <= {"_to_copy", "copy_", "empty", "slice", "view", "detach", "alias"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "expected"),
+    [
+        (True, {}, "cuda"),
+        (True, {"weight_sync": "folder"}, None),
+        (True, {"own_gpus": True}, None),
+        (True, {"replicas": 2}, None),
+        (True, {"release_memory": True}, None),
+        (True, {"release_memory": True, "weight_sync": "tensors"}, "cuda"),
+        (False, {}, None),
+        (False, {"weight_sync": "tensors"}, "cpu"),
+    ],
+)
+def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_user_asks(
+    gpu: bool, given: dict[str, Any], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    device = device_of_sync(Engine.model_validate(given))
+    assert (None if device is None else device.type) == expected
+
+
+def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
+    assert device_of_sync(Engine()) is None
+    with pytest.raises(UserError, match="expandable segments"):
+        device_of_sync(Engine(weight_sync="tensors"))
+
+
+@pytest.mark.parametrize("elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"replicas": 2}])
+def test_tensors_for_servers_that_cannot_open_them_are_refused(elsewhere: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="weight_sync is tensors"):
+        Engine.model_validate({"weight_sync": "tensors"} | elsewhere)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 20])
+def test_shared_memory_of_a_sync_is_gone_once_both_sides_have_closed_it(most: int) -> None:
+    common = pytest.importorskip("sglang.srt.utils.common")
+
+    def shared() -> set[str]:
+        return {path.name for path in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")}
+
+    before = shared()
+    for bucket in buckets(StateTensors(STATE), CPU, most):
+        opened_there = common.MultiprocessingSerializer.deserialize(b64decode(bucket.payload()))
+        assert len(shared() - before) == 1
+        del opened_there, bucket
+    gc.collect()
+    assert shared() == before

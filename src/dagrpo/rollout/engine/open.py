@@ -88,7 +88,7 @@ def open_engine(
                 leaves=leaves,
                 keeps_all=deterministic,
                 adapters=adapters,
-                sync_device=_sync_device(params),
+                sync_device=device_of_sync(params),
             )
             if adapter is not None:
                 _serve(adapter, pool, folder, version)
@@ -136,8 +136,11 @@ def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: s
     pool.load(adapter.tensors, version)
 
 
-def _sync_device(params: Engine) -> torch.device | None:
-    """Return where buckets of weights lie for the servers of these parameters; None: their weights travel in the folder."""
+def device_of_sync(params: Engine) -> torch.device | None:
+    """Return where buckets of weights lie for the servers of these parameters; None: their weights travel in the folder.
+
+    UserError: they asked for tensors, which the server could not open.
+    """
     gpu = torch.cuda.is_available()
     if params.weight_sync == "tensors":
         device = sync_device(gpu)

@@ -1,0 +1,91 @@
+"""A weight sync by a folder against one by tensors in shared memory (runtime.engine.weight_sync), with one server for both.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.weight_sync MODEL [--dtype float32] [--rounds 5]
+
+MODEL is a folder with a model of transformers. The ways take turns, with other weights each round; printed are the bytes of the weights,
+HTTP requests, bytes that travel by HTTP, and the median seconds of each way with their ratio. The digests of both must agree.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, total_bytes
+from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine.background import BackgroundLoop
+from dagrpo.rollout.engine.client import ServerClient
+from dagrpo.rollout.engine.pool import ServerPool
+from dagrpo.rollout.engine.server import SGLangServer
+from dagrpo.rollout.engine.tensor_sync import sync_device
+from dagrpo.rollout.engine.version import new_version
+from dagrpo.rollout.engine.weights import WeightsFolder
+
+
+class CountingClient(ServerClient):
+    """Counts what it sends."""
+
+    requests = 0
+    sent = 0
+
+    async def _sent(self, url: str, content: bytes, largest: int) -> tuple[int, bytes]:
+        self.requests += 1
+        self.sent += len(content)
+        return await super()._sent(url, content, largest)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--dtype", choices=NAMED_DTYPES, default="float32")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    engine = Engine(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
+    with tempfile.TemporaryDirectory() as logs:
+        log = Path(logs) / "server.log"
+        with SGLangServer(given.model, engine, log, dtype=given.dtype) as server:
+            _measure(given, server)
+
+
+def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
+    source = HuggingFaceTensors(given.model)
+    device = sync_device(torch.cuda.is_available())
+    assert device is not None, "expandable segments are on"
+    masters = {name: source.read(name).float().to(device) for name in source.specs}
+    weights = CastTensors(StateTensors(masters), NAMED_DTYPES[given.dtype])
+    with BackgroundLoop() as loop, WeightsFolder(given.model, None) as folder:
+        client = CountingClient(server.endpoint, 600)
+        version = new_version("first")
+        ways = {
+            "folder": ServerPool([client], loop, folder, version),
+            "tensors": ServerPool([client], loop, folder, version, sync_device=device),
+        }
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        counts: dict[str, tuple[int, int]] = {}
+        for number in range(given.rounds + 1):  # the first warms up
+            for tensor in masters.values():
+                tensor.mul_(1.01)
+            digests = []
+            for way, pool in ways.items():
+                client.requests = client.sent = 0
+                began = time.perf_counter()
+                pool.load(weights, f"step_{number}")
+                seconds[way].append(time.perf_counter() - began)
+                counts[way] = client.requests, client.sent
+                digests.append(pool.digests())
+            assert digests[0] == digests[1], "the two ways give a server other weights"
+        loop.run(client.close())
+    medians = {way: statistics.median(each[1:]) for way, each in seconds.items()}
+    print("| way | MB of weights | HTTP requests | bytes by HTTP | seconds | ratio |\n|---|---|---|---|---|---|")
+    for way, (requests, sent) in counts.items():
+        size, ratio = total_bytes(weights) / 1e6, medians[way] / medians["folder"]
+        print(f"| {way} | {size:.1f} | {requests} | {sent:,} | {medians[way]:.3f} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
