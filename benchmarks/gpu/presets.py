@@ -8,9 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from transformers import AutoConfig
+
 from dagrpo.params.presets import composed
 from dagrpo.params.schema import Params
-from dagrpo.plan import models
 from dagrpo.plan.machine import Machine, machine_for
 from dagrpo.plan.measured import Measured
 from dagrpo.plan.memory import Models
@@ -51,6 +52,24 @@ SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
     "qwen3_4b": (QWEN3, (2560, 9728, 36, 32)),
     "qwen3_8b": (QWEN3 | {"tie_word_embeddings": False}, (4096, 12_288, 36, 32)),
 }
+# The language model's, and the tower's as far as it differs from what transformers assumes.
+QWEN2_5_VL_3B: dict[str, Any] = QWEN2 | {
+    "model_type": "qwen2_5_vl",
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "hidden_size": 2048,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 128_000,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "out_hidden_size": 2048,
+        "num_heads": 16,
+    },
+}
 # Each model with the hardware that has room for it, of each kind where there is one.
 FITTING = {
     "qwen2_5_0_5b": ("h100", "h200", "a100", "l40s", "rtx4090"),
@@ -64,20 +83,26 @@ FITTING = {
 }
 
 
-@cache
-def _shape(model: str, folder: Path) -> Shape:
+def _config(model: str) -> dict[str, Any]:
+    if model == "qwen2_5_vl_3b":
+        return QWEN2_5_VL_3B
     base, (width, inner, layers, heads) = SHAPES[model]
     sizes = {"hidden_size": width, "intermediate_size": inner}
-    counts = {"num_hidden_layers": layers, "num_attention_heads": heads}
-    (folder / models.CONFIG).write_text(json.dumps(base | sizes | counts))
-    return models._shape_in(folder)
+    return base | sizes | {"num_hidden_layers": layers, "num_attention_heads": heads}
+
+
+@cache
+def shape_of(model: str, folder: Path) -> Shape:
+    """Return the shape of a published model; its config is written into the folder."""
+    (folder / "config.json").write_text(json.dumps(_config(model)))
+    return Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
 
 
 def planned(names: list[str], folder: Path) -> tuple[Params, Models, Machine]:
     """Return parameters, shapes and machine of presets, the first a model and the last hardware; the folder holds a config."""
     params = composed(names, PRESETS)
     card = names[-1].partition("_x")[0]
-    shapes = Models(policy=_shape(names[0], folder), teacher=None, pixels=None)
+    shapes = Models(policy=shape_of(names[0], folder), teacher=None, pixels=None)
     return params, shapes, machine_for(CARDS[card], None)
 
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, rows, step_of
+from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, SHAPES, planned, rows, shape_of, step_of
 
-from dagrpo.params.presets import composed
+from dagrpo.params.presets import composed, experiments, hardware_in
+from dagrpo.plan.machine import machine_for
+from dagrpo.plan.memory import Models
 from dagrpo.plan.remedy import refusal
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,17 @@ def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
     assert refusal(params, shapes, machine) is None
     parts, _ = step_of(params, shapes, machine)
     assert sum(parts.values()) < 3600
+
+
+@pytest.mark.parametrize("name", [name for name in experiments(PRESETS) if name.startswith("qwen")])
+def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(name: str, folder: Path) -> None:
+    used = hardware_in([name], PRESETS)
+    assert used == ["h200"]
+    model = next(model for model in (*SHAPES, "qwen2_5_vl_3b") if name.startswith(model))
+    params = composed([name], PRESETS)
+    pixels = params.model.max_pixels
+    shapes = Models(policy=shape_of(model, folder), teacher=None, pixels=pixels)
+    assert refusal(params, shapes, machine_for("H200", None)) is None
 
 
 def test_the_example_of_the_readme_fits(folder: Path) -> None:
