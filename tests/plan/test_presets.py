@@ -1,81 +1,16 @@
 """Presets of hardware against the plan: what the documentation pairs fits, in 16 bits, with steps under an hour."""
 
-import json
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, SHAPES, planned, rows, shape_of, step_of
 
-from dagrpo.params.presets import composed
-from dagrpo.params.schema import Params
-from dagrpo.plan import models
-from dagrpo.plan.machine import Machine, machine_for
-from dagrpo.plan.measured import Measured
+from dagrpo.params.presets import composed, experiments, hardware_in
+from dagrpo.plan.machine import machine_for
 from dagrpo.plan.memory import Models
 from dagrpo.plan.remedy import refusal
-from dagrpo.plan.seconds import seconds_of_stages
-from dagrpo.plan.shape import Shape
-from dagrpo.plan.speed import speed_of
 
-PRESETS = Path(__file__).parents[2] / "presets"
-CARDS = {"h100": "H100", "h200": "H200", "a100": "A100", "l40s": "L40S", "rtx4090": "RTX 4090"}
-QWEN2: dict[str, Any] = {
-    "model_type": "qwen2",
-    "architectures": ["Qwen2ForCausalLM"],
-    "vocab_size": 151_936,
-    "max_position_embeddings": 32_768,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-}
-QWEN3: dict[str, Any] = QWEN2 | {
-    "model_type": "qwen3",
-    "architectures": ["Qwen3ForCausalLM"],
-    "max_position_embeddings": 40_960,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-}
-# Width, width of the MLP, layers and heads, as the published config.json has them.
-SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
-    "qwen2_5_0_5b": (QWEN2, (896, 4864, 24, 14)),
-    "qwen2_5_1_5b": (QWEN2, (1536, 8960, 28, 12)),
-    "qwen2_5_3b": (QWEN2, (2048, 11_008, 36, 16)),
-    "qwen2_5_7b": (
-        QWEN2 | {"num_key_value_heads": 4, "tie_word_embeddings": False, "vocab_size": 152_064},
-        (3584, 18_944, 28, 28),
-    ),
-    "qwen3_0_6b": (QWEN3, (1024, 3072, 28, 16)),
-    "qwen3_1_7b": (QWEN3, (2048, 6144, 28, 16)),
-    "qwen3_4b": (QWEN3, (2560, 9728, 36, 32)),
-    "qwen3_8b": (QWEN3 | {"tie_word_embeddings": False}, (4096, 12_288, 36, 32)),
-}
-# Each model with the hardware that has room for it, of each kind where there is one.
-FITTING = {
-    "qwen2_5_0_5b": ("h100", "h200", "a100", "l40s", "rtx4090"),
-    "qwen2_5_1_5b": ("h100", "h200", "a100", "l40s", "rtx4090_x2"),
-    "qwen2_5_3b": ("h100", "h200", "a100", "l40s_x2", "rtx4090_x4"),
-    "qwen2_5_7b": ("h100_x4", "h200_x2", "a100_x4", "l40s_x8"),
-    "qwen3_0_6b": ("h100", "h200", "a100", "l40s", "rtx4090"),
-    "qwen3_1_7b": ("h100", "h200", "a100", "l40s", "rtx4090_x4"),
-    "qwen3_4b": ("h100_x2", "h200", "a100_x2", "l40s_x4"),
-    "qwen3_8b": ("h100_x4", "h200_x2", "a100_x4"),
-}
-
-
-@cache
-def _shape(model: str, folder: Path) -> Shape:
-    base, (width, inner, layers, heads) = SHAPES[model]
-    sizes = {"hidden_size": width, "intermediate_size": inner}
-    counts = {"num_hidden_layers": layers, "num_attention_heads": heads}
-    (folder / models.CONFIG).write_text(json.dumps(base | sizes | counts))
-    return models._shape_in(folder)
-
-
-def _planned(names: list[str], folder: Path) -> tuple[Params, Models, Machine]:
-    params = composed(names, PRESETS)
-    card = names[-1].partition("_x")[0]
-    shapes = Models(policy=_shape(names[0], folder), teacher=None, pixels=None)
-    return params, shapes, machine_for(CARDS[card], None)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +22,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
     model: str, hardware: str, folder: Path
 ) -> None:
-    params, shapes, machine = _planned([model, "gsm8k", "grpo", hardware], folder)
+    params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
     assert refusal(params, shapes, machine) is None
-    speed = speed_of(machine, params)
-    (train,) = (each for each in seconds_of_stages(params, shapes.policy, speed, Measured()) if each.stage == "train")
-    assert sum(train.of_a_step.values()) < 3600
+    parts, _ = step_of(params, shapes, machine)
+    assert sum(parts.values()) < 3600
+
+
+@pytest.mark.parametrize("name", [name for name in experiments(PRESETS) if name.startswith("qwen")])
+def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(name: str, folder: Path) -> None:
+    used = hardware_in([name], PRESETS)
+    assert used == ["h200"]
+    model = next(model for model in (*SHAPES, "qwen2_5_vl_3b") if name.startswith(model))
+    params = composed([name], PRESETS)
+    pixels = params.model.max_pixels
+    shapes = Models(policy=shape_of(model, folder), teacher=None, pixels=pixels)
+    assert refusal(params, shapes, machine_for("H200", None)) is None
 
 
 def test_the_example_of_the_readme_fits(folder: Path) -> None:
-    assert refusal(*_planned(["qwen3_4b", "dapo_math", "gspo", "h200"], folder)) is None
+    assert refusal(*planned(["qwen3_4b", "dapo_math", "gspo", "h200"], folder)) is None
 
 
 @pytest.mark.parametrize("count", ["", "_x2", "_x4", "_x8"])
@@ -106,3 +51,10 @@ def test_hardware_trains_and_samples_in_16_bits_with_a_process_for_each_gpu(card
     gpus = int(count.removeprefix("_x") or 1)
     assert (params.runtime.training.processes, params.runtime.sft.processes) == (gpus, gpus)
     assert params.runtime.engine.replicas == gpus
+
+
+def test_the_table_of_the_documentation_has_a_row_for_each_of_them(folder: Path) -> None:
+    """Its figures follow the plan: `python -m benchmarks.gpu.presets` prints them."""
+    pairs = [row.split("|")[1:3] for row in rows(folder)]
+    shown = [line.split("|")[1:3] for line in (ROOT / "docs/gpu.md").read_text().splitlines()]
+    assert [pair for pair in pairs if pair not in shown] == []

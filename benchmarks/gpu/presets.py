@@ -1,0 +1,136 @@
+"""The table of docs/gpu.md: published models on the hardware presets that have room for them, by the plan."""
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import AutoConfig
+
+from dagrpo.params.presets import composed
+from dagrpo.params.schema import Params
+from dagrpo.plan.machine import Machine, machine_for
+from dagrpo.plan.measured import Measured
+from dagrpo.plan.memory import Models
+from dagrpo.plan.remedy import fullest
+from dagrpo.plan.seconds import seconds_of_stages
+from dagrpo.plan.sequences import Lengths
+from dagrpo.plan.shape import Shape
+from dagrpo.plan.speed import speed_of
+
+PRESETS = Path(__file__).parents[2] / "presets"
+CARDS = {"h100": "H100", "h200": "H200", "a100": "A100", "l40s": "L40S", "rtx4090": "RTX 4090"}
+QWEN2: dict[str, Any] = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "vocab_size": 151_936,
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+QWEN3: dict[str, Any] = QWEN2 | {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "max_position_embeddings": 40_960,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+# Width, width of the MLP, layers and heads, as the published config.json has them.
+SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
+    "qwen2_5_0_5b": (QWEN2, (896, 4864, 24, 14)),
+    "qwen2_5_1_5b": (QWEN2, (1536, 8960, 28, 12)),
+    "qwen2_5_3b": (QWEN2, (2048, 11_008, 36, 16)),
+    "qwen2_5_7b": (
+        QWEN2 | {"num_key_value_heads": 4, "tie_word_embeddings": False, "vocab_size": 152_064},
+        (3584, 18_944, 28, 28),
+    ),
+    "qwen3_0_6b": (QWEN3, (1024, 3072, 28, 16)),
+    "qwen3_1_7b": (QWEN3, (2048, 6144, 28, 16)),
+    "qwen3_4b": (QWEN3, (2560, 9728, 36, 32)),
+    "qwen3_8b": (QWEN3 | {"tie_word_embeddings": False}, (4096, 12_288, 36, 32)),
+}
+# The language model's, and the tower's as far as it differs from what transformers assumes.
+QWEN2_5_VL_3B: dict[str, Any] = QWEN2 | {
+    "model_type": "qwen2_5_vl",
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "hidden_size": 2048,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 128_000,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "out_hidden_size": 2048,
+        "num_heads": 16,
+    },
+}
+# Each model with the hardware that has room for it, of each kind where there is one.
+FITTING = {
+    "qwen2_5_0_5b": ("h100", "h200", "a100", "l40s", "rtx4090"),
+    "qwen2_5_1_5b": ("h100", "h200", "a100", "l40s", "rtx4090_x2"),
+    "qwen2_5_3b": ("h100", "h200", "a100", "l40s_x2", "rtx4090_x4"),
+    "qwen2_5_7b": ("h100_x4", "h200_x2", "a100_x4", "l40s_x8"),
+    "qwen3_0_6b": ("h100", "h200", "a100", "l40s", "rtx4090"),
+    "qwen3_1_7b": ("h100", "h200", "a100", "l40s", "rtx4090_x4"),
+    "qwen3_4b": ("h100_x2", "h200", "a100_x2", "l40s_x4"),
+    "qwen3_8b": ("h100_x4", "h200_x2", "a100_x4"),
+}
+
+
+def _config(model: str) -> dict[str, Any]:
+    if model == "qwen2_5_vl_3b":
+        return QWEN2_5_VL_3B
+    base, (width, inner, layers, heads) = SHAPES[model]
+    sizes = {"hidden_size": width, "intermediate_size": inner}
+    return base | sizes | {"num_hidden_layers": layers, "num_attention_heads": heads}
+
+
+@cache
+def shape_of(model: str, folder: Path) -> Shape:
+    """Return the shape of a published model; its config is written into the folder."""
+    (folder / "config.json").write_text(json.dumps(_config(model)))
+    return Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
+
+
+def planned(names: list[str], folder: Path) -> tuple[Params, Models, Machine]:
+    """Return parameters, shapes and machine of presets, the first a model and the last hardware; the folder holds a config."""
+    params = composed(names, PRESETS)
+    card = names[-1].partition("_x")[0]
+    shapes = Models(policy=shape_of(names[0], folder), teacher=None, pixels=None)
+    return params, shapes, machine_for(CARDS[card], None)
+
+
+def step_of(params: Params, shapes: Models, machine: Machine) -> tuple[dict[str, float], float]:
+    """Return the seconds of the parts of a training step, and those of the stage train."""
+    speed = speed_of(machine, params)
+    (train,) = (each for each in seconds_of_stages(params, shapes.policy, speed, Measured()) if each.stage == "train")
+    assert train.seconds is not None
+    return dict(train.of_a_step), train.seconds
+
+
+def rows(folder: Path) -> Iterator[str]:
+    """Yield the table, one line of Markdown at a time."""
+    yield "| model | hardware | memory of a GPU | of it | update, tokens/s | step | 400 steps |"
+    yield "|---|---|---|---|---|---|---|"
+    for model, fitting in FITTING.items():
+        for hardware in fitting:
+            params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
+            total, (parts, whole) = fullest(params, shapes, machine).total, step_of(params, shapes, machine)
+            training = params.training
+            sequences = training.prompts_per_step * training.samples_per_prompt
+            tokens = sequences * Lengths.of_training(params, shapes.policy.positions).whole
+            yield (
+                f"| {model} | {hardware} | {total / 2**30:.0f} GiB | {total / machine.memory:.0%} | "
+                f"{tokens / parts['update']:,.0f} | {sum(parts.values()) / 60:.1f} min | {whole / 3600:.0f} h |"
+            )
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as name:
+        sys.stdout.writelines(f"{row}\n" for row in rows(Path(name)))
