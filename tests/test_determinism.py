@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dagrpo.determinism import FIXED, WORKSPACE, compute_deterministically, explained
+from dagrpo.distributed import RENDEZVOUS, process_group
 from dagrpo.errors import UserError
 
 
@@ -33,6 +36,34 @@ def test_a_workspace_that_the_user_has_chosen_stays(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(WORKSPACE, ":16:8")
     compute_deterministically(True)
     assert os.environ[WORKSPACE] == ":16:8"
+
+
+def test_in_deterministic_runs_nccl_adds_up_in_one_order_unless_the_user_has_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two of its processes, on made-up GPUs: what NCCL finds in its environment when its communicators are made."""
+    seen: list[tuple[str | None, str | None]] = []
+    for name, value in {
+        "WORLD_SIZE": "2",
+        "RANK": "0",
+        RENDEZVOUS: str(tmp_path / "store"),
+        "NCCL_PROTO": "LL",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NCCL_ALGO", "")
+    monkeypatch.delenv("NCCL_ALGO")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    found = lambda *_, **__: seen.append((os.environ.get("NCCL_ALGO"), os.environ.get("NCCL_PROTO")))  # noqa: E731
+    monkeypatch.setattr(dist, "init_process_group", found)
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    for deterministic in (False, True):
+        with process_group(torch.get_num_threads(), deterministic=deterministic):
+            pass
+    assert seen == [(None, "LL"), ("Ring", "LL")]
 
 
 def test_whoever_asks_for_nothing_gets_the_fastest() -> None:

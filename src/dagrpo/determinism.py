@@ -15,6 +15,9 @@ from dagrpo.errors import UserError
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 FIXED = ":4096:8"  # eight workspaces of 4 MiB: what cuBLAS takes on an H100 anyway
+# Else NCCL chooses by the machine and the size of a message, and each choice adds up in another order
+# (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). All of its collectives have this one.
+COLLECTIVES = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 _REFUSED = "does not have a deterministic implementation"
 
 
@@ -25,6 +28,12 @@ def compute_deterministically(on: bool) -> None:
     torch.use_deterministic_algorithms(on)
     # Else torch would fill all new memory with NaN first, which takes time and changes nothing that was written before it is read.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def add_up_in_one_order() -> None:
+    """Fix NCCL's algorithm and protocol for this process, before its communicators are made. What the user has chosen stays."""
+    for name, value in COLLECTIVES.items():
+        os.environ.setdefault(name, value)
 
 
 @contextmanager

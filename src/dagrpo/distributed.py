@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dagrpo.determinism import add_up_in_one_order
 from dagrpo.errors import UserError
 
 # The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
@@ -104,8 +105,10 @@ def single_process() -> World:
 
 
 @contextmanager
-def process_group(threads: int = 1) -> Iterator[World]:
+def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[World]:
     """The world that this process was launched in, or that of one process. Each computes with so many threads.
+
+    `deterministic`: whether GPUs add up in the same order each time (rollout.deterministic).
 
     UserError: there are GPUs, but fewer than ranks; or another launcher started them, whose store may be anybody's.
     """
@@ -119,6 +122,8 @@ def process_group(threads: int = 1) -> Iterator[World]:
     rank, store = int(os.environ["RANK"]), _rendezvous(size)
     # With its device NCCL connects the ranks at once, and not in the middle of the first collective.
     own = device if device.type == "cuda" else None
+    if own is not None and deterministic:
+        add_up_in_one_order()
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_COLLECTIVE, device_id=own)
     patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)

@@ -12,7 +12,7 @@ from dagrpo.distributed import single_process
 from dagrpo.params.runtime import SftRuntime, TrainingRuntime
 from dagrpo.params.sft import Sft
 from dagrpo.trainer import sft
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.run import SftRun
 
 MICRO_BATCHES = 4
@@ -57,7 +57,9 @@ def test_runtime_says_which_it_is(
     reduction: Any, initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (
-        Budget.of(TrainingRuntime(reduce_gradients=reduction), "padded", share_prompts=False).reduce_gradients
+        Budget.of(
+            TrainingRuntime(reduce_gradients=reduction), "padded", share_prompts=False, on_gpu=False
+        ).reduce_gradients
         == reduction
     )
     asked: list[tuple[str, bool]] = []
@@ -73,6 +75,23 @@ def test_runtime_says_which_it_is(
     )
     sft.fine_tune(run, lambda step, metrics: None, single_process())
     assert asked == [(reduction, False), (reduction, False), (reduction, True)]
+
+
+@pytest.mark.parametrize("section", [TrainingRuntime, SftRuntime])
+def test_by_default_only_gpus_add_up_at_once_and_cut_a_linear_head(section: Any) -> None:
+    def chosen(*, on_gpu: bool, **values: Any) -> tuple[str, int | None]:
+        runtime = section(**values)
+        return reduction_of(runtime, on_gpu=on_gpu), head_chunk_of(runtime, on_gpu=on_gpu)
+
+    assert chosen(on_gpu=True, processes=2) == ("each_micro_batch", 8192)
+    assert chosen(on_gpu=True) == ("each_mini_batch", 8192)
+    assert chosen(on_gpu=False, processes=2) == ("each_mini_batch", None)
+    assert chosen(on_gpu=True, processes=2, reduce_gradients="each_mini_batch", head_chunk_tokens=1 << 30) == (
+        "each_mini_batch",
+        1 << 30,
+    )
+    assert head_chunk_of(section(), on_gpu=True, linear_head=False) is None
+    assert head_chunk_of(section(head_chunk_tokens=5), on_gpu=True, linear_head=False) == 5  # refused by the policy
 
 
 def test_in_bfloat16_what_waits_is_added_up_in_float32(initial: Path, done: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ CHECKPOINTING = (
 )
 HEAD_CHUNK = (
     "Most trained tokens of a forward pass whose logits are in memory at a time: the backward pass computes those of each chunk "
-    "again; null: all at once."
+    "again; null: 8,192 on a GPU, if the model's head is a linear layer; else all at once, as with a number that no pass exceeds."
 )
 
 Layout = Literal["padded", "packed"]
@@ -106,7 +106,8 @@ LAYOUT = (
 Reduction = Literal["each_mini_batch", "each_micro_batch"]
 REDUCTION = (
     "When processes add up their gradients: once for each update, for which each of them keeps a whole gradient in float32; or after "
-    "each forward and backward pass, which sends as much each time and keeps only a share. The two round sums otherwise."
+    "each forward and backward pass, which sends as much each time and keeps only a share. The two round sums otherwise. null: "
+    "each_micro_batch on GPUs, each_mini_batch on a CPU."
 )
 
 
@@ -120,7 +121,7 @@ class SftRuntime(Section):
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1, description="Processes that share the model (FSDP), one per GPU; divides sft.batch_size."
     )
-    reduce_gradients: Reduction = Field("each_mini_batch", description=REDUCTION)
+    reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
 
     @property
@@ -156,7 +157,7 @@ class TrainingRuntime(Section):
         1,
         description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
     )
-    reduce_gradients: Reduction = Field("each_mini_batch", description=REDUCTION)
+    reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="Threads that each of these processes computes with on a CPU, and cores that it asks its scheduler for; null: two for "

@@ -14,6 +14,7 @@ from dagrpo.plan.amounts import size
 from dagrpo.plan.machine import Machine
 from dagrpo.plan.memory import Models, StageMemory, longest_sequence, stages
 from dagrpo.rollout.engine.errors import NO_GPU_TO_LEAVE
+from dagrpo.trainer.budget import reduction_of
 
 MOST_PROCESSES = 8
 LEAST_CACHE = 1024  # tokens, as the schema has it
@@ -155,7 +156,8 @@ def _less_at_a_time(params: Params, *, on_gpu: bool) -> Iterator[Values]:
     if on_gpu and not (engine.servers or engine.release_memory or engine.own_gpus):
         yield {"runtime.engine.release_memory": True}
     sections = ["training", "sft"] if params.sft.steps else ["training"]
-    if params.runtime.training.processes > 1 and params.runtime.training.reduce_gradients == "each_mini_batch":
+    runtime = params.runtime.training
+    if runtime.processes > 1 and reduction_of(runtime, on_gpu=on_gpu) == "each_mini_batch":
         yield {f"runtime.{section}.reduce_gradients": "each_micro_batch" for section in sections}
     if params.runtime.training.head_chunk_tokens is None:
         yield {f"runtime.{section}.head_chunk_tokens": HEAD_CHUNK for section in sections}
@@ -168,7 +170,8 @@ def _more_processes(params: Params) -> Iterator[Values]:
     while processes <= MOST_PROCESSES:
         more: Values = {"runtime.training.processes": processes}
         yield more
-        yield more | {"runtime.training.reduce_gradients": "each_micro_batch"}
+        if params.runtime.training.reduce_gradients == "each_mini_batch":
+            yield more | {"runtime.training.reduce_gradients": "each_micro_batch"}
         processes *= 2
 
 

@@ -11,7 +11,7 @@ from dagrpo.plan import activations
 from dagrpo.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.plan.sequences import Lengths, MicroBatch
 from dagrpo.plan.shape import Shape, Trained
-from dagrpo.trainer.budget import usual_layout, usual_sharing
+from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
 HOLES_ON_GPU = 0.1  # of the activations
@@ -158,8 +158,8 @@ def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None,
         support=params.rollout.cuts,
         patches=_patches(shape, batch, pixels, params) if training.vision == "trained" else 0,
         checkpointed=params.runtime.training.activation_checkpointing,
-        head_chunk=params.runtime.training.head_chunk_tokens,
-        reduction=params.runtime.training.reduce_gradients,
+        head_chunk=head_chunk_of(params.runtime.training, on_gpu=gpu),
+        reduction=reduction_of(params.runtime.training, on_gpu=gpu),
         float32_head=params.rollout.head_dtype == "float32",
         packed=_is_packed(params.runtime.training, shape, training.dtype, gpu=gpu),
         gpu=gpu,
@@ -181,8 +181,8 @@ def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *
         support=False,
         patches=_patches(shape, batch, pixels, None) if params.sft.vision == "trained" else 0,
         checkpointed=params.runtime.sft.activation_checkpointing,
-        head_chunk=params.runtime.sft.head_chunk_tokens,
-        reduction=params.runtime.sft.reduce_gradients,
+        head_chunk=head_chunk_of(params.runtime.sft, on_gpu=gpu),
+        reduction=reduction_of(params.runtime.sft, on_gpu=gpu),
         float32_head=False,
         packed=_is_packed(params.runtime.sft, shape, params.sft.dtype, gpu=gpu),
         gpu=gpu,

@@ -106,7 +106,7 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
     from dagrpo.replay.recomputation import replay
     from dagrpo.trainer.digests import computed_by
 
-    with explained(), process_group(computed.threads) as world:
+    with explained(), process_group(computed.threads, deterministic=run.rollout.deterministic) as world:
         here = computed_by(world, computed.budget, computed.hashed_by)
         checks = replay(run, steps, world)
     if not world.is_rank_zero:

@@ -36,7 +36,7 @@ def work(job: Job) -> None:
         last.update(metrics)
         job.run.log_metrics(metrics, step)
 
-    with process_group(job.threads) as world:
+    with process_group(job.threads, deterministic=deterministic) as world:
         if run.sft.steps:
             warn_of_slow_types({"sft.dtype": run.sft.dtype}, world)
         fine_tune(run, report, world)

@@ -47,7 +47,7 @@ def work(job: Job) -> None:
 
     split = job.input("train")
     job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
-    with process_group(job.threads) as world:
+    with process_group(job.threads, deterministic=run.rollout.deterministic) as world:
         own_engine = {} if run.runtime.engine.servers else {"rollout.dtype": run.rollout.dtype}
         warn_of_slow_types({"training.dtype": run.training.dtype, **own_engine}, world)
         train(run, report, world, report_held_out=report_held_out)

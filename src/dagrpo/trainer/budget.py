@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from dagrpo.params.runtime import Layout, Reduction, TrainingRuntime
+from dagrpo.params.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 
 # Logits that are read at a time, in rows of a vocabulary, see reading.py:
 CACHED = 1 << 19  # on a CPU, whose cache they are to stay in: 2 MiB in float32
 LAUNCHED = 1 << 26  # on other devices, where more of them keep the device busy: 256 MiB
+HEAD_CHUNK_ON_GPU = 8192  # trained tokens: 2.5 GB of logits in 16 bits of a vocabulary of 150,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +29,34 @@ class Budget:
     reduce_gradients: Reduction = "each_mini_batch"
 
     @classmethod
-    def of(cls, runtime: TrainingRuntime, layout: Layout, *, share_prompts: bool) -> Self:
-        """The budget of the section runtime.training, which may leave layout and sharing open: see gates/sharing.py."""
+    def of(
+        cls, runtime: TrainingRuntime, layout: Layout, *, share_prompts: bool, on_gpu: bool, linear_head: bool = True
+    ) -> Self:
+        """Return the budget of the section runtime.training, which may leave layout and sharing open: see gates/sharing.py."""
         return cls(
             sequences=runtime.micro_batch_size,
             tokens=runtime.micro_batch_tokens,
             patches=runtime.micro_batch_patches,
-            head_chunk_tokens=runtime.head_chunk_tokens,
+            head_chunk_tokens=head_chunk_of(runtime, on_gpu=on_gpu, linear_head=linear_head),
             layout=layout,
             share_prompts=share_prompts,
-            reduce_gradients=runtime.reduce_gradients,
+            reduce_gradients=reduction_of(runtime, on_gpu=on_gpu),
         )
+
+
+def head_chunk_of(runtime: TrainingRuntime | SftRuntime, *, on_gpu: bool, linear_head: bool = True) -> int | None:
+    """Return how many trained tokens the head runs on at a time; None: all at once, as a head that is not linear must."""
+    usual = HEAD_CHUNK_ON_GPU if on_gpu and linear_head else None
+    return usual if runtime.head_chunk_tokens is None else runtime.head_chunk_tokens
+
+
+def reduction_of(runtime: TrainingRuntime | SftRuntime, *, on_gpu: bool) -> Reduction:
+    """Return when gradients are added up: on GPUs by default as soon as possible, so that none keeps a whole gradient.
+
+    Of a single process, which has nothing to add up, the default is recorded as on a CPU.
+    """
+    usual: Reduction = "each_micro_batch" if on_gpu and runtime.processes > 1 else "each_mini_batch"
+    return runtime.reduce_gradients or usual
 
 
 def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False, sharded: bool = False) -> Layout:

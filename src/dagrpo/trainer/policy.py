@@ -150,6 +150,11 @@ class Policy(torch.nn.Module):
         outputs = functional_call(self, self.cast_weights(), inputs) if self.casts else self(*inputs)
         return outputs
 
+    @property
+    def has_linear_head(self) -> bool:
+        """Whether the head can be run on some tokens at a time, and in another type."""
+        return type(self.model.get_output_embeddings()).forward is torch.nn.Linear.forward
+
     def forget_pictures(self) -> None:
         """Let go of what was made of the pictures of a step."""
         if self.tower is not None:
@@ -158,7 +163,7 @@ class Policy(torch.nn.Module):
     def _read(self, hidden: Tensor, reading: Reading, head_chunk_tokens: int | None) -> Read:
         """Of hidden states, [tokens, width]. UserError: the head cannot be run in chunks, or in float32."""
         head = self.model.get_output_embeddings()
-        if type(head).forward is not torch.nn.Linear.forward:
+        if not self.has_linear_head:
             if head_chunk_tokens is None and not self.float32_head:
                 return reading.of(head(hidden))
             raise UserError(

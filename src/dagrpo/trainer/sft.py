@@ -22,7 +22,7 @@ from dagrpo.params.runtime import Layout, SftRuntime
 from dagrpo.rollout.chat import chat_format
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
-from dagrpo.trainer.budget import Budget
+from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.gates import advice_on_memory
 from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.gates.room import require_room
@@ -147,10 +147,13 @@ def accumulate(
     each = [slice(row, row + 1) for row in range(len(sequences))]
     cutter = Cutter(sequences, Budget(sequences=runtime.micro_batch_size))
     parts = cutter.micro_batches(each, world.rank, world.size)
+    on_gpu = world.device.type == "cuda"
+    reduction = reduction_of(runtime, on_gpu=on_gpu)
+    chunk = head_chunk_of(runtime, on_gpu=on_gpu, linear_head=policy.has_linear_head)
     for number, part in enumerate(parts, start=1):
-        reduce_next(policy, runtime.reduce_gradients, is_last=number == len(parts))
+        reduce_next(policy, reduction, is_last=number == len(parts))
         micro_batch = sequences.laid_out(part, pad_token_id, world.device, layout)
-        logprobs = token_logprobs(policy, micro_batch, 1.0, head_chunk_tokens=runtime.head_chunk_tokens).logprobs
+        logprobs = token_logprobs(policy, micro_batch, 1.0, head_chunk_tokens=chunk).logprobs
         loss = -logprobs.sum() / sum(sequences.trained)
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()

@@ -30,8 +30,9 @@ def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
     layout = prepare_layout(policy, runtime.layout, world, share_prompts=bool(asked))
     if asked and layout == "padded":
         require_sharing(policy)
-    share = usual_sharing(layout, on_gpu=policy.model.device.type == "cuda") if asked is None else asked
-    return Budget.of(runtime, layout, share_prompts=share)
+    on_gpu = policy.model.device.type == "cuda"
+    share = usual_sharing(layout, on_gpu=on_gpu) if asked is None else asked
+    return Budget.of(runtime, layout, share_prompts=share, on_gpu=on_gpu, linear_head=policy.has_linear_head)
 
 
 def prepare(policy: Policy, budget: Budget, world: World) -> None:
