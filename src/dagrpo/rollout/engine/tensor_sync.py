@@ -46,9 +46,11 @@ class Bucket:
         return base64.b64encode(stream.getvalue()).decode()
 
 
-def buckets(weights: Tensors, device: torch.device, most: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes, or of one larger tensor."""
-    lots = _lots(weights.specs, most)
+def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> Iterator[Bucket]:
+    """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes (None: 512 MiB), or of one
+    larger tensor.
+    """
+    lots = _lots(weights.specs, BUCKET_BYTES if most is None else most)
     for number, names in enumerate(lots):
         starts, size = _places([weights.specs[name] for name in names])
         flat = _empty(size, device)
