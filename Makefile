@@ -37,6 +37,11 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## the tests
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-$*/bin/python --no-deps $(TORCH) -r $<
 	touch $@
 
+.venv-gpu/.installed: requirements/gpu.lock | setup
+	test -x .venv-gpu/bin/python || python3 -m venv .venv-gpu
+	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --python .venv-gpu/bin/python --no-deps -r $<
+	touch $@
+
 verifiers: setup ## the tests that run the package verifiers, alone: a package index is needed
 	.venv/bin/python -c 'from pathlib import Path; from dagrpo.rollout.programs.own_environment import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
@@ -48,7 +53,7 @@ CHECKED := tests/algorithms tests/compare tests/docs tests/doctor tests/executio
   tests/workflow/test_locks.py tests/workflow/test_readme_picture.py tests/workflow/test_stop.py tests/workflow/test_tries.py
 
 nightly: export OMP_WAIT_POLICY := PASSIVE
-nightly: oracle ## the oracles and the tests that take minutes each
+nightly: oracle .venv-gpu/.installed ## the oracles and the tests that take minutes each; the set for a GPU, 11 GB, is installed beside
 	pytest -m nightly
 
 check: export OMP_WAIT_POLICY := PASSIVE

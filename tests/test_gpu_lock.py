@@ -2,7 +2,9 @@
 
 import re
 
+from dagrpo.doctor.needs import LEAST_DRIVER
 from dagrpo.execution.identity import ROOT
+from dagrpo.rollout.engine.toolkit import CUDA
 
 LOCK = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements/gpu.lock").read_text(), re.MULTILINE))
 COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
@@ -28,3 +30,9 @@ def test_compiler_and_headers_are_of_the_cuda_whose_runtime_torch_brings() -> No
 def test_torch_and_the_kernels_are_those_that_sglang_pins() -> None:
     assert LOCK["sglang"] == "0.5.23", "read the new version's METADATA and correct the table above"
     assert {name: LOCK[name] for name in PINNED_BY_SGLANG} == PINNED_BY_SGLANG
+
+
+def test_the_compiler_that_is_looked_for_and_the_least_driver_are_those_of_the_cuda_in_the_lock() -> None:
+    cuda = ".".join(_major_minor(LOCK["nvidia-cuda-runtime"]))
+    assert cuda == CUDA
+    assert {"13.0": 580}[cuda] == LEAST_DRIVER, "of CUDA's release notes, table of driver versions, on Linux"
