@@ -12,6 +12,7 @@ COMPUTED = Computed(
     layout="padded",
     share_prompts=False,
     reduce_gradients="each_mini_batch",
+    compiled=False,
     device="cpu",
     hashed_by="sha256",
 )

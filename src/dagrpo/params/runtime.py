@@ -158,6 +158,13 @@ class TrainingRuntime(Section):
         description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
     )
     reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
+    compile: bool | None = Field(
+        None,
+        description="Have torch compile the layers of the policy: fewer kernels, other last bits, and some minutes before the first "
+        "update. Not with several processes, an adapter, pictures or experts, windows in packed rows or shared prompts in padded ones, "
+        "nor with packed rows on a CPU. "
+        "null: true on a GPU where rollout.deterministic is false and the model allows it.",
+    )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="Threads that each of these processes computes with on a CPU, and cores that it asks its scheduler for; null: two for "

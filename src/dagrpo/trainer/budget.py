@@ -27,12 +27,20 @@ class Budget:
     layout: Layout = "padded"
     share_prompts: bool = False  # whether a prompt that several sequences begin with is computed once
     reduce_gradients: Reduction = "each_mini_batch"
+    compiled: bool = False  # whether torch compiles the layers: see compiled.py
 
     @classmethod
     def of(
-        cls, runtime: TrainingRuntime, layout: Layout, *, share_prompts: bool, on_gpu: bool, linear_head: bool = True
+        cls,
+        runtime: TrainingRuntime,
+        layout: Layout,
+        *,
+        share_prompts: bool,
+        on_gpu: bool,
+        linear_head: bool = True,
+        compiled: bool = False,
     ) -> Self:
-        """Return the budget of the section runtime.training, which may leave layout and sharing open: see gates/sharing.py."""
+        """Return the budget of the section runtime.training, which may leave layout, sharing and compilation open: see gates/sharing.py."""
         return cls(
             sequences=runtime.micro_batch_size,
             tokens=runtime.micro_batch_tokens,
@@ -41,6 +49,7 @@ class Budget:
             layout=layout,
             share_prompts=share_prompts,
             reduce_gradients=reduction_of(runtime, on_gpu=on_gpu),
+            compiled=compiled,
         )
 
 

@@ -40,6 +40,7 @@ class Computed:
     layout: Layout
     share_prompts: bool
     reduce_gradients: Reduction
+    compiled: bool  # whether torch compiled the layers
     device: str  # "cpu", or the name of the GPU
     hashed_by: Hash  # how the digests follow from the tensors
 
@@ -54,6 +55,7 @@ class Computed:
             layout=self.layout,
             share_prompts=self.share_prompts,
             reduce_gradients=self.reduce_gradients,
+            compiled=self.compiled,
         )
 
 
@@ -104,6 +106,7 @@ SCHEMA = pa.schema(
         required("layout", pa.string()),
         required("share_prompts", pa.bool_()),
         required("reduce_gradients", pa.string()),
+        required("compiled", pa.bool_()),
         required("device", pa.string()),
         required("hashed_by", pa.string()),
         required(
@@ -114,7 +117,7 @@ SCHEMA = pa.schema(
         required("digest", pa.string()),
     ]
 )
-assert [field.name for field in fields(Computed)] == SCHEMA.names[1:12]
+assert [field.name for field in fields(Computed)] == SCHEMA.names[1 : 1 + len(fields(Computed))]
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:

@@ -40,6 +40,7 @@ def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
         layout=budget.layout,
         share_prompts=budget.share_prompts,
         reduce_gradients=budget.reduce_gradients,
+        compiled=budget.compiled,
         device=torch.cuda.get_device_name(world.device) if is_gpu else world.device.type,
         hashed_by=hashed_by,
     )

@@ -42,7 +42,9 @@ class Arithmetic:
         tower = tower_module(model)
         apart = set() if tower is None else set(tower.parameters())
         # A published Qwen2.5-VL says so of the whole alone.
-        if not getattr(config, "tie_word_embeddings", model.config.tie_word_embeddings):  # a token is looked up in its embeddings, not multiplied with them
+        if not getattr(
+            config, "tie_word_embeddings", model.config.tie_word_embeddings
+        ):  # a token is looked up in its embeddings, not multiplied with them
             apart.add(model.get_input_embeddings().weight)
         counted = {
             weight: weight.numel() * (used if ".experts." in name else 1.0)

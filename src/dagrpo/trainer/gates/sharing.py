@@ -9,6 +9,7 @@ from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.params.runtime import TrainingRuntime
 from dagrpo.trainer.budget import Budget, usual_sharing
+from dagrpo.trainer.gates.compilation import prepare_compilation
 from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.packing import TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
@@ -22,7 +23,7 @@ MOST_NATS = 1e-3  # by which logprobs of the two ways may differ in float32
 
 
 def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
-    """The budget with layout and share_prompts filled in, for which the policy is prepared. Every rank calls this.
+    """The budget with layout, share_prompts and compile filled in, for which the policy is prepared. Every rank calls this.
 
     UserError: the policy does not support what is asked for.
     """
@@ -32,7 +33,10 @@ def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
         require_sharing(policy)
     on_gpu = policy.model.device.type == "cuda"
     share = usual_sharing(layout, on_gpu=on_gpu) if asked is None else asked
-    return Budget.of(runtime, layout, share_prompts=share, on_gpu=on_gpu, linear_head=policy.has_linear_head)
+    compiled = prepare_compilation(policy, runtime.compile, world, layout, share_prompts=share)
+    return Budget.of(
+        runtime, layout, share_prompts=share, on_gpu=on_gpu, linear_head=policy.has_linear_head, compiled=compiled
+    )
 
 
 def prepare(policy: Policy, budget: Budget, world: World) -> None:
@@ -43,6 +47,7 @@ def prepare(policy: Policy, budget: Budget, world: World) -> None:
     prepare_layout(policy, budget.layout, world)
     if budget.share_prompts and budget.layout == "padded":
         require_sharing(policy)
+    prepare_compilation(policy, budget.compiled, world, budget.layout, share_prompts=budget.share_prompts)
 
 
 @torch.no_grad()
