@@ -2,6 +2,9 @@
 
 import json
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "lora": {"rank": 8},
     "recomputed": {"recomputed": True},
     "head in chunks": {"chunk": 32},
+    "two ranks": {"ranks": 2},
+    "two ranks, micro-batches of one": {"ranks": 2, "micro_batch": 1},
+    "two ranks, each micro-batch reduced": {"ranks": 2, "micro_batch": 1, "reduction": "each_micro_batch"},
 }
 
 
@@ -42,47 +48,27 @@ def counts(
     rank: int = 0,
     recomputed: bool = False,
     chunk: int | None = None,
+    ranks: int = 1,
+    reduction: Any = "each_mini_batch",
 ) -> dict[str, Any]:
     """Return the counts of the second update, which has AdamW's states."""
     import torch
 
     from dagrpo.checkpoints.tensors import NAMED_DTYPES
     from dagrpo.distributed import World
-    from dagrpo.params.algorithm import Algorithm
-    from dagrpo.params.training import Training
     from dagrpo.trainer.budget import Budget
-    from dagrpo.trainer.optimizer import policy_optimizer
     from dagrpo.trainer.policy import Policy
-    from dagrpo.trainer.update import PolicyUpdate
 
-    cuda, counted = torch.device("cuda", 0), device.counting()
-    model = _model(layers, rank, cuda, counted.fake)
-    training = Training.model_validate(
-        {
-            "prompts_per_step": SEQUENCES,
-            "samples_per_prompt": 1,
-            "learning_rate": 1e-6,
-            "digests_every": 0,
-            "gates": {"truncated": None},
-            "dtype": dtype,
-        }
-    )
-    with counted:
+    counted, world = device.counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
+    model = _model(layers, rank, world.device, counted.fake)
+    with counted, _process_group(world):
         policy = Policy(model, dtype=NAMED_DTYPES[dtype])
         if recomputed:
             policy.checkpoint_activations()
-        update = PolicyUpdate(
-            policy=policy,
-            reference=None,
-            optimizer=policy_optimizer(policy, training),
-            algorithm=Algorithm(),
-            training=training,
-            budget=Budget(sequences=micro_batch, head_chunk_tokens=chunk, layout=layout),
-            temperature=1.0,
-            max_new_tokens=LENGTH,
-            pad_token_id=0,
-            world=World(rank=0, size=1, device=cuda),
-        )
+        if ranks > 1:
+            _shard(policy, world)
+        budget = Budget(sequences=micro_batch, head_chunk_tokens=chunk, layout=layout, reduce_gradients=reduction)
+        update, _ = _update(policy, world, budget, dtype)
         for step in range(2):
             counted.reset()
             stats = update.run(step, _rollouts())
@@ -93,7 +79,92 @@ def counts(
         "waits": dict(counted.waits),
         "products": dict(counted.products),
         "attention": dict(counted.attention),
+        "collectives": dict(counted.collectives),
+        "whole": dict(counted.whole),
     }
+
+
+def state_counts() -> dict[str, Any]:
+    """Return the counts of a state that is saved after an update, and loaded into another policy, which is updated then."""
+    import torch
+
+    from dagrpo.distributed import World
+    from dagrpo.trainer import state
+    from dagrpo.trainer.budget import Budget
+    from dagrpo.trainer.policy import Policy
+
+    counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
+    models = [_model(2, 0, world.device, counted.fake) for _ in range(2)]
+    budget = Budget(sequences=SEQUENCES, layout="packed")
+    with counted, tempfile.TemporaryDirectory() as folder:
+        update, optimizer = _update(policy := Policy(models[0], dtype=torch.bfloat16), world, budget, "bfloat16")
+        update.run(0, _rollouts())
+        counted.reset()
+        state.save(Path(folder), 1, policy, optimizer, world)
+        saved = dict(counted.waits)
+        update, resumed = _update(policy := Policy(models[1], dtype=torch.bfloat16), world, budget, "bfloat16")
+        counted.reset()
+        state.load(state.at(Path(folder), 1), policy, resumed)
+        loaded = {"waits": dict(counted.waits), "copies": counted.kernels["copy_"]}
+        places = {str(value.device) for states in resumed.state.values() for value in states.values()}
+        stats = update.run(1, _rollouts())
+    tensors = len(list(policy.parameters())) + sum(map(len, optimizer.state.values()))
+    return {"tensors": tensors, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
+
+
+def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]:
+    """The update of a policy, and its optimizer."""
+    from dagrpo.params.algorithm import Algorithm
+    from dagrpo.params.training import Training
+    from dagrpo.trainer.optimizer import policy_optimizer
+    from dagrpo.trainer.update import PolicyUpdate
+
+    training = Training.model_validate(
+        {
+            "prompts_per_step": SEQUENCES,
+            "samples_per_prompt": 1,
+            "learning_rate": 1e-6,
+            "digests_every": 0,
+            "gates": {"truncated": None},
+            "dtype": dtype,
+        }
+    )
+    optimizer = policy_optimizer(policy, training)
+    update = PolicyUpdate(
+        policy=policy,
+        reference=None,
+        optimizer=optimizer,
+        algorithm=Algorithm(),
+        training=training,
+        budget=budget,
+        temperature=1.0,
+        max_new_tokens=LENGTH,
+        pad_token_id=0,
+        world=world,
+    )
+    return update, optimizer
+
+
+@contextmanager
+def _process_group(world: Any) -> Iterator[None]:
+    """Let this process be rank 0 of a group in which nobody else answers; of one process: no group."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if world.size == 1:
+        yield
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world.size)
+    yield
+    dist.destroy_process_group()
+
+
+def _shard(policy: Any, world: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from dagrpo.trainer.sharding import _shard_policy
+
+    _shard_policy(policy, init_device_mesh("cuda", (world.size,)), world)
 
 
 def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
@@ -145,4 +216,4 @@ def _rollouts() -> Any:
 if __name__ == "__main__":
     device.load_guard(Path(sys.argv[1]))
     device.pretend()
-    print(json.dumps({name: counts(**case) for name, case in CASES.items()}))
+    print(json.dumps({name: counts(**case) for name, case in CASES.items()} | {"state": state_counts()}))

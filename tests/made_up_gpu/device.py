@@ -57,6 +57,12 @@ WAITS = frozenset(
         "masked_select",
     }
 )
+COLLECTIVES = {
+    "_allgather_base_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "allreduce_": "all-reduce",
+}
 
 
 def load_guard(library: Path) -> None:
@@ -104,12 +110,16 @@ def pretend() -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, mock.Mock(return_value=answer))
+    for name in ("Stream", "Event", "stream", "current_stream"):  # FSDP orders its copies by them
+        setattr(torch.cuda, name, mock.MagicMock())
 
 
 def counting() -> Any:
     """Return a mode that computes what is on the made-up device by shape alone, and counts it."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.distributed._tools import fake_collectives  # noqa: F401  # collectives of fake tensors
+    from torch.distributed.tensor import DTensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map
 
@@ -124,13 +134,19 @@ def counting() -> Any:
             self.waits = Counter[str]()
             self.products = Counter[str]()  # FLOPs by type
             self.attention = Counter[str]()  # calls by operation
+            self.collectives = Counter[str]()  # calls by operation and type
+            self.whole = Counter[str]()  # bytes of the whole tensors of these calls
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
+            if any(issubclass(each, DTensor) for each in types):
+                return NotImplemented  # it calls the operations on its own part
             inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
             is_on_device = any(isinstance(each, FakeTensor) for each in inputs)
             if not is_on_device and torch.device(kwargs.get("device") or "cpu").type != "cuda":
                 return function(*args, **kwargs)
+            if any(isinstance(each, FakeTensor) and each.fake_mode is not self.fake for each in inputs):
+                return function(*args, **kwargs)  # of a DTensor, which looks for the shape of a result
             name = function.overloadpacket.__name__
             if name == "_local_scalar_dense":
                 self.waits[name] += 1
@@ -153,6 +169,11 @@ def counting() -> Any:
             if name in NO_KERNEL:
                 return
             self.kernels[name] += 1
+            if name in COLLECTIVES:
+                tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+                kind = f"{COLLECTIVES[name]} {str(tensors[0].dtype).removeprefix('torch.')}"
+                self.collectives[kind] += 1
+                self.whole[kind] += max(each.nbytes for each in tensors)
             if name in ("mm", "bmm", "addmm", "addmm_"):
                 left, right = args[1:3] if name.startswith("addmm") else args[:2]
                 self.products[str(out.dtype).removeprefix("torch.")] += 2 * left.numel() * right.shape[-1]

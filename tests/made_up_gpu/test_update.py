@@ -14,6 +14,8 @@ from tests.made_up_gpu.cases import CASES
 HERE = Path(__file__).parent
 MOST_WAITS = 4  # of an update
 MOST_KERNELS = 200  # of a layer, before compilation
+LAYER, REST = 147_968, 131_200  # weights of a layer; of embeddings, which are the head, and the last norm
+TWO_RANKS = [case for case in CASES if "ranks" in CASES[case]]
 
 Counts = dict[str, dict[str, Any]]
 
@@ -64,7 +66,7 @@ def test_packed_rows_in_16_bits_take_the_attention_kernel_of_any_lengths(counts:
     assert set(counts[case]["attention"]) == {"_varlen_attn", "_varlen_attn_backward"}
 
 
-@pytest.mark.parametrize("case", ["packed", "packed, micro-batches of one", "recomputed", "head in chunks"])
+@pytest.mark.parametrize("case", ["packed", "packed, micro-batches of one", "recomputed", "head in chunks", *TWO_RANKS])
 def test_every_product_of_packed_rows_in_bfloat16_is_in_bfloat16(counts: Counts, case: str) -> None:
     assert set(counts[case]["products"]) == {"bfloat16"}
 
@@ -72,3 +74,44 @@ def test_every_product_of_packed_rows_in_bfloat16_is_in_bfloat16(counts: Counts,
 def test_recomputed_layers_call_attention_once_more_each(counts: Counts) -> None:
     assert counts["packed"]["attention"]["_varlen_attn"] == 2
     assert counts["recomputed"]["attention"]["_varlen_attn"] == 4
+
+
+def test_ranks_gather_weights_in_the_type_that_they_compute_in(counts: Counts) -> None:
+    seen = counts["two ranks"]
+    assert {kind for kind in seen["whole"] if "all-gather" in kind} == {"all-gather bfloat16"}
+    assert seen["collectives"]["all-gather bfloat16"] == 1 + 2 * 2  # a layer forward and backward
+    assert seen["whole"]["all-gather bfloat16"] == 2 * (REST + 2 * 2 * LAYER)
+
+
+@pytest.mark.parametrize("case", ["two ranks", "two ranks, micro-batches of one"])
+def test_ranks_add_each_gradient_up_once_in_float32_however_small_micro_batches_are(counts: Counts, case: str) -> None:
+    assert {kind for kind in counts[case]["whole"] if "reduce-scatter" in kind} == {"reduce-scatter float32"}
+    assert counts[case]["collectives"]["reduce-scatter float32"] == 1 + 2
+    assert counts[case]["whole"]["reduce-scatter float32"] == 4 * (REST + 2 * LAYER)
+
+
+def test_ranks_add_gradients_up_with_every_micro_batch_where_they_are_asked_to(counts: Counts) -> None:
+    seen = counts["two ranks, each micro-batch reduced"]
+    assert seen["whole"]["reduce-scatter float32"] == 2 * 4 * (REST + 2 * LAYER)
+
+
+@pytest.mark.parametrize("case", TWO_RANKS)
+def test_ranks_reduce_the_gradients_norm_by_one_more_call(counts: Counts, case: str) -> None:
+    assert counts[case]["collectives"]["all-reduce float32"] == 1
+
+
+def test_one_process_calls_no_collective(counts: Counts) -> None:
+    assert counts["packed"]["collectives"] == {}
+
+
+def test_a_saved_state_copies_each_tensor_to_the_cpu_once(counts: Counts) -> None:
+    seen = counts["state"]
+    assert seen["tensors"] == 4 * 26  # a weight and AdamW's three of each parameter
+    assert seen["saved"] == {"_to_copy to the CPU": seen["tensors"]}
+
+
+def test_a_loaded_state_copies_each_tensor_to_the_device_once_and_nothing_back(counts: Counts) -> None:
+    seen = counts["state"]
+    assert seen["loaded"] == {"waits": {}, "copies": seen["tensors"]}
+    assert seen["places"] == ["cuda:0"]
+    assert seen["skipped"] == 0
