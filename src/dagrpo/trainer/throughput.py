@@ -41,10 +41,9 @@ class Arithmetic:
         used = config.num_experts_per_tok / experts if experts else 1.0
         tower = tower_module(model)
         apart = set() if tower is None else set(tower.parameters())
-        # A published Qwen2.5-VL says so of the whole alone.
-        if not getattr(
-            config, "tie_word_embeddings", model.config.tie_word_embeddings
-        ):  # a token is looked up in its embeddings, not multiplied with them
+        # The text config of a published Qwen2.5-VL does not say whether embeddings are tied: the whole config does.
+        is_tied = getattr(config, "tie_word_embeddings", model.config.tie_word_embeddings)
+        if not is_tied:  # a token is looked up in its embeddings, not multiplied with them
             apart.add(model.get_input_embeddings().weight)
         counted = {
             weight: weight.numel() * (used if ".experts." in name else 1.0)
