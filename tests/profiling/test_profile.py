@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.trainer import runs
 from tests.trainer.conftest import inputs
+from torch._C._autograd import DeviceType
 from typer.testing import CliRunner
 
 from dagrpo import __main__ as application
@@ -21,8 +22,16 @@ from dagrpo.profiling.measured import StepProfile, measure
 __all__ = ["inputs"]
 
 
-def _row(key: str, count: int, own: int, whole: int) -> SimpleNamespace:
-    return SimpleNamespace(key=key, count=count, self_cpu_time_total=own, cpu_time_total=whole)
+def _row(key: str, count: int, own: int, whole: int, device: DeviceType = DeviceType.CPU) -> SimpleNamespace:
+    return SimpleNamespace(
+        key=key,
+        count=count,
+        device_type=device,
+        self_cpu_time_total=own,
+        cpu_time_total=whole,
+        self_device_time_total=own,
+        device_time_total=whole,
+    )
 
 
 ROWS = [  # microseconds over two steps
@@ -32,6 +41,10 @@ ROWS = [  # microseconds over two steps
     _row("autograd::engine::evaluate_function: MmBackward0", 20, 0, 1_200_000),
     _row("Optimizer.step#AdamW.step", 2, 0, 400_000),
     _row("cudaLaunchKernel", 10, 0, 0),
+]
+ON_GPU = [  # what a GPU adds: kernels, and annotations, whose time is counted in the rows above
+    _row("ampere_bf16_gemm", 40, 1_500_000, 1_500_000, DeviceType.CUDA),
+    _row("Optimizer.step#AdamW.step", 2, 400_000, 400_000, DeviceType.CUDA),
 ]
 CURVE: list[dict[str, float]] = [
     {"timing/update_seconds": 1.0, "timing/rollout_seconds": 2.0, "reward/mean": 0.5},
@@ -55,6 +68,12 @@ def test_the_figures_are_means_over_the_measured_steps() -> None:
     assert told.parts == {"timing/update_seconds": 1.5, "timing/rollout_seconds": 3.0}
     assert (told.backward, told.optimizer, told.launches) == (0.6, 0.2, 10)
     assert told.share_of_products == 0.75
+
+
+def test_kernels_of_a_gpu_are_counted_once() -> None:
+    told = measured._summarised([*CURVE], [*ROWS, *ON_GPU], 1 << 30, on_gpu=True)
+    assert (told.share_of_products, told.optimizer, told.peak_bytes) == (0.75, 0.2, 1 << 30)
+    assert "ampere_bf16_gemm" not in [each.name for each in told.operators]
 
 
 def test_an_update_is_divided_into_backward_optimizer_and_the_rest() -> None:

@@ -81,27 +81,41 @@ def _nothing_compiled_before() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    ("layout", "case"),
-    [
-        ("padded", "float32"),
-        ("packed", "float32"),
-        ("shared prompts", "float32"),
-        ("padded", "bfloat16, recomputed"),
-        ("packed", "bfloat16, recomputed"),
-    ],
-)
-def test_one_graph_without_breaks_takes_batches_of_any_lengths(
-    layout: str, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The logprobs are those of layers that are not compiled, to 1e-5 in float32, and so are the gradients."""
+CASES = [
+    ("padded", "float32"),
+    ("packed", "float32"),
+    ("shared prompts", "float32"),
+    ("padded", "bfloat16, recomputed"),
+    ("packed", "bfloat16, recomputed"),
+]
+
+
+@pytest.fixture
+def _attends_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_attention, "is_for_kernel", lambda query, value: True)
     monkeypatch.setattr(packed_attention, "_is_narrow_on_cpu", lambda query: False)  # a GPU attends in 16 bits
     monkeypatch.setattr(packed_attention, "varlen_attn", attention_of_any_lengths)
+
+
+@pytest.mark.parametrize(("layout", "case"), CASES)
+@pytest.mark.usefixtures("_attends_as_on_a_gpu")
+def test_one_graph_without_breaks_takes_batches_of_any_lengths(layout: str, case: str) -> None:
+    _require_one_graph(layout, case, "aot_eager")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("layout", "case"), CASES)
+@pytest.mark.usefixtures("_attends_as_on_a_gpu")
+def test_one_graph_takes_them_by_inductor_too(layout: str, case: str) -> None:
+    _require_one_graph(layout, case, "inductor")
+
+
+def _require_one_graph(layout: str, case: str, backend: str) -> None:
+    """Check that logprobs and gradients are those of layers that are not compiled, to 1e-5 in float32."""
     policy = _policy(case)
     batches = [_batch(lengths, layout) for lengths in LENGTHS]
     uncompiled = [_computed(policy, batch) for batch in batches]
-    compile_layers(policy, "aot_eager")
+    compile_layers(policy, backend)
     near = 2e-2 if policy.dtype == torch.bfloat16 else 1e-5
     for batch, known in zip(batches, uncompiled, strict=True):
         for now, before in zip(_computed(policy, batch), known, strict=True):

@@ -1,5 +1,6 @@
 """The command `dagrpo profile`."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +37,7 @@ def profile(
 ) -> None:
     """Take a few training steps in a scratch folder, and say where their time goes. The experiment's results stay as they are."""
     from dagrpo.console import say
+    from dagrpo.execution.devices import own_devices
     from dagrpo.execution.threads import fix_threads, threads_of
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.half_steps.place import training_run
@@ -46,7 +48,13 @@ def profile(
     params = _params(experiment)
     trace = to or Path(f"profile-{params.experiment.name}{ENDING}")
     _require_new_file(trace)
-    with TemporaryDirectory(prefix="dagrpo-profile-") as scratch:
+    if params.runtime.training.processes > 1:
+        raise UserError(
+            f"runtime.training.processes is {params.runtime.training.processes}, and a profile is of one process, which may need other "
+            "memory: set it to 1 in params.yaml for the profile."
+        )
+    gpus = own_devices(STAGE.needs(params.runtime).gpus)  # none that a run holds
+    with TemporaryDirectory(prefix="dagrpo-profile-") as scratch, gpus:
         run = training_run(params, seed, Path(scratch))
         threads = threads_of(STAGE, run.runtime)
         fix_threads(threads)
@@ -76,7 +84,7 @@ def _params(experiment: str | None) -> "Params":
 def _require_new_file(trace: Path) -> None:
     if not trace.name.endswith(ENDING):
         raise UserError(f"--to {trace} does not end in {ENDING}: torch writes a compressed JSON file.")
-    if trace.exists():
+    if os.path.lexists(trace):  # a link to a file that is not there is followed, too
         raise UserError(f"{trace} is there already: name another file with --to, or delete it.")
     if not trace.absolute().parent.is_dir():
         raise UserError(f"--to {trace} is in a folder that is not there: make it, or name another file.")

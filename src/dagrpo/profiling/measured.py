@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from dagrpo.distributed import process_group
@@ -96,7 +97,8 @@ def _summarised(curve: list[Mapping[str, float]], averages: Any, peak: int | Non
     own, whole = (
         ("self_device_time_total", "device_time_total") if on_gpu else ("self_cpu_time_total", "cpu_time_total")
     )
-    rows = [row for row in averages if not row.key.startswith("ProfilerStep")]
+    # Kernels and annotations have rows of their own on a GPU, whose time the rows of operators hold as well.
+    rows = [row for row in averages if row.device_type == DeviceType.CPU and not row.key.startswith("ProfilerStep")]
 
     def seconds_in(prefix: str) -> float:
         return float(sum(getattr(row, whole) for row in rows if row.key.startswith(prefix))) / 1e6 / len(curve)

@@ -18,6 +18,7 @@ def warm() -> None:
     import torch
 
     from dagrpo.errors import UserError
+    from dagrpo.execution.devices import own_devices
     from dagrpo.freshness.own_code import require_own_code
     from dagrpo.params.schema import read_params
 
@@ -27,7 +28,8 @@ def warm() -> None:
         raise UserError("There is nothing to compile: torch sees no GPU here. `dagrpo doctor` says what one needs.")
     if params.runtime.engine.servers:
         raise UserError("There is nothing to compile: runtime.engine.servers run elsewhere.")
-    sample_once(model_of(params), params, Path("logs") / f"{params.experiment.name}.warm.server.log")
+    with own_devices(1):  # one that no run holds
+        sample_once(model_of(params), params, Path("logs") / f"{params.experiment.name}.warm.server.log")
 
 
 def model_of(params: "Params") -> Path:
