@@ -176,3 +176,18 @@ def test_a_layer_that_breaks_the_graph_is_refused_with_the_words_of_torch(monkey
     with pytest.raises(UserError, match=r"torch says `.*graph_break"):
         prepare_compilation(policy, True, World(rank=0, size=1, device=CPU), "padded", share_prompts=False)
     _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
+
+
+def test_layers_with_the_right_logprobs_and_another_gradient_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = _policy()
+    own = Qwen2MLP.forward
+
+    def loses_a_gradient(layer: Qwen2MLP, hidden: Tensor) -> Tensor:
+        output: Tensor = own(layer, hidden.detach() if torch.compiler.is_compiling() else hidden)
+        return output
+
+    monkeypatch.setattr(Qwen2MLP, "forward", loses_a_gradient)
+    with pytest.raises(UserError, match=r"the gradient by .* of its norm"):
+        prepare_compilation(
+            policy, True, World(rank=0, size=1, device=CPU), "padded", share_prompts=False, backend="aot_eager"
+        )

@@ -1,6 +1,7 @@
 """Whether torch compiles the layers of a policy, as `runtime.training.compile` asks for."""
 
 import torch
+from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 
 from dagrpo.console import say
@@ -9,7 +10,11 @@ from dagrpo.errors import UserError
 from dagrpo.params.runtime import Layout
 from dagrpo.trainer.compiled import compile_layers, forget_compiled, why_not_compiled
 from dagrpo.trainer.gates.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
+from dagrpo.trainer.packing import Batch
 from dagrpo.trainer.policy import WEIGHTS, Policy, token_logprobs
+
+# Of the norm of a gradient, in float32 and in a type of fewer bits: more than rounding changes.
+MOST_GRADIENT, MOST_GRADIENT_CAST = 1e-3, 0.1
 
 
 def prepare_compilation(
@@ -40,20 +45,28 @@ def prepare_compilation(
 def _fault(policy: Policy, layout: Layout, backend: str) -> str | None:
     """Compile the layers and compute a few tokens and their gradients; return what speaks against it, or None."""
     batch = EXAMPLE.laid_out(range(len(EXAMPLE)), 0, policy.model.device, layout)
-    with torch.no_grad():
-        uncompiled = token_logprobs(policy, batch, 1.0).logprobs
+    known, known_gradient = _computed(policy, batch)
     compile_layers(policy, backend)
     try:
-        with torch.enable_grad():
-            logprobs = token_logprobs(policy, batch, 1.0).logprobs
-        torch.autograd.grad(
-            logprobs.sum(), [each for each in policy.parameters() if each.requires_grad], allow_unused=True
-        )
+        logprobs, gradient = _computed(policy, batch)
     except TorchDynamoException as error:
         forget_compiled(policy)
         return f"torch says `{str(error).strip().partition(chr(10))[0]}`"
-    difference = float((logprobs.detach() - uncompiled).abs().max())
-    if difference <= (MOST_NATS if policy.dtype == WEIGHTS else MOST_NATS_CAST):
+    nats, share = (MOST_NATS, MOST_GRADIENT) if policy.dtype == WEIGHTS else (MOST_NATS_CAST, MOST_GRADIENT_CAST)
+    difference, of_gradient = (
+        float((logprobs - known).abs().max()),
+        float((gradient - known_gradient).norm() / known_gradient.norm()),
+    )
+    if difference <= nats and of_gradient <= share:
         return None
     forget_compiled(policy)
-    return f"logprobs differ by {difference:.1e} from those of layers that are not"
+    return f"logprobs differ by {difference:.1e} and the gradient by {of_gradient:.1e} of its norm from those of uncompiled layers"
+
+
+def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the logprobs of a batch, [tokens], and the gradient of their sum, [numbers that are trained]."""
+    with torch.enable_grad():
+        logprobs = token_logprobs(policy, batch, 1.0).logprobs
+    trained = [each for each in policy.parameters() if each.requires_grad]
+    gradients = torch.autograd.grad(logprobs.sum(), trained, allow_unused=True, materialize_grads=True)
+    return logprobs.detach(), torch.cat([each.flatten() for each in gradients])
