@@ -57,7 +57,7 @@ def _of_uv(folder: Path) -> str:
 
 
 def _refusal(trouble: str) -> str:
-    remedy = needs._apt("python3-venv", "python3-dev")
+    remedy = needs.apt("python3-venv", "python3-dev")
     return (
         f"{trouble}, and {sys.executable} is not fit: Python 3.11 to 3.13 with venv and Python.h is needed. Where that is the "
         f"system's version, install them: {remedy}. Behind a mirror set PIP_INDEX_URL and UV_PYTHON_INSTALL_MIRROR."
