@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 LOCK ?= requirements/cpu.lock
 # A folder of wheels that pip is configured with may hold the CPU build of torch; elsewhere PyTorch's own index has it.
-FIND_LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
+FIND_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(FIND_LINKS)$(filter %gpu.lock,$(LOCK)),,--torch-backend cpu)
 # Where the system's Python has another version, no venv or no headers, uv gets one.
 NEW_ENVIRONMENT := python3 src/dagrpo/doctor/new_environment.py
@@ -84,7 +84,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 
 .venv/.installed: requirements/cpu.lock requirements/gpu.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
-	test -x .venv/bin/python || $(NEW_ENVIRONMENT) .venv
+	test -x .venv/bin/python || UV_FIND_LINKS="$(FIND_LINKS)" $(NEW_ENVIRONMENT) .venv
 	.venv/bin/python -m pip install -q --disable-pip-version-check uv==0.13.8
 	UV_FIND_LINKS="$(FIND_LINKS)" .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python --no-deps $(TORCH) -r $(LOCK)
 	.venv/bin/uv pip install -q --python .venv/bin/python --no-deps -e .

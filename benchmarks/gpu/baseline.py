@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from benchmarks.gpu import table
 
 from dagrpo.doctor import needs
@@ -29,7 +30,7 @@ def write(baseline: Mapping[str, Any], file: Path, tables: Path, docs: Path | No
 
 def described(*, rehearse: bool) -> dict[str, Any]:
     """Return the machine, the versions and the commit."""
-    gpus = needs.cards()
+    gpus = needs.visible(needs.cards())
     first = gpus[0] if gpus else needs.Card("0", "no GPU (a rehearsal)", 0, "none", (0, 0))
     versions = {key: version for key, version in environment(on_gpu=True).items() if key not in {"machine", "device"}}
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
@@ -50,8 +51,10 @@ def described(*, rehearse: bool) -> dict[str, Any]:
 
 
 def smallest_memory() -> float:
-    """Return the GiB of the smallest GPU, as nvidia-smi counts them; 0 without one."""
-    return min((card.mebibytes / 1024 for card in needs.cards()), default=0.0)
+    """Return the GiB of the smallest GPU in use, as nvidia-smi counts them; 0 without one. Unknown: it shares the machine's."""
+    shared = psutil.virtual_memory().total >> 20
+    used = needs.visible(needs.cards())
+    return min((shared if card.mebibytes is None else card.mebibytes for card in used), default=0) / 1024
 
 
 def before(file: Path, now: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:

@@ -125,10 +125,70 @@ def test_a_program_that_is_missing_is_named_with_its_package(
     assert remedy in done.stderr
 
 
+T4 = needs.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
+SMALL = needs.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
+LARGE = needs.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
+UNIFIED = needs.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
+
+
 def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
-    _, card = needs.of_cards([needs.Card("0", "Tesla T4", 15_360, "580.1", (7, 5))])
+    _, card = needs.of_cards([T4], needs_memory=True)
     assert card.is_trouble
     assert card.found.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
+
+
+def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
+    _, card = needs.of_cards([SMALL])
+    assert (card.state, "22,000 MiB are advised" in card.found) == ("none", True)
+    _, card = needs.of_cards([SMALL], needs_memory=True)
+    assert (card.state, "22,000 MiB are needed" in card.found) == ("missing", True)
+    done = asked("0, NVIDIA GeForce RTX 4060, 8188, 580.95.05, 8.9, GPU-1b", arguments=("--check",))
+    assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in done.stderr
+
+
+def test_one_card_that_fits_is_enough() -> None:
+    _, old, small, large = needs.of_cards([T4, SMALL, LARGE], needs_memory=True)
+    assert [old.state, small.state, large.state] == ["none", "none", "ok"]
+    assert old.remedy == "leave it out: export CUDA_VISIBLE_DEVICES=2"
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [("2", ["2"]), ("GPU-1b,0", ["1", "0"]), ("2,-1,0", ["2"]), ("", []), ("7", []), ("MIG-5", ["MIG-5"])],
+)
+def test_only_the_cards_of_cuda_visible_devices_are_judged(
+    names: str, numbers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert [card.number for card in needs.visible([T4, SMALL, LARGE])] == numbers
+    found = [each for each in needs.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
+    assert bool(found) == (names in {"", "7", "GPU-1b,0"})
+    if not numbers:
+        assert found[0].found == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
+
+
+@pytest.mark.parametrize(
+    ("program", "card"),
+    [
+        ("echo '0, NVIDIA GB10, [N/A], 580.1, 12.1'", UNIFIED),
+        (
+            'case "$1" in *compute_cap*) exit 2;; esac; echo "0, Tesla T4, 15360, 470.82.01, GPU-0a"',
+            needs.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
+        ),
+    ],
+)
+def test_what_nvidia_smi_does_not_know_hides_no_card(
+    program: str, card: needs.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert needs.cards() == [card]
+
+
+def test_what_is_not_known_of_a_card_is_no_failure() -> None:
+    unknown = needs.Card("0", "NVIDIA GB10", None, "[N/A]", None)
+    assert [each.state for each in needs.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 
 def test_headers_are_needed_only_of_an_environment_that_is_made(
@@ -172,7 +232,7 @@ def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
 def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert needs._apt("make") == f"{prefix}apt-get update && {prefix}apt-get install -y make"
+    assert needs.apt("make") == f"{prefix}apt-get update && {prefix}apt-get install -y make"
 
 
 def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,11 +253,25 @@ def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked:
     assert "doctor/needs.py --check --mirror /copies" in commands
 
 
-def test_a_hub_that_does_not_answer_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://user:secret@127.0.0.1:1", "http://user:se/secret@127.0.0.1", "user:secret@host", "http://secret@[host"],
+)
+def test_a_hub_that_does_not_answer_is_told_without_its_password(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DAGRPO_DATA", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:1")
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert needs.data().state == "missing"
     assert "secret" not in needs.data().found
+
+
+def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_passes_on() -> None:
+    asked = needs.request("https://user:p%40ss@mirror.example:8443/simple/uv/")
+    assert asked.full_url == "https://mirror.example:8443/simple/uv/"
+    assert asked.unredirected_hdrs == {"Authorization": "Basic dXNlcjpwQHNz"}  # of user:p@ss
+    assert "Authorization" not in asked.headers
+    assert not needs.request("https://mirror.example/simple").has_header("Authorization")
 
 
 def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:

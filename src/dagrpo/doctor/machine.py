@@ -55,11 +55,10 @@ def _gpus() -> Iterator[Finding]:
             remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
         )
         return
-    cards = {card.number: card for card in needs.cards()}
-    visible = [cards[device] for device in devices if device in cards]
+    cards = needs.cards()
     yield from (
-        needs.of_cards(visible)
-        if visible
+        needs.of_cards(cards)
+        if cards
         else (Finding(name=f"GPU {device}", found="as CUDA_VISIBLE_DEVICES names it") for device in devices)
     )
     yield needs.headers(is_needed=needs.is_environment())

@@ -6,17 +6,21 @@ ask this list.
 """
 
 import argparse
+import base64
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 OLDEST, NEWEST = (3, 11), (3, 13)  # Python
@@ -24,18 +28,19 @@ CUDA = (13, 0)  # of torch in requirements/gpu.lock
 LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions
 COMPATIBLE_DRIVER = 535  # the oldest long-lived branch that cuda-compat works on
 LEAST_CAPABILITY = (8, 0)  # for bfloat16, and for attention that keeps no matrix of all pairs
-LEAST_MEBIBYTES = 22_000  # of the GPU: an L4 or an RTX 4090
+LEAST_MEBIBYTES = 22_000  # of a GPU, for `make gpu-check`: an L4 or an RTX 4090
 GIBIBYTE = 1 << 30
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes
 SHARED_MEMORY = Path("/dev/shm")
 SECONDS = 20.0  # for the driver to answer
 SECONDS_OF_HUB = 8.0
-FIELDS = "index,name,memory.total,driver_version,compute_cap"
-QUERY = ("nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits")
+FIELDS = ("index", "name", "memory.total", "driver_version", "compute_cap", "uuid")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 HUB = "https://huggingface.co"
 DATA_SET = "datasets/openai/gsm8k"  # of the check's experiment
 MIRRORED = ("gsm8k/train", "gsm8k/test")  # .jsonl or .parquet
+UNREACHABLE = (OSError, ValueError, HTTPException)  # what urlopen raises, of a malformed address too
 CONSUMER = ("geforce", "titan")  # cards that cuda-compat refuses
 INSTALLED_COMPAT = (Path("/usr/local/cuda/compat"), Path(f"/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"))
 
@@ -61,13 +66,22 @@ class Finding:
 
 
 class Card(NamedTuple):
-    """A GPU as nvidia-smi lists it."""
+    """A GPU as nvidia-smi lists it; what it does not know is None."""
 
     number: str
     name: str
-    mebibytes: int
+    mebibytes: int | None  # None: it shares the machine's memory
     driver: str  # "580.95.05"
-    capability: tuple[int, int]  # (9, 0)
+    capability: tuple[int, int] | None  # (9, 0); None: nvidia-smi is too old to say
+    uuid: str = ""  # "GPU-5f1c..."
+
+    @property
+    def is_old(self) -> bool:
+        return self.capability is not None and self.capability < LEAST_CAPABILITY
+
+    @property
+    def is_small(self) -> bool:
+        return self.mebibytes is not None and self.mebibytes < LEAST_MEBIBYTES
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,9 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-def of_gpu(folder: Path = Path(), *, with_headers: bool = False) -> Iterator[Finding]:
-    """Yield what an installation for a GPU in `folder` needs; `with_headers`: also of the Python that runs this."""
-    yield from of_cards(cards())
+def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: bool = False) -> Iterator[Finding]:
+    """Yield what an installation for a GPU in `folder` needs.
+
+    `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is needed, not only advised.
+    """
+    yield from of_cards(cards(), needs_memory=needs_memory)
     yield python()
     yield environment_module()
     yield headers(is_needed=with_headers)
@@ -101,23 +118,65 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False) -> Iterator[Fin
 
 def of_check(folder: Path = Path(), *, mirror: str | None = None, with_headers: bool = True) -> Iterator[Finding]:
     """Yield what `make gpu-check` needs: what an installation does, a repository git reads, and GSM8K, in `mirror` where one is given."""
-    yield from of_gpu(folder, with_headers=with_headers)
+    yield from of_gpu(folder, with_headers=with_headers, needs_memory=True)
     yield repository(folder)
     yield data(mirror)
 
 
 def cards() -> list[Card]:
     """Return the GPUs that the driver lists; [] where there is no driver, or it says nothing."""
+    fields: Sequence[str] = FIELDS
+    answer = _asked(fields)
+    if answer is None:  # an old driver refuses the whole query for the field compute_cap
+        fields = [field for field in FIELDS if field != "compute_cap"]
+        answer = _asked(fields)
+    rows = [[cell.strip() for cell in line.split(",")] for line in (answer or "").splitlines()]
+    return [_of_row(dict(zip(fields, row, strict=False))) for row in rows if row[0].isdecimal()]
+
+
+def _asked(fields: Sequence[str]) -> str | None:
+    """Return what nvidia-smi prints for these fields; None where it fails."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS, check=True)
-        rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-        return [Card(row[0], row[1], int(row[2]), row[3], _version(row[4])) for row in rows]
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return []
+        return subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
 
 
-def of_cards(found: Sequence[Card]) -> Iterator[Finding]:
-    """Yield the driver's version, then each GPU with its memory and its compute capability."""
+def _of_row(row: Mapping[str, str]) -> Card:
+    """Return the GPU of one line, by field; a field may be missing or hold words such as [N/A]."""
+    memory = row.get("memory.total", "")
+    return Card(
+        number=row["index"],
+        name=row.get("name", "GPU"),
+        mebibytes=int(memory) if memory.isdecimal() else None,
+        driver=row.get("driver_version", "unknown"),
+        capability=_version(row.get("compute_cap", "")),
+        uuid=row.get("uuid", ""),
+    )
+
+
+def visible(found: Sequence[Card]) -> list[Card]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, by index or the beginning of a UUID; all where it is not set."""
+    if VISIBLE not in os.environ:
+        return list(found)
+    listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
+    names = list(takewhile(lambda name: name not in {"", "-1"}, listed))  # as CUDA reads it
+    named = [card for name in names for card in found if name == card.number or _is_uuid(name, card)]
+    slices = [name for name in names if name.startswith("MIG-")]  # nvidia-smi lists the whole GPU, not the slice
+    return [*dict.fromkeys(named), *(Card(name, "a slice", None, found[0].driver, None) for name in slices if found)]
+
+
+def _is_uuid(name: str, card: Card) -> bool:
+    return name.startswith("GPU-") and card.uuid.startswith(name)
+
+
+def of_cards(found: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
+    """Yield the driver's version, then each GPU that CUDA_VISIBLE_DEVICES leaves. One that fits is enough.
+
+    `needs_memory`: a GPU of less than LEAST_MEBIBYTES does not fit.
+    """
+    seen = visible(found)
     if not found:
         yield Finding(
             name="GPU",
@@ -126,14 +185,24 @@ def of_cards(found: Sequence[Card]) -> Iterator[Finding]:
             remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
         )
         return
-    yield driver(found[0])
-    for card in found:
-        yield _card(card)
+    yield driver((seen or found)[0])
+    if not seen:
+        numbers = ",".join(card.number for card in found)
+        yield Finding(
+            name="GPU",
+            found=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
+            is_there=False,
+            remedy=f"unset {VISIBLE}, or export {VISIBLE}={numbers}",
+        )
+    fitting = [card.number for card in seen if not (card.is_old or (card.is_small and needs_memory))]
+    for card in seen:
+        yield _card(card, fitting, needs_memory=needs_memory)
 
 
 def driver(card: Card) -> Finding:
     """Check that the driver runs the lock's CUDA, by itself or through cuda-compat."""
-    major = _version(card.driver)[0]
+    version = _version(card.driver)
+    major = LEAST_DRIVER if version is None else version[0]  # unknown is no failure
     cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
     can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
     compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
@@ -150,14 +219,14 @@ def driver(card: Card) -> Finding:
 
 
 def _driver_remedy() -> str:
-    return f"{_apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
+    return f"{apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
 
 
 def _compat_remedy() -> str:
     """Return how this driver can stay: by a cuda-compat that is installed, else by one from NVIDIA's repository."""
     installed = next(filter(_has_driver, INSTALLED_COMPAT), None)
     package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
-    install = "" if installed else f"{_apt(package)} from NVIDIA's repository, then "
+    install = "" if installed else f"{apt(package)} from NVIDIA's repository, then "
     return (
         f"; or, as this is no GeForce card, keep the driver: {install}"
         f"export LD_LIBRARY_PATH={installed or INSTALLED_COMPAT[1]}:$LD_LIBRARY_PATH"
@@ -190,26 +259,36 @@ def _cached() -> list[Path]:
 def _has_driver(folder: Path) -> bool:
     """Return whether libcuda.so.1 of a folder is that of a driver new enough for the lock's CUDA."""
     version = (folder / "libcuda.so.1").resolve().name.removeprefix("libcuda.so.")
-    try:
-        return _version(version)[0] >= LEAST_DRIVER
-    except ValueError:
-        return False
+    return (_version(version) or (0, 0))[0] >= LEAST_DRIVER
 
 
-def _card(card: Card) -> Finding:
-    """Check the capability and the memory of one GPU."""
-    capability = ".".join(map(str, card.capability))
-    found, troubles = f"{card.name}, {card.mebibytes:,} MiB, compute capability {capability}", []
-    if card.capability < LEAST_CAPABILITY:
+def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
+    """Check the capability and the memory of one GPU; `fitting`: the numbers of those that do."""
+    memory = "unknown memory" if card.mebibytes is None else f"{card.mebibytes:,} MiB"
+    capability = "unknown" if card.capability is None else ".".join(map(str, card.capability))
+    troubles = []
+    if card.is_old:
         troubles.append(f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} (Ampere) or newer is needed")
-    if card.mebibytes < LEAST_MEBIBYTES:
-        troubles.append(f"{LEAST_MEBIBYTES:,} MiB are needed")
+    if card.is_small:
+        troubles.append(
+            f"{LEAST_MEBIBYTES:,} MiB are {'needed' if needs_memory else 'advised, and needed by make gpu-check'}"
+        )
+    is_unfit = card.number not in fitting
     return Finding(
         name=f"GPU {card.number}",
-        found="; ".join([found, *troubles]),
+        found="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
         is_there=not troubles,
-        remedy="take an A100, H100, H200, L4, L40S, RTX 3090, RTX 4090 or newer; `make run` needs no GPU",
+        is_needed=is_unfit and not fitting,
+        remedy=_card_remedy(fitting, is_unfit=is_unfit),
     )
+
+
+def _card_remedy(fitting: Sequence[str], *, is_unfit: bool) -> str:
+    if not is_unfit:
+        return "choose a model that fits: `dagrpo plan` says what an experiment takes"
+    if fitting:
+        return f"leave it out: export {VISIBLE}={','.join(fitting)}"
+    return "take an A100, H100, H200, L4, L40S, RTX 3090, RTX 4090 or newer; `make run` needs no GPU"
 
 
 def python() -> Finding:
@@ -232,7 +311,7 @@ def environment_module() -> Finding:
         found="python3 -m venv works" if _has_venv() else "this Python has no ensurepip, so it makes no environment",
         is_there=_has_venv(),
         is_needed=False,
-        remedy=f"`make gpu` gets Python 3.12 by uv, from GitHub; or {_apt('python3-venv', 'python3-dev')}",
+        remedy=f"`make gpu` gets Python 3.12 by uv, from GitHub; or {apt('python3-venv', 'python3-dev')}",
     )
 
 
@@ -250,7 +329,7 @@ def headers(*, is_needed: bool) -> Finding:
         found=str(place) if place.is_file() else f"{place} is not there: Triton compiles no kernel without it",
         is_there=place.is_file(),
         is_needed=is_needed,
-        remedy=f"{_apt('python3-dev')}; or `make gpu`, which gets a Python with headers by uv",
+        remedy=f"{apt('python3-dev')}; or `make gpu`, which gets a Python with headers by uv",
     )
 
 
@@ -276,13 +355,13 @@ def compilers() -> Iterator[Finding]:
             name=f"{language} compiler",
             found=place or f"none of {', '.join(programs)} is on PATH",
             is_there=place is not None,
-            remedy=_apt("g++"),
+            remedy=apt("g++"),
         )
 
 
 def _program(name: str) -> Finding:
     place = shutil.which(name)
-    return Finding(name=name, found=place or "not on PATH", is_there=place is not None, remedy=_apt(name))
+    return Finding(name=name, found=place or "not on PATH", is_there=place is not None, remedy=apt(name))
 
 
 def disk(folder: Path, least: int = LEAST_DISK) -> Finding:
@@ -328,7 +407,7 @@ def repository(folder: Path) -> Finding:
         in_english = os.environ | {"LC_ALL": "C"}
         done = subprocess.run(command, capture_output=True, text=True, env=in_english, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(name="repository", found=str(error), is_there=False, remedy=_apt("git"))
+        return Finding(name="repository", found=str(error), is_there=False, remedy=apt("git"))
     words = (done.stderr.strip().splitlines() or [""])[0]
     is_foreign = "dubious ownership" in words
     return Finding(
@@ -367,12 +446,12 @@ def hub() -> Finding:
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
     shown = endpoint.rpartition("@")[2]  # without a password
     try:
-        with urlopen(Request(f"{endpoint.rstrip('/')}/api/{DATA_SET}", method="HEAD"), timeout=SECONDS_OF_HUB):
+        with urlopen(request(f"{endpoint.rstrip('/')}/api/{DATA_SET}", method="HEAD"), timeout=SECONDS_OF_HUB):
             trouble = ""
     except HTTPError as error:
         trouble = f"answers {error.code} for {DATA_SET}"
-    except (OSError, ValueError) as error:
-        trouble = f"cannot be reached ({type(getattr(error, 'reason', error)).__name__})"
+    except UNREACHABLE as error:
+        trouble = f"cannot be reached ({reason(error)})"
     return Finding(
         name="GSM8K",
         found=f"{shown} {trouble or f'has {DATA_SET}'}",
@@ -382,7 +461,30 @@ def hub() -> Finding:
     )
 
 
-def _apt(*packages: str) -> str:
+def request(address: str, *, method: str = "GET", accept: str = "*/*") -> Request:
+    """Return the request for an address, whose user and password go into the header Authorization. ValueError: it is malformed.
+
+    urllib takes them for a part of the host, and prints them. A redirection does not pass the header on.
+    """
+    parts = urlsplit(address)
+    user, _, host = parts.netloc.rpartition("@")
+    made = Request(urlunsplit(parts._replace(netloc=host)), method=method, headers={"Accept": accept})
+    if user:
+        pair = unquote(user if ":" in user else f"{user}:")
+        made.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+    return made
+
+
+def reason(error: Exception) -> str:
+    """Return why an address cannot be read, without the address: it may hold a password, and messages of urllib may quote it."""
+    if isinstance(error, HTTPError):
+        return f"HTTP status {error.code}"
+    cause = getattr(error, "reason", error)
+    is_of_system = isinstance(cause, OSError) and not isinstance(cause, URLError)
+    return f"{type(cause).__name__}: {cause}" if is_of_system else type(error).__name__
+
+
+def apt(*packages: str) -> str:
     """Return the command that installs packages of Ubuntu and Debian, for this user."""
     return f"{_sudo()}apt-get update && {_sudo()}apt-get install -y {' '.join(packages)}"
 
@@ -391,10 +493,11 @@ def _sudo() -> str:
     return "" if os.geteuid() == 0 else "sudo "
 
 
-def _version(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version. ValueError: it has none."""
+def _version(text: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version; None where it has none."""
     major, _, rest = text.partition(".")
-    return int(major), int(rest.partition(".")[0] or 0)
+    minor = rest.partition(".")[0] or "0"
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def _gib(count: float) -> str:

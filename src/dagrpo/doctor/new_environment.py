@@ -6,18 +6,18 @@ UV_FIND_LINKS or PIP_FIND_LINKS or else from the package index, and has uv get P
 """
 
 import hashlib
-import json
 import os
 import platform
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
-from urllib.parse import urljoin
-from urllib.request import Request, urlopen
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.request import urlopen
 from zipfile import ZipFile
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,9 +25,34 @@ import needs  # type: ignore[import-not-found,unused-ignore]  # beside this file
 
 PYTHON = "3.12"
 UV = "0.13.8"
+WHEELS = {  # by processor: the end of the name at PyPI, and the sha256
+    "x86_64": (
+        "manylinux_2_17_x86_64.manylinux2014_x86_64",
+        "e18a57b8b352eb7c8feb317b9f6f533c8f0ad9673fd6cf34bbe3cf1a9f6a8984",
+    ),
+    "aarch64": (
+        "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
+        "0b3e8b1a4f5e405e31e2ff33de8af4744831e9f7338539671efbd8c3c94e791d",
+    ),
+}
 INDEX = "https://pypi.org/simple"
-AS_JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}  # PEP 691
+AS_HTML = "application/vnd.pypi.simple.v1+html, text/html;q=0.9"  # PEP 503: the form that every index has
 SECONDS = 120.0
+
+
+class WheelRefused(Exception):
+    """The sentence that says why there is no wheel of uv to use; it quotes no password."""
+
+
+class _Links(HTMLParser):
+    """The addresses that a page of a package index links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, "str | None"]]) -> None:
+        self.found += [value for key, value in attrs if (tag, key) == ("a", "href") and value]
 
 
 def main(folder: Path) -> None:
@@ -47,17 +72,20 @@ def _of_this_python(folder: Path) -> int:
 
 def _of_uv(folder: Path) -> str:
     """Make the environment of a Python that uv gets. Returns what went wrong, if anything did."""
-    with tempfile.TemporaryDirectory() as place:
-        try:
+    command = ["venv", "--quiet", "--seed", "--python", PYTHON, "--managed-python", str(folder)]
+    try:
+        # Beside the environment: many machines run no program of /tmp.
+        with tempfile.TemporaryDirectory(prefix=".uv-", dir=folder.absolute().parent) as place:
             uv = unpacked(wheel(), Path(place))
-        except (OSError, ValueError, KeyError, StopIteration) as error:
-            return f"uv {UV} cannot be had ({type(error).__name__}: {error})"
-        command = [str(uv), "venv", "--quiet", "--seed", "--python", PYTHON, "--managed-python", str(folder)]
-        return f"uv got no Python {PYTHON}" if subprocess.run(command, check=False).returncode else ""
+            return f"uv got no Python {PYTHON}" if subprocess.run([str(uv), *command], check=False).returncode else ""
+    except WheelRefused as error:
+        return f"uv {UV} cannot be had ({error})"
+    except needs.UNREACHABLE as error:
+        return f"uv {UV} cannot be had or run ({needs.reason(error)})"
 
 
 def _refusal(trouble: str) -> str:
-    remedy = needs._apt("python3-venv", "python3-dev")
+    remedy = needs.apt("python3-venv", "python3-dev")
     return (
         f"{trouble}, and {sys.executable} is not fit: Python 3.11 to 3.13 with venv and Python.h is needed. Where that is the "
         f"system's version, install them: {remedy}. Behind a mirror set PIP_INDEX_URL and UV_PYTHON_INSTALL_MIRROR."
@@ -65,20 +93,44 @@ def _refusal(trouble: str) -> str:
 
 
 def wheel() -> bytes:
-    """Return uv's wheel for this machine. OSError, ValueError, StopIteration: there is none, or it is damaged."""
-    ending = f"manylinux_2_17_{platform.machine()}.manylinux2014_{platform.machine()}.whl"
-    name = f"uv-{UV}-py3-none-{ending}"
-    for folder in _folders():
-        if (folder / name).is_file():
-            return (folder / name).read_bytes()
-    page = f"{(os.environ.get('PIP_INDEX_URL') or INDEX).rstrip('/')}/uv/"
-    with urlopen(Request(page, headers=AS_JSON), timeout=SECONDS) as answer:
-        file = next(each for each in json.load(answer)["files"] if each["filename"] == name)
-    with urlopen(urljoin(page, file["url"]), timeout=SECONDS) as answer:
-        content: bytes = answer.read()
-    if hashlib.sha256(content).hexdigest() != file["hashes"]["sha256"]:
-        raise ValueError(f"{name} has another sha256 than the index says")
+    """Return uv's wheel for this machine.
+
+    WheelRefused: none is known for the processor, the index has none, or it is another than the one known. OSError, ValueError,
+    HTTPException: the index cannot be read.
+    """
+    machine = platform.machine()
+    if machine not in WHEELS:
+        raise WheelRefused(f"no wheel is known for {machine}")
+    ending, digest = WHEELS[machine]
+    name = f"uv-{UV}-py3-none-{ending}.whl"
+    place = next((str(folder) for folder in _folders() if (folder / name).is_file()), None)
+    content = _of_index(name) if place is None else Path(place, name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise WheelRefused(f"{name} of {place or 'the index'} is damaged or forged: its sha256 is not {digest}")
     return content
+
+
+def _of_index(name: str) -> bytes:
+    """Return the file `name` of uv's page at PyPI, or at the index of PIP_INDEX_URL."""
+    index = os.environ.get("PIP_INDEX_URL") or INDEX
+    links = _Links()
+    with urlopen(needs.request(f"{index.rstrip('/')}/uv/", accept=AS_HTML), timeout=SECONDS) as answer:
+        links.feed(answer.read().decode(errors="replace"))
+        found = [
+            urljoin(answer.url, link) for link in links.found if unquote(urlsplit(link).path).rpartition("/")[2] == name
+        ]
+    if not found:
+        raise WheelRefused(f"the page uv of the package index links to no {name}")
+    with urlopen(needs.request(_with_user(found[0], index)), timeout=SECONDS) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def _with_user(link: str, index: str) -> str:
+    """Return the link with user and password of the index, where it leads to the same host."""
+    there, here = urlsplit(link), urlsplit(index)
+    is_same = (there.scheme, there.netloc) == (here.scheme, here.netloc.rpartition("@")[2])
+    return urlunsplit(there._replace(netloc=here.netloc)) if is_same else link
 
 
 def _folders() -> Iterator[Path]:
