@@ -21,6 +21,8 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 SEQUENCES, LENGTH = 4, 64
+FEWEST_TOKENS = 16  # ordinary ones, which every vocabulary here has
+FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 CASES: dict[str, dict[str, Any]] = {
     "packed": {},
     "packed, four layers": {"layers": 4},
@@ -112,6 +114,79 @@ def state_counts() -> dict[str, Any]:
     return {"tensors": tensors, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
 
 
+def policy_counts(ranks: int) -> dict[str, Any]:
+    """Return the counts of a policy's weights that rank 0 writes as `save_sharded` does, and of their reading by one process."""
+    import torch
+
+    from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
+    from dagrpo.checkpoints.gathered import GatheredWeights
+    from dagrpo.checkpoints.planned import write_all
+    from dagrpo.checkpoints.sharded import read_weights
+    from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
+    from dagrpo.distributed import World
+    from dagrpo.trainer.policy import Policy
+
+    counted, world = device.counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
+    written, read = (_model(2, 0, world.device, counted.fake) for _ in range(2))
+    with counted, tempfile.TemporaryDirectory() as folder:
+        with _process_group(world):
+            if ranks > 1:
+                _shard(Policy(written, dtype=torch.bfloat16), world)
+            counted.reset()
+            with GatheredWeights(written, torch.float32, world).reading() as tensors:
+                write_all(Path(folder), planned_files(tensors, DEFAULT_MAX_SHARD_BYTES))
+            saved = {"waits": dict(counted.waits), "collectives": dict(counted.collectives)}
+        counted.reset()
+        read_weights(read, DcpTensors(Path(folder)))
+    loaded = {"waits": dict(counted.waits), "copies": counted.kernels["copy_"]}
+    return {"tensors": len(list(read.parameters())), "saved": saved, "loaded": loaded}
+
+
+def picture_counts(family: str) -> dict[str, Any]:
+    """Return the counts of the second update of a small model of that family, its tower trained, on three pictures."""
+    import torch
+    from tests.trainer.vision import SMALL, TALL, WIDE
+
+    from dagrpo.checkpoints.modules import model_class_of
+    from dagrpo.distributed import World
+    from dagrpo.models.fresh import config_of
+    from dagrpo.models.fresh_vision import save_preprocessor
+    from dagrpo.params.model import Fresh
+    from dagrpo.trainer.budget import Budget
+    from dagrpo.trainer.policy import Policy
+    from dagrpo.trainer.tower import Tower, tower_module
+
+    counted, world = device.counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
+    shape = Fresh.model_validate({"num_hidden_layers": 2, "vision": {"family": family, "depth": 2}})
+    config = config_of(shape)
+    with torch.device("meta"):
+        model = model_class_of(config)._from_config(config, dtype=torch.float32).eval()
+    _move(model, world.device, counted.fake)
+    with counted, tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        save_preprocessor(Path(folder), shape.vision, None)
+        tower = Tower(model, Path(folder), frozen=False, shared=False)
+        update, optimizer = _update(
+            Policy(model, tower, torch.bfloat16), world, Budget(sequences=SEQUENCES), "bfloat16"
+        )
+        shown = [[SMALL], [WIDE, TALL], [], [SMALL]]
+        for step in range(2):
+            counted.reset()
+            stats = update.run(step, _rollouts(shown, tower, config))
+    module = tower_module(model)
+    assert module is not None
+    return {
+        "skipped": stats.skipped,
+        "optimizer": counted.kernels["_fused_adamw_"],
+        "kernels": sum(counted.kernels.values()),
+        "waits": dict(counted.waits),
+        "products": dict(counted.products),
+        "attention": dict(counted.attention),
+        "untrained": [name for name, weight in model.named_parameters() if weight not in optimizer.state],
+        "of tower": len([weight for weight in module.parameters() if weight in optimizer.state]),
+    }
+
+
 def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]:
     """The update of a policy, and its optimizer."""
     from dagrpo.params.algorithm import Algorithm
@@ -180,6 +255,14 @@ def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if rank:
         add_adapter(model, Lora(rank=rank, alpha=2 * rank))
+    _move(model, cuda, fake)
+    return model
+
+
+def _move(model: Any, cuda: Any, fake: Any) -> None:
+    """Give a model weights and buffers on the made-up device."""
+    import torch
+
     with fake:
         for module in model.modules():
             for name, weight in module._parameters.items():
@@ -190,22 +273,26 @@ def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
                 if buffer is not None:
                     module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=cuda)
         model.tie_weights()
-    return model
 
 
-def _rollouts() -> Any:
-    """Sequences of four lengths, a quarter of each its prompt."""
+def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
+    """Sequences of four lengths, a quarter of each its prompt; before that the pictures that each shows."""
     import torch
 
     from dagrpo.trainer.packing import RolloutBatch, TokenSequences
 
     drawn = torch.Generator().manual_seed(0)
     lengths = [LENGTH * (1 + row) // SEQUENCES for row in range(SEQUENCES)]
-    ids = [torch.randint(CONFIG["vocab_size"], (length,), generator=drawn).tolist() for length in lengths]
+    ids = [torch.randint(FEWEST_TOKENS, (length,), generator=drawn).tolist() for length in lengths]
     trained = [[4 * place >= length for place in range(length)] for length in lengths]
+    for row, files in enumerate(shown):
+        for file in files:
+            tokens = [config.image_token_id] * (tower.patches(file) // config.vision_config.spatial_merge_size**2)
+            ids[row] = [config.vision_start_token_id, *tokens, config.vision_end_token_id, *ids[row]]
+            trained[row] = [False] * (len(tokens) + 2) + trained[row]
     number = sum(map(sum, trained))
     return RolloutBatch(
-        sequences=TokenSequences.of(ids, trained),
+        sequences=TokenSequences.of(ids, trained, shown),
         trajectories=torch.arange(SEQUENCES),
         rollout_logprobs=torch.full((number,), -7.0),
         positive=torch.ones(SEQUENCES, dtype=torch.bool),
@@ -216,4 +303,6 @@ def _rollouts() -> Any:
 if __name__ == "__main__":
     device.load_guard(Path(sys.argv[1]))
     device.pretend()
-    print(json.dumps({name: counts(**case) for name, case in CASES.items()} | {"state": state_counts()}))
+    seen = {name: counts(**case) for name, case in CASES.items()} | {"state": state_counts()}
+    seen |= {f"policy of {ranks}": policy_counts(ranks) for ranks in (1, 2)}
+    print(json.dumps(seen | {family: picture_counts(family) for family in FAMILIES}))

@@ -55,10 +55,13 @@ WAITS = frozenset(
         "unique_consecutive",
         "_unique2",
         "masked_select",
+        "repeat_interleave",
     }
 )
+MOST_KNOWN = 1 << 16  # numbers of a tensor whose values are known
 COLLECTIVES = {
     "_allgather_base_": "all-gather",
+    "all_gather_into_tensor": "all-gather",
     "_reduce_scatter_base_": "reduce-scatter",
     "all_reduce": "all-reduce",
     "allreduce_": "all-reduce",
@@ -78,6 +81,7 @@ def load_guard(library: Path) -> None:
 def pretend() -> None:
     """Make torch say that it has one H100."""
     import torch
+    from torch.utils._pytree import tree_map
 
     card = mock.Mock(major=9, minor=0, total_memory=80 << 30, multi_processor_count=132)
     card.name = "NVIDIA H100 80GB HBM3"
@@ -85,6 +89,8 @@ def pretend() -> None:
 
     def on_device(data: Any, **options: Any) -> Any:  # torch makes these without asking a mode
         device = options.pop("device", None)
+        if isinstance(data, list):
+            data = tree_map(lambda each: each.item() if isinstance(each, torch.Tensor) else each, data)
         return own(data, **options) if device is None else own(data, **options).to(device)
 
     def new(self: Any, data: Any, **options: Any) -> Any:
@@ -122,11 +128,13 @@ def counting() -> Any:
     from torch.distributed.tensor import DTensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map
+    from torch.utils.weak import WeakIdKeyDictionary
 
     class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+            self._values: Any = WeakIdKeyDictionary()  # of tensors on the device that follow from the CPU's alone
             self.reset()
 
         def reset(self) -> None:
@@ -150,18 +158,51 @@ def counting() -> Any:
             name = function.overloadpacket.__name__
             if name == "_local_scalar_dense":
                 self.waits[name] += 1
-                return 1.0 if inputs[0].dtype.is_floating_point else 1
+                value = self._values.get(inputs[0])
+                return (1.0 if inputs[0].dtype.is_floating_point else 1) if value is None else value.item()
             if name == "is_nonzero":
                 self.waits[name] += 1
                 return True
+            if name in ("index", "index_put_"):
+                args = (args[0], [place for each in args[1] for place in self._places(each)], *args[2:])
+                inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+            values = self._computed(function, inputs, args, kwargs)
             with self.fake:
                 args, kwargs = tree_map(_shape_alone, (args, kwargs))
-                out = function(*args, **kwargs)
+                if torch.Tag.dynamic_output_shape in function.tags and values is not None:
+                    out = tree_map(lambda each: torch.empty_like(each, device="cuda"), values)
+                else:
+                    out = function(*args, **kwargs)
             self._count(name, args, out)
             if isinstance(out, torch.Tensor) and out.device.type == "cpu":
                 self.waits[f"{name} to the CPU"] += 1
-                return torch.zeros(out.shape, dtype=out.dtype)  # values are not known; 0 numbers are not finite
+                # Where values are not known, 0 numbers are not finite.
+                return torch.zeros(out.shape, dtype=out.dtype) if values is None else values
+            made = [] if values is None else tree_leaves(out)
+            for each, value in zip(made, tree_leaves(values), strict=values is not None):
+                if isinstance(each, torch.Tensor):
+                    self._values[each] = value
             return out
+
+        def _places(self, index: Any) -> list[Any]:
+            """What indexes in the stead of a mask, as a device makes it: it waits for how many places there are."""
+            if index is None or index.dtype != torch.bool or self._values.get(index) is None:
+                return [index]
+            with self:
+                return list(index.nonzero().unbind(1))
+
+        def _computed(self, function: Any, inputs: list[Any], args: Any, kwargs: Any) -> Any:
+            """What an operation returns, on the CPU, where the values of all that it reads are known; else None."""
+            known = [self._values.get(each) if isinstance(each, FakeTensor) else each for each in inputs]
+            is_small = all(value is not None and value.numel() <= MOST_KNOWN for value in known)
+            if not is_small or (not known and "empty" in str(function)):
+                for each in inputs[:1] if function._schema.is_mutable else ():
+                    self._values.pop(each, None)
+                return None
+            args, kwargs = tree_map(
+                lambda each: self._values.get(each, each) if isinstance(each, torch.Tensor) else each, (args, kwargs)
+            )
+            return function(*args, **kwargs | ({"device": "cpu"} if kwargs.get("device") is not None else {}))
 
         def _count(self, name: str, args: Any, out: Any) -> None:
             if name in WAITS:
