@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
 from dagrpo.errors import UserError
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine import open as opening
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
@@ -168,6 +169,7 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(opening, "obstacle_to_sharing", lambda device: None)
     device = device_of_sync(Engine.model_validate(given))
     assert (None if device is None else device.type) == expected
 
@@ -176,10 +178,62 @@ def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tens
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
     assert device_of_sync(Engine()) is None
     with pytest.raises(UserError, match="expandable segments"):
         device_of_sync(Engine(weight_sync="tensors"))
+
+
+class SharedStorage:
+    """Memory of a GPU as torch shares it, or refuses to."""
+
+    def __init__(self, refusal: str | None) -> None:
+        self._refusal = refusal
+
+    def untyped_storage(self) -> "SharedStorage":
+        return self
+
+    def _share_cuda_(self) -> tuple[object, ...]:
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
+        return (0, b"memory", 1, 0, b"counter", 64, b"event", True)
+
+
+def _share_on_a_gpu(refusal: str | None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Have a made-up GPU share memory or refuse to; the counters that are given back."""
+    released: list[tuple[object, ...]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: SharedStorage(refusal))
+    monkeypatch.setattr(
+        torch.UntypedStorage, "_release_ipc_counter_cuda", lambda *counter: released.append(counter), raising=False
+    )
+    return released
+
+
+def test_a_gpu_whose_memory_cannot_be_shared_leaves_the_folder_and_is_named_to_who_asks_for_tensors(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _share_on_a_gpu("cudaMallocAsync does not yet support shareIpcHandle.\nCalled from ...", monkeypatch)
+    assert device_of_sync(Engine()) is None
+    line = " ".join(capfd.readouterr().err.split())
+    assert "as files, and not by CUDA IPC" in line
+    assert "(cudaMallocAsync does not yet support shareIpcHandle.)" in line
+    with pytest.raises(UserError, match=r"weight_sync is tensors, but torch cannot share memory of this GPU"):
+        device_of_sync(Engine(weight_sync="tensors"))
+
+
+def test_trying_to_share_memory_of_a_gpu_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = _share_on_a_gpu(None, monkeypatch)
+    assert device_of_sync(Engine()) == torch.device("cuda", 0)
+    assert released == [(b"counter", 64)]
+
+
+def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = _share_on_a_gpu(None, monkeypatch)
+    assert device_of_sync(Engine(), loads=False) is None
+    assert released == []
 
 
 @pytest.mark.parametrize("elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"replicas": 2}])

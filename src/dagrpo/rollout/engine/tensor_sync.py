@@ -22,6 +22,7 @@ from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 BUCKET_BYTES = 512 << 20
 _ALIGNMENT = 16  # bytes: of each tensor in a bucket, so that it can be viewed in its type
 _ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_COUNTER = slice(4, 6)  # places of what counts openings among the results of _share_cuda_
 _DEVICE = 6  # place of the device among the arguments of reductions.rebuild_cuda_tensor
 
 
@@ -62,16 +63,28 @@ def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> 
         yield Bucket(flat, parts, is_last=number == len(lots) - 1)
 
 
-def sync_device(gpu: bool) -> torch.device | None:
-    """Return where buckets lie for servers that share this process's GPU, or its CPU; None: they cannot be opened there.
+def sync_device(gpu: bool) -> torch.device:
+    """Return where buckets lie for servers that share this process's GPU, or its CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+
+
+def obstacle_to_sharing(device: torch.device) -> str | None:
+    """Return what keeps a server from opening memory of this device, which is tried on a GPU; None: nothing does.
 
     Memory of expandable segments is opened through pidfd_getfd, which Linux grants a child on its parent only where ptrace is
     unrestricted (kernel.yama.ptrace_scope 0).
     """
-    if not gpu:
-        return torch.device("cpu")
-    expandable = any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES)
-    return None if expandable else torch.device("cuda", torch.cuda.current_device())
+    if device.type == "cpu":
+        return None
+    if any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES):
+        return "this process allocates expandable segments (PYTORCH_CUDA_ALLOC_CONF), which a server may not open"
+    try:
+        shared = torch.empty(1, dtype=torch.uint8, device=device).untyped_storage()._share_cuda_()
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        return f"torch cannot share memory of this GPU, as with the allocator cudaMallocAsync or in WSL2 ({reason})"
+    torch.UntypedStorage._release_ipc_counter_cuda(*shared[_COUNTER])  # else it would wait for a server that opens it
+    return None
 
 
 class _Reduced:
