@@ -32,7 +32,7 @@ class Engine(Section):
         None,
         description="How weights reach a server that the stage starts. folder: as safetensors. tensors: through memory that trainer and "
         "server share, on the GPU that they share (CUDA IPC) or on the CPU. null: tensors where one server shares the GPU of the policy "
-        "and release_memory is off; else folder.",
+        "and can open its memory, also with release_memory; else folder.",
     )
     max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         65_536, description="Size of the key-value cache, in tokens."

@@ -98,6 +98,35 @@ def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serv
         loop.run(client.close())
 
 
+def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_buckets_are_freed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        asked.append(" ".join([path.partition("?")[0], *body.get("tags", [])]))
+        return 200, {"success": True}
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("freed here"))
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
+        client = ServerClient(Endpoint(address=serve(answer).address), 5)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, sync_device=CPU)
+        pool.release_memory()
+        asked.clear()
+        pool.load(StateTensors(STATE), "step_1")
+        loop.run(client.close())
+    assert asked == [
+        "freed here",
+        "/resume_memory_occupation weights",
+        "/begin_weight_update",
+        "/update_weights_from_tensor",
+        "freed here",
+        "/end_weight_update",
+        "/resume_memory_occupation kv_cache",
+        "/flush_cache",
+    ]
+
+
 @pytest.mark.server
 def test_a_server_holds_and_samples_what_it_does_of_the_folder(
     server: SGLangServer, pool: ServerPool, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +187,7 @@ def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> 
         (True, {"weight_sync": "folder"}, None),
         (True, {"own_gpus": True}, None),
         (True, {"replicas": 2}, None),
-        (True, {"release_memory": True}, None),
+        (True, {"release_memory": True}, "cuda"),
         (True, {"release_memory": True, "weight_sync": "tensors"}, "cuda"),
         (False, {}, None),
         (False, {"weight_sync": "tensors"}, "cpu"),

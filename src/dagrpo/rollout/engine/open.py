@@ -144,7 +144,7 @@ def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None
     which the server could not open.
     """
     gpu = torch.cuda.is_available()
-    shares = gpu and loads and params.replicas == 1 and not (params.own_gpus or params.release_memory)
+    shares = gpu and loads and params.replicas == 1 and not params.own_gpus
     if params.weight_sync != "tensors" and not (params.weight_sync is None and shares):
         return None
     device = sync_device(gpu)
