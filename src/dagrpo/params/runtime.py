@@ -289,6 +289,15 @@ class Runtime(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_teachers_weights_are_loaded_once(self) -> Self:
+        if self.teacher.weight_sync is not None:
+            raise UserError(
+                f"runtime.teacher.weight_sync is {self.teacher.weight_sync}, but a teacher's weights are loaded once and never synced: "
+                "set it to null"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_teacher_has_one_server(self) -> Self:
         if self.teacher.replicas > 1 or self.teacher.own_gpus:
             raise UserError(
