@@ -78,6 +78,7 @@ def open_engine(
                 )
 
             servers = start_all(stack, params, log, make)
+            folder.remove_weights()  # in memory, as a rule, and read
             clients = _clients(stack, loop, [server.endpoint for server in servers], params)
             adapters = None if adapter is None else AdapterFolders(adapter.form, folder)
             leaves = params.release_memory
