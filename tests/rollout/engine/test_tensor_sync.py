@@ -2,9 +2,11 @@
 
 import gc
 import os
+import shutil
 from base64 import b64decode
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +71,19 @@ def test_every_tensor_is_read_once_and_lies_unchanged_in_one_bucket(most: int, c
     assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in STATE.items())
     assert all(bucket.flat.numel() <= most or len(bucket.parts) == 1 for bucket in filled)
     assert sum(bucket.flat.numel() for bucket in filled) < total_bytes(weights) + 16 * len(STATE)
+
+
+def test_shared_memory_without_room_for_a_bucket_is_refused_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = StateTensors({"w": torch.ones(250)})
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    assert len([*buckets(weights, CPU)]) == 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=999))
+    with pytest.raises(
+        UserError, match=r"/dev/shm has 999 bytes free.* takes 1,000: make room, or set .*weight_sync to folder"
+    ):
+        next(buckets(weights, CPU))
 
 
 def test_sglangs_restricted_unpickler_opens_a_bucket() -> None:
