@@ -63,7 +63,8 @@ class Engine(Section):
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300,
-        description="Seconds until a server that is not ready is an error, without those in which it compiles kernels.",
+        description="Seconds until a server that is not ready is an error, without those, up to an hour, in which servers of this user "
+        "compile kernels.",
     )
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."
