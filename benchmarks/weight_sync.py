@@ -21,7 +21,7 @@ from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import ServerClient
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.tensor_sync import sync_device
+from dagrpo.rollout.engine.tensor_sync import obstacle_to_sharing, sync_device
 from dagrpo.rollout.engine.version import new_version
 from dagrpo.rollout.engine.weights import WeightsFolder
 
@@ -55,7 +55,7 @@ def main() -> None:
 def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
     source = HuggingFaceTensors(given.model)
     device = sync_device(torch.cuda.is_available())
-    assert device is not None, "expandable segments are on"
+    assert (obstacle := obstacle_to_sharing(device)) is None, obstacle
     masters = {name: source.read(name).float().to(device) for name in source.specs}
     weights = CastTensors(StateTensors(masters), NAMED_DTYPES[given.dtype])
     with BackgroundLoop() as loop, WeightsFolder(given.model, None) as folder:

@@ -212,6 +212,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             {"runtime": {"teacher": {"threads": 2, "servers": ["http://127.0.0.1:30000"]}}},
             "runtime.teacher.threads is 2, and runtime.teacher.servers names servers that run elsewhere",
         ),
+        ({"runtime": {"teacher": {"weight_sync": "folder"}}}, "a teacher's weights are loaded once and never synced"),
         ({"runtime": {"teacher": {"release_memory": True}}}, "a teacher's weights are loaded once, and would be lost"),
     ],
 )

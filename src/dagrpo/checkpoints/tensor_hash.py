@@ -11,7 +11,7 @@ _TILES_LAUNCHED = 512  # on other devices: temporary tensors of 32 MiB each
 
 
 def tensor_hash(tensor: Tensor) -> Tensor:
-    """Return the hash of a tensor's bytes, [] in int64, on the tensor's device, for which nothing waits.
+    """Return the hash of a tensor's bytes, [] in int64, on the tensor's device, without synchronising.
 
     The value is that of SGLang's gpu_tensor_hash: two 32-bit sums of mixed words for each 8,192 words. It shows errors and other
     roundings; it is no defence against somebody who looks for a tensor with the same hash.

@@ -32,7 +32,7 @@ class Engine(Section):
         None,
         description="How weights reach a server that the stage starts. folder: as safetensors. tensors: through memory that trainer and "
         "server share, on the GPU that they share (CUDA IPC) or on the CPU. null: tensors where one server shares the GPU of the policy "
-        "and release_memory is off; else folder.",
+        "and can open its memory, also with release_memory; else folder.",
     )
     max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         65_536, description="Size of the key-value cache, in tokens."
@@ -63,7 +63,8 @@ class Engine(Section):
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300,
-        description="Seconds until a server that is not ready is an error, without those in which it compiles kernels.",
+        description="Seconds until a server that is not ready is an error, without those, up to an hour, in which servers of this user "
+        "compile kernels.",
     )
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         600, description="Seconds until a batch without an answer is an error."
@@ -285,6 +286,15 @@ class Runtime(Section):
         if self.teacher.release_memory:
             raise UserError(
                 "runtime.teacher.release_memory is true, but a teacher's weights are loaded once, and would be lost: set it to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_teachers_weights_are_loaded_once(self) -> Self:
+        if self.teacher.weight_sync is not None:
+            raise UserError(
+                f"runtime.teacher.weight_sync is {self.teacher.weight_sync}, but a teacher's weights are loaded once and never synced: "
+                "set it to null"
             )
         return self
 

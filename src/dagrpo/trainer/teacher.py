@@ -141,7 +141,7 @@ def open_teacher(
     weights = CastTensors(open_tensors(folder), NAMED_DTYPES[run.rollout.dtype]) if folder == run.initial else None
     opened = opener(
         folder,
-        engine,
+        engine.model_copy(update={"weight_sync": "folder"}),  # it is never given other weights
         run.server_log.with_name(f"{TEACHER}.server.log"),
         dtype=run.rollout.dtype,
         head_dtype=run.rollout.head_dtype,

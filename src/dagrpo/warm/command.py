@@ -43,9 +43,10 @@ def model_of(params: "Params") -> Path:
 
 
 def sample_once(model: Path, params: "Params", log: Path) -> None:
-    """Start the server as the stage train does and sample a few tokens: what is compiled late is compiled by then.
+    """Start the server with the stage train's model and parameters and sample a few tokens: what is compiled late is compiled by then.
 
-    Raises what `open_engine` does.
+    With training.lora the server of the stage train also computes an adapter, whose kernels are compiled when that stage starts. Raises
+    what `open_engine` does.
     """
     from dagrpo.records import SamplingRequest
     from dagrpo.rollout.engine.open import open_engine

@@ -1,12 +1,18 @@
 """A server that compiles kernels while it starts has the time for it, and one that does nothing has not."""
 
+import os
 import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine import compiling
 from dagrpo.rollout.engine import server as server_module
 from dagrpo.rollout.engine.compiling import StartLimit
 from dagrpo.rollout.engine.errors import ServerError
@@ -63,3 +69,40 @@ def test_seconds_of_compilation_are_given_back_once() -> None:
     assert limit.compiled == 300
     assert not limit.is_over(409, compiling=False)
     assert limit.is_over(411, compiling=False)
+
+
+@contextmanager
+def _somebody_compiles(starter: str, folder: Path) -> Iterator[None]:
+    """Another process tree of this user's, in which ninja works below a process that has `starter` among its arguments."""
+    folder.mkdir()
+    ninja = shutil.copy("/bin/sleep", folder / "ninja")
+    code = "import subprocess, sys; subprocess.run([sys.argv[2], '60'], cwd=sys.argv[3])"
+    tree = subprocess.Popen([sys.executable, "-c", code, starter, ninja, folder], start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(tree.pid, signal.SIGKILL)
+        tree.wait()
+
+
+def test_the_limit_does_not_run_while_another_server_compiles_what_this_one_may_wait_for(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
+) -> None:
+    with _somebody_compiles("sglang.launch_server", tmp_path / "other"):
+        _start(monkeypatch, tiny_model, tmp_path, "waits", str(tmp_path))
+
+
+def test_what_no_server_compiles_leaves_the_limit_running(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
+) -> None:
+    with _somebody_compiles("make", tmp_path / "other"), pytest.raises(ServerError, match="was not ready after 2 s"):
+        _start(monkeypatch, tiny_model, tmp_path, "waits", str(tmp_path))
+
+
+def test_a_compiler_that_hangs_ends_the_start_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compiling, "MOST_SECONDS_OF_COMPILATION", 1.0)
+    (tmp_path / "sampling").mkdir()
+    with pytest.raises(ServerError, match=r"waited for 1 s for sampling to be compiled.*ninja.*dagrpo warm.*MAX_JOBS"):
+        _start(monkeypatch, tiny_model, tmp_path, "ninja", str(tmp_path / "sampling"))

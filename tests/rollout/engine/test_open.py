@@ -4,7 +4,8 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -20,10 +21,12 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.errors import UserError
 from dagrpo.params.runtime import Engine
 from dagrpo.records import SamplingRequest
+from dagrpo.rollout.engine import open as opening
+from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.open import open_engine
-from dagrpo.rollout.engine.server import free_port
+from dagrpo.rollout.engine.server import SGLangServer, free_port
 
 REQUESTS = [
     SamplingRequest(input_ids=(7, 8, 9, 10 + n), seed=n, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12)
@@ -91,6 +94,28 @@ def test_given_weights_come_before_those_of_the_folder(serve: Serve, tiny_model:
         engine.load(second, "step_1")
         assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_1"
     assert seen == [3 * 128.0, 4 * 128.0]
+
+
+def test_weights_that_a_server_was_started_with_take_no_memory_afterwards(
+    serve: Serve, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started:
+        endpoint = Endpoint(address=serve(Echo()).address)
+
+    def start(
+        _: ExitStack, params: Engine, log: Path, make: Callable[[Path, str | None], SGLangServer]
+    ) -> list[Started]:
+        make(log, None)
+        read.extend((tmp_path / "memory").glob("*/*.safetensors"))
+        return [Started()]
+
+    read: list[Path] = []
+    monkeypatch.setattr(opening, "start_all", start)
+    params = Engine(weights_folder=str(tmp_path / "memory"))
+    weights = StateTensors({"model.norm.weight": torch.full((128,), 3.0)})
+    with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False, weights=weights):
+        assert len(read) == 1
+        assert not read[0].exists()
 
 
 def test_weights_for_a_server_elsewhere_have_the_type_that_the_engine_computes_in(

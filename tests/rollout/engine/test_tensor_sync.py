@@ -2,9 +2,11 @@
 
 import gc
 import os
+import shutil
 from base64 import b64decode
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
 from dagrpo.errors import UserError
 from dagrpo.params.runtime import Engine
+from dagrpo.rollout.engine import open as opening
 from dagrpo.rollout.engine.background import BackgroundLoop
 from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.errors import ServerError
@@ -70,6 +73,19 @@ def test_every_tensor_is_read_once_and_lies_unchanged_in_one_bucket(most: int, c
     assert sum(bucket.flat.numel() for bucket in filled) < total_bytes(weights) + 16 * len(STATE)
 
 
+def test_shared_memory_without_room_for_a_bucket_is_refused_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = StateTensors({"w": torch.ones(250)})
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    assert len([*buckets(weights, CPU)]) == 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=999))
+    with pytest.raises(
+        UserError, match=r"/dev/shm has 999 bytes free.* takes 1,000: make room, or set .*weight_sync to folder"
+    ):
+        next(buckets(weights, CPU))
+
+
 def test_sglangs_restricted_unpickler_opens_a_bucket() -> None:
     common = pytest.importorskip("sglang.srt.utils.common")
     (bucket,) = buckets(StateTensors(STATE), CPU)
@@ -95,6 +111,35 @@ def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serv
         with pytest.raises(ServerError):  # it answers with the weights of before
             pool.generate(batch(prompts=1, samples=1), lockstep=False)
         loop.run(client.close())
+
+
+def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_buckets_are_freed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        asked.append(" ".join([path.partition("?")[0], *body.get("tags", [])]))
+        return 200, {"success": True}
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("freed here"))
+    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
+        client = ServerClient(Endpoint(address=serve(answer).address), 5)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, sync_device=CPU)
+        pool.release_memory()
+        asked.clear()
+        pool.load(StateTensors(STATE), "step_1")
+        loop.run(client.close())
+    assert asked == [
+        "freed here",
+        "/resume_memory_occupation weights",
+        "/begin_weight_update",
+        "/update_weights_from_tensor",
+        "freed here",
+        "/end_weight_update",
+        "/resume_memory_occupation kv_cache",
+        "/flush_cache",
+    ]
 
 
 @pytest.mark.server
@@ -157,7 +202,7 @@ def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> 
         (True, {"weight_sync": "folder"}, None),
         (True, {"own_gpus": True}, None),
         (True, {"replicas": 2}, None),
-        (True, {"release_memory": True}, None),
+        (True, {"release_memory": True}, "cuda"),
         (True, {"release_memory": True, "weight_sync": "tensors"}, "cuda"),
         (False, {}, None),
         (False, {"weight_sync": "tensors"}, "cpu"),
@@ -168,6 +213,7 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(opening, "obstacle_to_sharing", lambda device: None)
     device = device_of_sync(Engine.model_validate(given))
     assert (None if device is None else device.type) == expected
 
@@ -176,10 +222,62 @@ def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tens
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
     assert device_of_sync(Engine()) is None
     with pytest.raises(UserError, match="expandable segments"):
         device_of_sync(Engine(weight_sync="tensors"))
+
+
+class SharedStorage:
+    """Memory of a GPU as torch shares it, or refuses to."""
+
+    def __init__(self, refusal: str | None) -> None:
+        self._refusal = refusal
+
+    def untyped_storage(self) -> "SharedStorage":
+        return self
+
+    def _share_cuda_(self) -> tuple[object, ...]:
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
+        return (0, b"memory", 1, 0, b"counter", 64, b"event", True)
+
+
+def _share_on_a_gpu(refusal: str | None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Have a made-up GPU share memory or refuse to; the counters that are given back."""
+    released: list[tuple[object, ...]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: SharedStorage(refusal))
+    monkeypatch.setattr(
+        torch.UntypedStorage, "_release_ipc_counter_cuda", lambda *counter: released.append(counter), raising=False
+    )
+    return released
+
+
+def test_a_gpu_whose_memory_cannot_be_shared_leaves_the_folder_and_is_named_to_who_asks_for_tensors(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _share_on_a_gpu("cudaMallocAsync does not yet support shareIpcHandle.\nCalled from ...", monkeypatch)
+    assert device_of_sync(Engine()) is None
+    line = " ".join(capfd.readouterr().err.split())
+    assert "as files, and not by CUDA IPC" in line
+    assert "(cudaMallocAsync does not yet support shareIpcHandle.)" in line
+    with pytest.raises(UserError, match=r"weight_sync is tensors, but torch cannot share memory of this GPU"):
+        device_of_sync(Engine(weight_sync="tensors"))
+
+
+def test_trying_to_share_memory_of_a_gpu_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = _share_on_a_gpu(None, monkeypatch)
+    assert device_of_sync(Engine()) == torch.device("cuda", 0)
+    assert released == [(b"counter", 64)]
+
+
+def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = _share_on_a_gpu(None, monkeypatch)
+    assert device_of_sync(Engine(), loads=False) is None
+    assert released == []
 
 
 @pytest.mark.parametrize("elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"replicas": 2}])

@@ -1,11 +1,13 @@
 """The compiler of a server on a GPU, on made-up machines."""
 
 import os
+import stat
 import sysconfig
 from pathlib import Path
 
 import pytest
 
+from dagrpo.errors import UserError
 from dagrpo.rollout.engine.toolkit import compiler_environment, linked_toolkit
 
 
@@ -109,3 +111,42 @@ def test_caches_of_kernels_move_only_when_asked(wheels: Path, tmp_path: Path) ->
     found = compiler_environment(inherited, tmp_path / "site-packages", tmp_path / "nowhere")
     assert not [name for name in found if name.endswith("CACHE_DIR")]
     assert Path(found["CUDA_HOME"]).parent == tmp_path / "xdg/dagrpo"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
+@pytest.mark.parametrize("shared", ["cache", "cache/kernels", "cuda"])
+def test_a_cache_that_others_may_write_to_is_refused_whatever_is_in_it(
+    shared: str, mode: int, wheels: Path, tmp_path: Path
+) -> None:
+    home = Path(_chosen(tmp_path)["CUDA_HOME"])
+    folder = home if shared == "cuda" else tmp_path / shared
+    folder.chmod(mode)
+    with pytest.raises(UserError, match=rf"{folder} keeps compilers .*chmod 700.*DAGRPO_CACHE"):
+        _chosen(tmp_path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("planted", ["cache", "cache/kernels", "cuda"])
+def test_a_cache_that_another_user_has_made_is_refused(planted: str, wheels: Path, tmp_path: Path) -> None:
+    home = Path(_chosen(tmp_path)["CUDA_HOME"])
+    folder = home if planted == "cuda" else tmp_path / planted
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(UserError, match=f"{folder} keeps compilers"):
+        _chosen(tmp_path)
+
+
+def test_the_cache_is_made_for_its_user_alone_whatever_the_umask(wheels: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        home = Path(_chosen(tmp_path)["CUDA_HOME"])
+    finally:
+        os.umask(before)
+    folders = (tmp_path / "cache", tmp_path / "cache/kernels", home)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700] * 3
+    assert _chosen(tmp_path)["CUDA_HOME"] == str(home)
+
+
+def test_a_cache_behind_a_link_is_used(wheels: Path, tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir(mode=0o700)
+    (tmp_path / "cache").symlink_to(tmp_path / "volume")
+    assert Path(_chosen(tmp_path)["CUDA_HOME"]).parent == tmp_path / "volume"

@@ -1,6 +1,7 @@
 """What a starting server compiles, and how long it may take besides."""
 
 import itertools
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -9,27 +10,36 @@ import psutil
 
 # ninja drives SGLang's and FlashInfer's builds; Triton calls the others itself. The kernel cuts names after 15 characters.
 COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "cc1plus"})
+LAUNCHER = "sglang.launch_server"  # an argument of every server's main process
+MOST_SECONDS_OF_COMPILATION = 3600.0
 
 
 def kernels_being_compiled(server: int) -> list[str] | None:
-    """Return the names of the modules that processes below `server`, a process id, are compiling; None: none is at work.
+    """Return the names of the modules that this user's SGLang servers, `server` (a process id) among them, are compiling; None: none is.
 
-    The list is empty where something is compiled whose name cannot be known.
+    Other servers count, as FlashInfer builds under a lock, where a server waits for what another one compiles. The list is empty where
+    something is compiled whose name cannot be known.
     """
     compiling = False
     names = set()
-    try:
-        children = psutil.Process(server).children(recursive=True)
-    except psutil.Error:
-        return None
-    for child in children:
-        with suppress(psutil.Error):  # it has ended
-            if child.name() not in COMPILERS or child.status() == psutil.STATUS_ZOMBIE:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # it has ended
+            if not _is_compiler(process) or not _is_below_a_server(process, server):
                 continue
             compiling = True
-            if child.name() == "ninja":
-                names |= _module_of(child.cmdline(), Path(child.cwd()))
+            if process.name() == "ninja":
+                names |= _module_of(process.cmdline(), Path(process.cwd()))
     return sorted(names) if compiling else None
+
+
+def _is_compiler(process: psutil.Process) -> bool:
+    """Return whether it is a compiler of this user's, at work. The cheapest question comes first, as all processes are asked."""
+    is_own = Path(f"/proc/{process.pid}").stat().st_uid == os.getuid()
+    return is_own and process.name() in COMPILERS and process.status() != psutil.STATUS_ZOMBIE
+
+
+def _is_below_a_server(process: psutil.Process, server: int) -> bool:
+    return any(parent.pid == server or LAUNCHER in parent.cmdline() for parent in process.parents())
 
 
 def _module_of(command: list[str], folder: Path) -> set[str]:
@@ -58,3 +68,8 @@ class StartLimit:
             self.compiled += now - self._last
         self._last = now
         return not compiling and now - self._begun - self.compiled > self._seconds
+
+    @property
+    def compiles_too_long(self) -> bool:
+        """Whether kernels have been compiled for so long that a compiler must hang."""
+        return self.compiled > MOST_SECONDS_OF_COMPILATION

@@ -21,7 +21,7 @@ from dagrpo.rollout.engine.client import Endpoint, ServerClient
 from dagrpo.rollout.engine.own_servers import start_all
 from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
-from dagrpo.rollout.engine.tensor_sync import sync_device
+from dagrpo.rollout.engine.tensor_sync import obstacle_to_sharing, sync_device
 from dagrpo.rollout.engine.version import new_version
 from dagrpo.rollout.engine.weights import WeightsFolder, make_writable
 
@@ -59,6 +59,7 @@ def open_engine(
             )
         else:
             folder = stack.enter_context(WeightsFolder(model, _weights_folder(params)))
+            device = device_of_sync(params, loads=weights is not None and adapter is None)
             served = model if weights is None else folder.write(weights)
             name = new_version(version)
 
@@ -77,6 +78,7 @@ def open_engine(
                 )
 
             servers = start_all(stack, params, log, make)
+            folder.remove_weights()  # in memory, as a rule, and read
             clients = _clients(stack, loop, [server.endpoint for server in servers], params)
             adapters = None if adapter is None else AdapterFolders(adapter.form, folder)
             leaves = params.release_memory
@@ -88,7 +90,7 @@ def open_engine(
                 leaves=leaves,
                 keeps_all=deterministic,
                 adapters=adapters,
-                sync_device=device_of_sync(params),
+                sync_device=device,
             )
             if adapter is not None:
                 _serve(adapter, pool, folder, version)
@@ -136,22 +138,27 @@ def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: s
     pool.load(adapter.tensors, version)
 
 
-def device_of_sync(params: Engine) -> torch.device | None:
+def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None:
     """Return where buckets of weights lie for the servers of these parameters; None: their weights travel in the folder.
 
-    UserError: they asked for tensors, which the server could not open.
+    `loads`: whether they are to be given new weights: for others, null tries nothing on the GPU. UserError: tensors were asked for,
+    which the server could not open.
     """
     gpu = torch.cuda.is_available()
-    if params.weight_sync == "tensors":
-        device = sync_device(gpu)
-        if device is None:
-            raise UserError(
-                "runtime.engine.weight_sync is tensors, but this process allocates expandable segments, which the server may not open: "
-                "unset PYTORCH_CUDA_ALLOC_CONF, or set weight_sync to folder."
-            )
+    shares = gpu and loads and params.replicas == 1 and not params.own_gpus
+    if params.weight_sync != "tensors" and not (params.weight_sync is None and shares):
+        return None
+    device = sync_device(gpu)
+    obstacle = obstacle_to_sharing(device)
+    if obstacle is None:
         return device
-    shares = gpu and params.replicas == 1 and not (params.own_gpus or params.release_memory)
-    return sync_device(gpu) if shares and params.weight_sync is None else None
+    if params.weight_sync == "tensors":
+        raise UserError(
+            f"runtime.engine.weight_sync is tensors, but {obstacle}: use PyTorch's own allocator without expandable segments, or set "
+            "weight_sync to folder."
+        )
+    say(f"Weights reach the server as files, and not by CUDA IPC: {obstacle}.")
+    return None
 
 
 def _weights_folder(params: Engine) -> Path | None:

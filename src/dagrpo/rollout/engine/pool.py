@@ -218,14 +218,19 @@ class ServerPool:
         if self._leaves:
             torch.cuda.empty_cache()
         self._everywhere(lambda server: server.begin_sync())
+        self._send_buckets(weights, device)
+        if device.type == "cuda":
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
+        if self._leaves:
+            torch.cuda.empty_cache()  # of the buckets: now the servers' key-value caches come back
+        self._everywhere(lambda server: server.end_sync())
+        self._cache_is_empty = True
+        self._server_of.clear()
+
+    def _send_buckets(self, weights: Tensors, device: torch.device) -> None:
         for bucket in buckets(weights, device):
             version = self._version if bucket.is_last else None
             self._everywhere(lambda server: server.load_bucket(bucket.payload(), version))  # noqa: B023 - called at once
-        self._everywhere(lambda server: server.end_sync())
-        if device.type == "cuda":
-            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
-        self._cache_is_empty = True
-        self._server_of.clear()
 
     def _everywhere(self, ask: Callable[[ServerClient], Awaitable[None]]) -> None:
         """Ask every server at the same time; those that die are given up."""

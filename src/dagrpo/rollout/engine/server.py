@@ -225,6 +225,13 @@ class SGLangServer:
                         f"{phase_in(self._log)}: stop other work on this machine, or raise runtime.engine.start_timeout "
                         f"(log: {self._log})."
                     )
+                if limit.compiles_too_long:
+                    what = " ".join(kernels or ["kernels"])
+                    raise ServerError(
+                        f"The SGLang server has waited for {limit.compiled:.0f} s for {what} to be compiled, so that a compiler seems to "
+                        "hang: end your processes ninja, nvcc and cicc, then run `dagrpo warm`, with a smaller MAX_JOBS if memory was "
+                        f"short (log: {self._log})."
+                    )
                 self.process.note_shared_memory()
                 tell(phase_in(self._log) if kernels is None else _compilation(kernels, limit.compiled))
                 time.sleep(SECONDS_BETWEEN_CHECKS)

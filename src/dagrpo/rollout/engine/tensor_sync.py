@@ -7,6 +7,7 @@ own making, for a server that this process has started. SGLang reads it with an 
 import base64
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
@@ -18,10 +19,13 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+from dagrpo.errors import UserError
+from dagrpo.shared_memory import MEMORY
 
 BUCKET_BYTES = 512 << 20
 _ALIGNMENT = 16  # bytes: of each tensor in a bucket, so that it can be viewed in its type
 _ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_COUNTER = slice(4, 6)  # places of what counts openings among the results of _share_cuda_
 _DEVICE = 6  # place of the device among the arguments of reductions.rebuild_cuda_tensor
 
 
@@ -48,7 +52,7 @@ class Bucket:
 
 def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> Iterator[Bucket]:
     """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes (None: 512 MiB), or of one
-    larger tensor.
+    larger tensor. UserError: shared memory has no room for one.
     """
     lots = _lots(weights.specs, BUCKET_BYTES if most is None else most)
     for number, names in enumerate(lots):
@@ -62,16 +66,29 @@ def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> 
         yield Bucket(flat, parts, is_last=number == len(lots) - 1)
 
 
-def sync_device(gpu: bool) -> torch.device | None:
-    """Return where buckets lie for servers that share this process's GPU, or its CPU; None: they cannot be opened there.
+def sync_device(gpu: bool) -> torch.device:
+    """Return where buckets lie for servers that share this process's GPU, or its CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+
+
+def obstacle_to_sharing(device: torch.device) -> str | None:
+    """Return what keeps a server from opening memory of this device, which is tried on a GPU; None: nothing does.
 
     Memory of expandable segments is opened through pidfd_getfd, which Linux grants a child on its parent only where ptrace is
     unrestricted (kernel.yama.ptrace_scope 0).
     """
-    if not gpu:
-        return torch.device("cpu")
-    expandable = any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES)
-    return None if expandable else torch.device("cuda", torch.cuda.current_device())
+    if device.type == "cpu":
+        return None
+    if any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES):
+        return "this process allocates expandable segments (PYTORCH_CUDA_ALLOC_CONF), which a server may not open"
+    try:
+        storage = torch.empty(1, dtype=torch.uint8, device=device).untyped_storage()
+        shared = storage._share_cuda_()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        return f"torch cannot share memory of this GPU, as with the allocator cudaMallocAsync or in WSL2 ({reason})"
+    torch.UntypedStorage._release_ipc_counter_cuda(*shared[_COUNTER])  # else it would wait for a server that opens it
+    return None
 
 
 class _Reduced:
@@ -85,14 +102,14 @@ class _Reduced:
 
 
 def _by_ipc(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-    """As torch shares a tensor of a GPU, which is named by its UUID: the server may number its GPUs in another way."""
+    """Return torch's IPC call, with the GPU's UUID in place of its index."""
     rebuild, arguments = reductions.reduce_tensor(flat)  # type: ignore[no-untyped-call]
     uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
     return rebuild, (*arguments[:_DEVICE], uuid, *arguments[_DEVICE + 1 :])
 
 
 def _by_name(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-    """As torch's strategy file_system shares memory: that of file descriptors serves a process's own children alone."""
+    """Return the call that opens shared memory by name; by file descriptor, only a process's own children could open it."""
     storage = flat.untyped_storage()
     shared = storage._share_filename_cpu_()
     storage._shared_incref()  # type: ignore[no-untyped-call] # for the server, which gives it back when it closes the memory
@@ -103,9 +120,15 @@ def _by_name(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
 
 
 def _empty(size: int, device: torch.device) -> Tensor:
-    """Return new memory; on a CPU it is shared from the start, so that sharing it copies nothing."""
+    """Return new memory; on a CPU it is shared from the start, so that sharing it copies nothing. UserError: there is no room."""
     if device.type != "cpu":
         return torch.empty(size, dtype=torch.uint8, device=device)
+    free = shutil.disk_usage(MEMORY).free  # what is mapped beyond it ends the process with SIGBUS
+    if free < size:
+        raise UserError(
+            f"{MEMORY} has {free:,} bytes free, and a bucket of weights on its way to the engine takes {size:,}: make room, or set "
+            "runtime.engine.weight_sync to folder."
+        )
     storage = torch.UntypedStorage._new_using_filename_cpu(size)
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
 

@@ -8,9 +8,13 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from dagrpo.errors import UserError
+from dagrpo.ownership import is_own_folder
 
 CUDA = "13.0"  # of torch in requirements/gpu.lock
 WHEELS = Path("nvidia/cu13")  # below site-packages: where NVIDIA's wheels put their files
@@ -28,10 +32,13 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that put all compiled kernels below DAGRPO_CACHE; none where it is not set."""
+    """Return the variables that put all compiled kernels below DAGRPO_CACHE, in a folder that is made; none where it is not set.
+
+    UserError: somebody else may write there.
+    """
     if not environment.get("DAGRPO_CACHE"):
         return {}
-    kernels = cache_folder(environment) / "kernels"
+    kernels = _own_folder(_own_folder(cache_folder(environment).resolve()) / "kernels")
     folders = {
         "SGLANG_CACHE_DIR": kernels,
         "SGLANG_JIT_CACHE_DIR": kernels / "jit",
@@ -43,13 +50,29 @@ def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: str(folder) for name, folder in folders.items() if name not in environment}
 
 
+def _own_folder(folder: Path) -> Path:
+    """Return the folder, which is made for this user alone if it is missing. UserError: what is in it would be run, and another
+    user may have put it there.
+    """
+    with suppress(FileExistsError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    if not is_own_folder(folder):
+        raise UserError(
+            f"{folder} keeps compilers and kernels that servers run, but it is not a folder that only you may write to: `chmod 700` it "
+            "if all in it is yours, else remove it or set DAGRPO_CACHE to a folder of your own."
+        )
+    return folder
+
+
 def compiler_environment(
     inherited: Mapping[str, str], site_packages: Path | None = None, usual: Path = USUAL
 ) -> dict[str, str]:
     """Return the variables with which SGLang, FlashInfer and Triton find nvcc of CUDA 13.0, ninja and their caches.
 
     The machine's own toolkit is used where it is whole and of that version, else one of links to the wheels, which is
-    written into the cache folder. CUDA_HOME is left out where the wheels lack nvcc, as in the set for a CPU.
+    written into the cache folder. CUDA_HOME is left out where the wheels lack nvcc, as in the set for a CPU. UserError: somebody else
+    may write to the cache folder.
     """
     installed = site_packages or Path(sysconfig.get_path("purelib"))
     home = _own_toolkit(inherited, usual)
@@ -104,16 +127,22 @@ def driver_library() -> Path | None:
 def linked_toolkit(wheels: Path, cache: Path, driver: Path | None) -> Path:
     """Return a CUDA_HOME of links to `wheels`, which is written into `cache` whole or not at all unless it is there.
 
-    Its name has the digest of its links, so that none is changed while another environment compiles with its own.
+    Its name has the digest of its links, so that none is changed while another environment compiles with its own. UserError: somebody
+    else may write there.
     """
     links = _links(wheels.resolve(), driver)
     text = "\n".join(f"{name} {target}" for name, target in sorted(links.items()))
+    cache = _own_folder(cache.resolve())
     home = cache / f"cuda-{CUDA}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    if home.is_dir():
-        return home
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".cuda-", dir=cache) as staging:
+    if not home.is_dir():
+        _write_links(links, home)
+    return _own_folder(home)
+
+
+def _write_links(links: Mapping[str, Path], home: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".cuda-", dir=home.parent) as staging:
         whole = Path(staging) / home.name
+        whole.mkdir(mode=0o700)
         for name, target in links.items():
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             (whole / name).symlink_to(target)
@@ -122,7 +151,6 @@ def linked_toolkit(wheels: Path, cache: Path, driver: Path | None) -> Path:
         except OSError:
             if not home.is_dir():  # else another process was first
                 raise
-    return home
 
 
 def _links(wheels: Path, driver: Path | None) -> dict[str, Path]:
