@@ -76,3 +76,9 @@ def test_a_stage_that_is_started_by_hand_is_not_planned(gpu: Path) -> None:
 def test_a_configuration_and_section_runtime_are_the_whole_experiment(name: str) -> None:
     params = composed([name], PRESETS)
     assert whole_params(configuration_of(params), params.runtime) == params
+
+
+@pytest.mark.parametrize("answer", ["0", "NVIDIA GB10, [N/A]", ""])
+def test_nothing_is_refused_where_the_driver_does_not_say_how_much_memory_there_is(gpu: Path, answer: str) -> None:
+    (gpu / "bin/nvidia-smi").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    _require(_long())

@@ -60,6 +60,8 @@ def _told_by_the_driver(devices: Sequence[str]) -> tuple[str, int]:
         )
         rows = [line.rpartition(",") for line in done.stdout.splitlines() if line.strip()]
         found = [(name.strip(), int(mebibytes) * MEBIBYTE) for name, _, mebibytes in rows]
+        if not all(name and memory for name, memory in found):
+            raise ValueError("no name or no memory")
         return min(found, key=lambda each: each[1])
     except (OSError, subprocess.SubprocessError, ValueError):
         raise UserError("nvidia-smi does not say how much memory the GPUs have: give --gpu or --memory.") from None
