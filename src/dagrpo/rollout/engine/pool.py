@@ -119,7 +119,10 @@ class ServerPool:
         them: one for each costs several times as much, and one for several sessions would wait for the slowest of all.
         `abortable`: whether they can be aborted. ServerGone when that server died and others are left.
         """
-        key = (self._server_for(session), session, abortable)
+        # Two HTTP requests with pictures at the same time end a server that samples deterministically (see picture_environment), so
+        # that the pictures of all sessions that ask at the same moment share one.
+        together = request.pictures is not None and not abortable
+        key = (self._server_for(session), "" if together else session, abortable)
         shared = self._gathering.get(key) or self._gather(key)
         shared.requests.append(request)
         if abortable:
