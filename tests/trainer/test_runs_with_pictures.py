@@ -9,6 +9,7 @@ import torch
 from tests.trainer import picture_runs, runs
 
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.distributed import single_process
 from dagrpo.errors import UserError
 from dagrpo.files import read_parquet
@@ -21,9 +22,12 @@ from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.tower import Vision
 
 KINDS: dict[str, Vision] = {"qwen2_5_vl": "trained", "qwen3_vl": "frozen"}
-# AdamW takes full steps, here of 0.3 in the tower, also where a gradient is rounding alone, as that of a key's bias. How far apart that
-# takes two runs depends on the processor's sums, 0.16 on one: less than a step.
-APART: dict[Vision, float] = {"trained": 0.3, "frozen": 1e-4}
+# AdamW takes full steps, here of 0.3 in the tower, also where a gradient is rounding alone, as that of a key's bias.
+APART: dict[Vision, float] = {"trained": 0.15, "frozen": 1e-4}
+FURTHER = (
+    1e-4  # share of the tower's numbers that may be further apart, by less than a step: one or two, on some processors
+)
+STEP = 0.3
 Inputs = tuple[Path, Path]
 
 
@@ -76,13 +80,25 @@ def test_a_run_that_was_interrupted_leaves_the_bytes_of_one_that_was_not(
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
+def _differences(first: Path, second: Path) -> torch.Tensor:
+    """Return how far apart each number of two checkpoints is. [numbers]"""
+    ours, theirs = open_tensors(first), open_tensors(second)
+    assert ours.specs.keys() == theirs.specs.keys()
+    return torch.cat([(ours.read(name) - theirs.read(name)).abs().flatten() for name in ours.specs])
+
+
 def test_two_processes_train_what_one_trains(family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
     together = picture_runs.training_run(inputs, tmp_path, 3, KINDS[family])
     runs.launch(2, picture_runs.__file__, *inputs, tmp_path, 3, KINDS[family])
     ours, theirs = (read_parquet(run.metrics).to_pylist() for run in (whole, together))
     for one, other in zip(ours, theirs, strict=True):
         assert other == pytest.approx(one, rel=1e-2, abs=1e-4)
-    assert all((d.largest or 0.0) < APART[KINDS[family]] for d in compare(whole.policy, together.policy).differences)
+    apart = _differences(whole.policy, together.policy)
+    if KINDS[family] == "frozen":
+        assert float(apart.max()) < APART["frozen"]
+    else:
+        assert float(apart.max()) < STEP
+        assert float((apart >= APART["trained"]).double().mean()) < FURTHER
     tables = [read_parquet(run.rollouts.with_name("step_00003.parquet")) for run in (whole, together)]
     assert tables[0]["completion_ids"] == tables[1]["completion_ids"]
 
