@@ -68,7 +68,11 @@ if workflow.is_main_process and is_command():
     told_by_snakemake(prepare_plan)
 
 # Stages run under the Python that runs Snakemake, whatever environment is active; its path in RUN_STAGE would run them again elsewhere.
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+os.environ.update(
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.getenv("PATH", os.defpath)]
+    )
+)
 SCRIPT = jobs.SCRIPT
 RUN_STAGE = "python {input.script} --job {params.job} {params.arguments} --log {log}"
 MODEL = f"models/{{experiment}}/{params.model.name}/manifest.json"
