@@ -65,9 +65,10 @@ faults: export DAGRPO_FAULTS := whole
 faults: setup ## kill, damage, fill disks, run twice at once: hours; DAGRPO_FAULTS_KILLS and others say how much
 	pytest -s -v --durations=10 tests/faults
 
-lint: setup ## formats, style and types
+lint: setup ## formats, style, wording and types
 	ruff check . && ruff format --check .
 	snakefmt --check Snakefile workflow
+	python tests/language.py
 	mypy
 
 docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site/index.html on; a warning is an error
