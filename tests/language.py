@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-CEILING = 2411  # may only fall: lower it after rewriting a file
-HEAD_WORDS = 12  # of a module's docstring
+CEILING = 2379  # may only fall: lower it after rewriting a file
+HEAD_WORDS = 12  # of a module's docstring, without citations in parentheses
 OPENING = re.compile(
     r"(What|Whether|Who|Whom|Whose|Which|How|Why|Where|When|Of|That|Those|These|This|Such|So|It|Its|As|On|In|By|From|For|"
     r"At|With|Without|After|Before|While|Until|Around|Inside|None|Nothing|Nobody|Told|Not|The same|All of them|Has|Have)\b"
@@ -35,7 +35,7 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and fault of every docstring or comment that docs/glossary.md would word otherwise."""
     tree = ast.parse(source)
     head = ast.get_docstring(tree) or ""
-    if len(head.split("\n\n")[0].split()) > HEAD_WORDS:
+    if len(re.sub(r"\([^)]*\)", "", head.split("\n\n")[0]).split()) > HEAD_WORDS:
         yield 1, f"a module's first paragraph has more than {HEAD_WORDS} words"
     for line, text in docstrings(tree):
         if opening := OPENING.match(text):
