@@ -1,1 +1,1 @@
-"""The mathematics of policy optimisation: advantages, losses, divergences, aggregation. Nothing here knows the trainer."""
+"""Policy optimisation: advantages, losses, divergences, aggregation; independent of the trainer."""

@@ -1,4 +1,4 @@
-"""From a loss per token to the loss of a mini-batch: what each token weighs, by algorithm.aggregation."""
+"""Weights that turn losses per token into the loss of a mini-batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lengths:
         return [totals[prompt] for prompt in self.prompts]
 
     def counted_prompts(self) -> int:
-        """How many prompts have a sequence that counts."""
+        """Return the number of prompts with at least one sequence that counts."""
         return len({prompt for prompt, tokens in zip(self.prompts, self.tokens, strict=True) if tokens})
 
 

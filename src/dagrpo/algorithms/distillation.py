@@ -1,4 +1,4 @@
-"""How much more likely a teacher finds each sampled token than the policy that sampled it: what distillation learns from."""
+"""Advantages of distillation: a teacher's logprob minus the sampling policy's."""
 
 from __future__ import annotations
 

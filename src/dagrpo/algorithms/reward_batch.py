@@ -1,4 +1,4 @@
-"""What every advantage estimator sees: the rewards of one step's trajectories, in the groups of their prompts.
+"""Rewards of one step, by prompt group: the input of advantage estimators.
 
 On the CPU and in double: eight float32 rewards of 0.3 have a mean that is off by 3e-8, which a division by a standard
 deviation of 0 blows up to 0.03. Nothing here imports torch when it is imported: params.yaml is checked on every `snakemake -n`.
@@ -19,7 +19,7 @@ WHITENING_EPSILON = 1e-8  # added to a variance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTokens:
-    """What the trainer knows of each token before the update. [tokens] float64 all, no gradients."""
+    """The trainer's figures of each token before the update, without gradients. All [tokens] float64."""
 
     logprobs: torch.Tensor  # of the policy before the step
     collision: torch.Tensor  # the sum over the vocabulary of the squared probabilities
@@ -52,7 +52,7 @@ class RewardBatch:
 
     @property
     def position(self) -> torch.Tensor:
-        """Of each token how many its trajectory has before it. [tokens] int64"""
+        """Return each token's index within its trajectory, from 0. [tokens] int64"""
         starts = self.lengths.cumsum(0) - self.lengths
         return self.trajectory.new_ones(len(self.trajectory)).cumsum(0) - 1 - starts[self.trajectory]
 
@@ -62,20 +62,20 @@ class RewardBatch:
         return self.group.bincount(minlength=self.groups)[self.group].double()
 
     def group_sum(self, values: torch.Tensor) -> torch.Tensor:
-        """At each trajectory the sum of the values of its group. [trajectories] -> [trajectories]"""
+        """Return the sum over its group for each trajectory. [trajectories] -> [trajectories]"""
         return values.new_zeros(self.groups).index_add(0, self.group, values)[self.group]
 
     def group_mean(self, values: torch.Tensor) -> torch.Tensor:
-        """At each trajectory the mean of the values of its group. [trajectories] -> [trajectories]"""
+        """Return the mean over its group for each trajectory. [trajectories] -> [trajectories]"""
         return self.group_sum(values) / self.group_sizes
 
     def group_max(self, values: torch.Tensor) -> torch.Tensor:
-        """At each trajectory the largest value of its group. [trajectories] -> [trajectories]"""
+        """Return the maximum over its group for each trajectory. [trajectories] -> [trajectories]"""
         lowest = values.new_full((self.groups,), float("-inf"))
         return lowest.scatter_reduce(0, self.group, values, "amax")[self.group]
 
     def group_std(self, values: torch.Tensor) -> torch.Tensor:
-        """At each trajectory the sample standard deviation (n - 1) of its group's values, 0 in a group of one."""
+        """Return the sample standard deviation (n - 1) over its group for each trajectory, 0 for a group of one."""
         centred = values - self.group_mean(values)
         return (self.group_sum(centred**2) / (self.group_sizes - 1).clamp(min=1)).sqrt()
 

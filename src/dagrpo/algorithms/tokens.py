@@ -1,4 +1,4 @@
-"""What every loss sees, and what it returns: flat tokens, whatever sequences, ranks or micro-batches they come from.
+"""Flat trained tokens, the input of every loss, and its output.
 
 Nothing here or in a loss imports torch when it is imported: params.yaml is checked on every `snakemake -n`.
 """
@@ -46,15 +46,15 @@ class TokenBatch:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """On each token how many tokens its sequence has. [tokens] int64"""
+        """Return the length of its sequence for each token. [tokens] int64"""
         return self.sequence.bincount(minlength=self.sequences)[self.sequence]
 
     def sum_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
-        """On each token the sum of the values of its sequence. [tokens] -> [tokens]"""
+        """Return the sum over its sequence for each token. [tokens] -> [tokens]"""
         return values.new_zeros(self.sequences).index_add(0, self.sequence, values)[self.sequence]
 
     def mean_of_sequence(self, values: torch.Tensor) -> torch.Tensor:
-        """On each token the mean of the values of its sequence. [tokens] -> [tokens]"""
+        """Return the mean over its sequence for each token. [tokens] -> [tokens]"""
         return self.sum_of_sequence(values) / self.lengths
 
 
@@ -75,7 +75,7 @@ class MiniBatch:
 
     @property
     def covariances(self) -> torch.Tensor:
-        """What each token adds to the covariance of logprob and advantage: the centred product. [tokens] float64
+        """Return each token's centred product of logprob and advantage, its part of their covariance. [tokens] float64
 
         Where it is large, an update makes the policy much surer of itself (arXiv 2505.22617, section 4).
         """
@@ -83,7 +83,7 @@ class MiniBatch:
         return (logprobs - logprobs.mean()) * (advantages - advantages.mean())
 
     def count_of(self, share: float) -> int:
-        """How many tokens a share of them is: rounded down, but at least one."""
+        """Return the number of tokens in a share of the mini-batch, rounded down, at least 1."""
         return max(int(round(share * len(self.logprobs), 6)), 1)  # 0.29 * 100 is 28.999999999999996
 
 

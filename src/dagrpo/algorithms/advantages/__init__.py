@@ -1,4 +1,4 @@
-"""Advantage estimators, one small file each: its Config, its formula, and both as ADVANTAGE."""
+"""Advantage estimators: one file each, with Config, formula and ADVANTAGE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _refuses_none(config: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantage(Generic[ConfigType]):
-    """How much better each trajectory, or each of its tokens, is than expected."""
+    """An estimator of how much better than expected a trajectory, or each of its tokens, is."""
 
     config: type[ConfigType]  # its keys in algorithm.advantage
     function: Callable[[RewardBatch, ConfigType], torch.Tensor]  # -> [trajectories] or [tokens], float64

@@ -31,7 +31,7 @@ def gdpo(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 
 def refuses_penalty(config: Config) -> str:
-    """It does not see the sum that the divergence is taken from."""
+    """Return the reason: the estimator does not read the sum that the divergence is subtracted from."""
     return "reads the components of the reward, which the divergence is none of"
 
 

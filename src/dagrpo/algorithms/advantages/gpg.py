@@ -39,7 +39,7 @@ def gpg(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 
 def refuses_penalty(config: Config) -> str:
-    """With one, hardly any two rewards of a group are equal."""
+    """Return the reason: with a divergence, hardly any two rewards of a group are equal."""
     return (
         "makes up for groups of equal rewards, and takes groups whose rewards differ by the divergence alone for others"
     )

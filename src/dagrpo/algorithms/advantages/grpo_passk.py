@@ -20,10 +20,10 @@ class Config(grpo.Config):
 
 
 def grpo_passk(batch: RewardBatch, config: Config) -> torch.Tensor:
-    """Of the best of a group A = r_max - r_second, or that / (std_g + 1e-6); of all others 0. [trajectories]
+    """Return r_max - r_second, or that / (std_g + 1e-6), for the best of each group and 0 for the others. [trajectories]
 
-    It is what the group's best reward loses without that completion. Where two are equally good, that is nothing. The
-    advantages of a group do not add up to 0, and no completion is ever pushed down.
+    This is what the group's best reward loses without that completion: 0 where two are equally good. The advantages of a
+    group do not add up to 0, and no completion is ever pushed down.
     """
     rewards = batch.rewards
     best = rewards == batch.group_max(rewards)

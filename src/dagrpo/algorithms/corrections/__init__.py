@@ -1,8 +1,8 @@
-"""Corrections between the engine that sampled and the trainer, one small file each: its Config, its formula, and both as CORRECTION.
+"""Corrections between engine and trainer: one file each, with Config and CORRECTION.
 
-The engine and the trainer compute the same policy with other rounding, so that what was sampled is off-policy by a
-little, or by more than that. A correction weighs each token's loss by how much. Not here: what a policy's own updates
-move away from the one that sampled, which is the loss's ratio.
+The engine and the trainer compute the same policy with different rounding, so samples are slightly off-policy, or more
+than that. A correction weighs each token's loss by the difference. The policy's own updates since it sampled are the
+subject of the loss's ratio, not of a correction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ConfigType = TypeVar("ConfigType", bound=Choice)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWeights:
-    """What each token's loss is multiplied by, and sums over tokens of whatever was measured, as those of a TokenLoss."""
+    """The factor of each token's loss, and measured sums over tokens as in a TokenLoss."""
 
     per_token: torch.Tensor  # [tokens], detached
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Importance weights of tokens, none in sequences whose geometric mean of weights is far from 1.
+"""Token importance weights, 0 where their geometric mean is far from 1.
 
 Liu, Li et al. 2025, "When speed kills stability", part 3, whose bounds these are; NeMo RL calls it seq-mask-tis.
 """

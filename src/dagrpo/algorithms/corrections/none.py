@@ -1,4 +1,4 @@
-"""No correction: what the engine sampled is taken for the trainer's own policy."""
+"""No correction: the engine's samples count as the trainer's policy's."""
 
 from __future__ import annotations
 

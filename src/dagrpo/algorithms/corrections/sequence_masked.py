@@ -1,4 +1,4 @@
-"""Sequence MIS: importance weights of sequences, none where engine and trainer are far apart.
+"""Sequence MIS: sequence importance weights, 0 where engine and trainer differ much.
 
 Liu, Li et al. 2025, "When speed kills stability: demystifying RL collapse from the training-inference mismatch".
 """

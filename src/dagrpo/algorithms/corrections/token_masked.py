@@ -1,4 +1,4 @@
-"""IcePop: importance weights of tokens, none where engine and trainer are far apart (Ling Team 2025, arXiv 2510.18855)."""
+"""IcePop: token importance weights, 0 where engine and trainer differ much (Ling Team 2025, arXiv 2510.18855)."""
 
 from __future__ import annotations
 

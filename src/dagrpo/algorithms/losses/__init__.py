@@ -1,4 +1,4 @@
-"""Policy losses, one small file each: its Config, its formula, and both as LOSS. Nothing else knows a loss by name."""
+"""Policy losses: one file each, with Config, formula and LOSS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clip-Cov (Cui et al. 2025, arXiv 2505.22617): leaves out a few tokens that make the policy much surer of itself."""
+"""Clip-Cov: drops a few tokens with large logprob-advantage covariance (Cui et al. 2025, arXiv 2505.22617)."""
 
 from __future__ import annotations
 

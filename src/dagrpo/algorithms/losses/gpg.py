@@ -1,4 +1,4 @@
-"""Group policy gradient (Chu et al. 2025, arXiv 2504.02546): the policy gradient without a ratio or a bound."""
+"""Group policy gradient: no ratio and no bound (Chu et al. 2025, arXiv 2504.02546)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KL-Cov (Cui et al. 2025, arXiv 2505.22617): holds back the tokens that make the policy much surer of itself."""
+"""KL-Cov: penalises tokens with large logprob-advantage covariance (Cui et al. 2025, arXiv 2505.22617)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MiniRL (Zheng et al. 2025, arXiv 2512.01374): the policy gradient, importance weights, and PPO's clip as a mask."""
+"""MiniRL: importance-weighted policy gradient with PPO's clip as a mask (Zheng et al. 2025, arXiv 2512.01374)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""On-policy distillation (Lu and Thinking Machines Lab 2025, "On-Policy Distillation"; Agarwal et al. 2023, arXiv 2306.13649).
+"""On-policy distillation (Lu and Thinking Machines Lab 2025; Agarwal et al. 2023, arXiv 2306.13649).
 
-The policy samples, and a teacher says of each of its tokens how likely it is. Rewards and advantages have no part in it.
+The policy samples, and a teacher scores each sampled token. Rewards and advantages are not used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Soft adaptive policy optimisation (Gao et al. 2025, arXiv 2511.20347): a smooth gate in place of the clip."""
+"""Soft adaptive policy optimisation: a smooth gate instead of a clip (Gao et al. 2025, arXiv 2511.20347)."""
 
 from __future__ import annotations
 

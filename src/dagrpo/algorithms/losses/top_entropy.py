@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate on the tokens where the policy was least sure (Wang et al. 2025, arXiv 2506.01939)."""
+"""PPO's clipped surrogate on the tokens of highest entropy (Wang et al. 2025, arXiv 2506.01939)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terms that are added to any loss, one small file each: its Config with a coefficient, its formula, and both as TERM."""
+"""Terms added to any loss: one file each, with Config and TERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dagrpo.plugins import Plugins
 
 
 class Weighed(Section):
-    """Parameters of one term. Its Config adds keys of its own."""
+    """Base of a term's parameters: its coefficient. A term's Config adds its other keys."""
 
     coefficient: Factor = Field(0.0, description="Factor of the term in the loss; at 0 it is not computed.")
 
@@ -23,10 +23,10 @@ ConfigType = TypeVar("ConfigType", bound=Weighed)
 
 
 class Coefficient(NamedTuple):
-    """What a term is multiplied by in one step; JSON has it as a list."""
+    """The factor of a term in one step, a list in JSON."""
 
     applied: float
-    kept: float  # what `adapted` goes on from: not the one above where the term is not applied for a while
+    kept: float  # from which `adapted` computes the next one; differs from `applied` while the term is not applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +48,5 @@ TERMS: Plugins[Term[Any]] = Plugins(
 
 
 def computed(terms: Mapping[str, Weighed]) -> dict[str, Weighed]:
-    """Those of algorithm.terms that are added to the loss."""
+    """Return the terms of algorithm.terms whose coefficient is not 0."""
     return {name: config for name, config in terms.items() if config.coefficient}

@@ -1,4 +1,4 @@
-"""A pull towards a teacher beside any loss: on-policy distillation as a penalty on the reverse divergence (slime, `--use-opd`)."""
+"""On-policy distillation as a term: a penalty on the reverse divergence (slime, `--use-opd`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entropy bonus (Mnih et al. 2016, arXiv 1602.01783, section 4): a policy that stays open is rewarded for it."""
+"""The entropy bonus (Mnih et al. 2016, arXiv 1602.01783, section 4)."""
 
 from __future__ import annotations
 
