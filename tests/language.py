@@ -9,16 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-CEILING = 2331  # may only fall: lower it after rewriting a file
+CEILING = 2120  # may only fall: lower it after rewriting a file
 HEAD_WORDS = 12  # of a module's docstring, without citations in parentheses
 OPENING = re.compile(
     r"(What|Whether|Who|Whom|Whose|Which|How|Why|Where|When|Of|That|Those|These|This|Such|So|It|Its|As|On|In|By|From|For|"
     r"At|With|Without|After|Before|While|Until|Around|Inside|None|Nothing|Nobody|Told|Not|The same|All of them|Has|Have)(?![-\w])"
 )
 WORDS = re.compile(
-    r"\b(is none|are none|so many|so much|whoever|somebody|nobody|anew|told|mends?|mended|of its own|of their own|hand-overs?|"
-    r"handed over|goes on|go on from|taken over|takes over|is made of|no more than that)\b",
-    re.IGNORECASE,
+    r"\b(is none|are none|(?i:so many|so much|whoever|somebody|nobody|anew|told|mends?|mended|of its own|of their own|hand-overs?|"
+    r"handed over|goes on|go on from|taken over|takes over|is made of|no more than that))\b"
 )
 
 

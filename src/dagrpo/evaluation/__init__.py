@@ -1,1 +1,1 @@
-"""Sampling on the test split, scoring of what was sampled, and the statistics behind every reported number."""
+"""Evaluation: sampling on test splits, scoring, and statistics."""

@@ -1,6 +1,6 @@
-"""What the conversations of an evaluation were like: turns, calls and how they went, and what ended each attempt.
+"""Statistics of an evaluation's conversations: turns, calls and stop reasons.
 
-Says nothing of answers; where every attempt of our own loop is one turn without a call that went well, there is nothing to say.
+Answers are not read. Where every trajectory of our own agents is one turn without a successful call, the result is empty.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ Summary = Mapping[str, Mapping[str, Any]]
 
 
 def conversations(attempts: pa.Table, *, always: bool = False) -> dict[str, dict[str, Any]]:
-    """Of a rollout table or a scores table, each quantity by kind of attempt, greedy and sampled.
+    """Return each quantity of a rollout or scores table by kind of trajectory, greedy and sampled.
 
-    {} without a conversation, unless it is always asked for.
+    Return {} without a conversation, unless `always`.
 
-    `turns` and `calls` are means per attempt, `called` and `excluded` shares of attempts; `call_statuses` are shares of
-    all calls, `stop_reasons` of all attempts.
+    `turns` and `calls` are means per trajectory, `called` and `excluded` shares of trajectories; `call_statuses` are shares of
+    all calls, `stop_reasons` of all trajectories.
     """
     if not (always or has_conversations(attempts)):
         return {}

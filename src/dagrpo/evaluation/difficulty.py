@@ -1,4 +1,4 @@
-"""Stage `difficulty`: how often the policy that training starts from solves each train problem.
+"""Stage `difficulty`: the starting policy's pass rate on each train problem.
 
 One rating per experiment, by the first seed's policy, so that all seeds choose from the same problems. With no samples
 the split passes through: the DAG has one shape for every experiment.

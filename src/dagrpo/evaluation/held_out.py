@@ -1,7 +1,7 @@
-"""What became of the held-out problems that a policy answered while it was trained: held_out.parquet, and its accuracies.
+"""held_out.parquet: answers to held-out problems during training, and their accuracies.
 
 Nothing is selected by them: a checkpoint that is chosen by its held-out answers scores better on those problems than on
-others. Which problems these are is said in `held_out_problems`.
+others. `held_out_problems` selects the problems.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

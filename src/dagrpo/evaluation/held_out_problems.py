@@ -1,6 +1,6 @@
-"""Held-out problems for a policy to answer while it is trained: which they are, and how they are answered and graded.
+"""Held-out problems that a policy answers during training.
 
-They are sampled and graded as the stages sample and score do it, but only greedily.
+They are sampled and graded as in the stages sample and score, greedily only.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class HeldOut:
     def answered(
         self, step: int, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, grader: Grader, extractor: Extractor
     ) -> list[Row]:
-        """What the policy that the engine holds makes of them: rows of HELD_OUT. ServerError when the engine fails."""
+        """Return rows of HELD_OUT with the policy's answers. Raises ServerError when the engine fails."""
         what = f"held out {self.task} (seed {self.attempts.seeds[1]}), step {step}"
         trajectories = attempt_unseen(self.problems, self.attempts, engine, tokenizer, what=what)
         completions = rollout_table(trajectories)
@@ -55,7 +55,7 @@ class HeldOut:
 
     @property
     def _has_oracle(self) -> bool:
-        """As `Task.oracle`, of the problems themselves."""
+        """Return `Task.oracle`, read from the problems."""
         users = {problem.example.interaction for problem in self.problems} - {""}
         tools = {name for problem in self.problems for name in problem.example.tools}
         return any(INTERACTIONS.get(name).oracle for name in users) or any(TOOLS.get(name).oracle for name in tools)
@@ -80,9 +80,9 @@ def held_out(
 def chosen_rows(
     examples: Sequence[Example], count: int, learned: Collection[Identity] = ()
 ) -> list[tuple[int, Example]]:
-    """Those with the smallest sha256 of the normalised question, each with its row, in the order of the split.
+    """Return the rows with the smallest sha256 of the normalised question, numbered, in the order of the split.
 
-    No seed decides it, and not the order of the split either, which data sets sort by subject or level.
+    The choice depends neither on a seed nor on the order of the split, which data sets sort by subject or level.
     """
     found = [(_rank(own), index) for index, example in enumerate(examples) if (own := identity(example)) not in learned]
     return [(index, examples[index]) for index in sorted(index for _, index in sorted(found)[:count])]
@@ -98,5 +98,5 @@ def split_of(validation: Path, test: Path) -> Path:
 
 
 def identities(split: Path) -> set[Identity]:
-    """Of every problem of a split, however it is typed."""
+    """Return the identity of every problem of a split, which does not depend on its typography."""
     return {identity(example) for example in from_table(read_parquet(split), split)}

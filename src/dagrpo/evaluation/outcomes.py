@@ -1,6 +1,6 @@
-"""What happened on each problem of one evaluation, and each metric's value per problem.
+"""Outcomes of one evaluation, and each metric's value per problem.
 
-Means and intervals are left to `statistics`: `score` estimates each metric, `report` compares two evaluations.
+Means and intervals are computed in `statistics`: `score` estimates each metric, `report` compares two evaluations.
 """
 
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
 
 
 def label_of(task: str, *, oracle: bool) -> str:
-    """What stands beside a score. With an oracle it says nothing about the policy alone, and the label says so."""
+    """Return the label printed beside a score. It names the oracle, if any: such a score is not the policy's alone."""
     return f"{task} (oracle)" if oracle else task
 
 

@@ -1,4 +1,7 @@
-"""The table of pass rates that stage `difficulty` writes, and the stage with nothing to rate: it has no model, and imports none."""
+"""The table of pass rates, and stage `difficulty` with nothing to rate.
+
+Without anything to rate there is no model, so none is imported.
+"""
 
 import shutil
 from pathlib import Path

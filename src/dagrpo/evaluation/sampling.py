@@ -1,6 +1,6 @@
-"""Stage `sample`: a checkpoint attempts every problem of a test split, once greedily and k times sampled.
+"""Stage `sample`: complete every test prompt greedily once and k times sampled.
 
-Grades nothing: `score` does that from what is written here, as often as one likes.
+Stage `score` grades what this stage writes, and can be repeated without a model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ class SplitAttempts:
 
 
 def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) -> Sampling:
-    """As section `evaluation.sampling` says, with a greedy attempt at each problem."""
+    """Return section `evaluation.sampling` as sampling parameters, with a greedy attempt at each problem."""
     return Sampling(
         section="evaluation.sampling",
         samples=section.samples,
@@ -103,7 +103,7 @@ def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
 def attempt_blindly(
     problems: Sequence[Problem], attempts: SplitAttempts, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase
 ) -> list[Trajectory]:
-    """A greedy attempt at each problem with pictures, which are left out. []: there is none, or it was not asked for."""
+    """Return a greedy attempt at each problem with pictures, without its pictures; [] without pictures, or if it is off."""
     shown = [problem for problem in problems if problem.example.images] if attempts.without_pictures else []
     if not shown:
         return []
@@ -173,7 +173,7 @@ def attempt_unseen(
     what: str,
     on_batch: OnBatch | None = None,
 ) -> list[Trajectory]:
-    """The same without a bar. An attempt's seed does not depend on the checkpoint. `what` names them in a warning."""
+    """Sample like `attempt`, without a progress bar. Seeds do not depend on the checkpoint. `what` names the attempts in warnings."""
     batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT
     sampling = replace(attempts.sampling, batch_size=batches * attempts.engine.max_running_requests)
 

@@ -1,6 +1,6 @@
-"""Stage `score`: read the answer out of each completion, compare it, and summarise with intervals.
+"""Stage `score`: grade completions and estimate scores with intervals.
 
-Needs nothing but completions: another extractor rescores them, and no model is opened.
+Reads completions only: another extractor rescores them without a model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
 
 
 def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa.Table:
-    """Read and compare every answer; columns as in SCORES. UserError when a ground truth is none for its verifier."""
+    """Return a table with columns SCORES, one row per completion. Raises UserError if a ground truth is invalid for its verifier."""
     found = judged(completions, extractor, grader)
     ballots = [
         Ballot(problem=problem, verifier=verifier, answer=answer, verdict=verdict)

@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resampling:
-    """How intervals are drawn. `draws` and `seed` matter to the bootstrap only."""
+    """Parameters of intervals. `draws` and `seed` matter to the bootstrap only."""
 
     confidence: float  # 0.5 < confidence < 1
     draws: int
@@ -82,10 +82,10 @@ def _resampled_means(matrix: Floats, resampling: Resampling) -> Floats:
 
 
 def _without_variation(value: float, problems: int, confidence: float, bounds: tuple[float, float]) -> Estimate:
-    """Where every problem has the same value, resampling returns it every time and would claim certainty.
+    """Return the estimate where every problem has the same value: resampling would claim certainty.
 
-    What is known is that 0 of `problems` differ; Wilson's upper bound on the share that could, each moved to the end of
-    its range, bounds the mean. For a proportion of 0 or 1 this is exactly the Wilson interval.
+    0 of `problems` differ; Wilson's upper bound on the share that could, each moved to the end of its range, bounds the
+    mean. For a proportion of 0 or 1 this is exactly the Wilson interval.
     """
     share = wilson(0, problems, confidence).high
     return Estimate(value=value, low=value - share * (value - bounds[0]), high=value + share * (bounds[1] - value))
@@ -113,10 +113,10 @@ def pass_at_k(samples: int, correct: Integers, k: int) -> Floats:
 
 
 def majority_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
-    """Whether the most frequent answer to one problem is right.
+    """Return the probability that the most frequent answer to one problem is right (self-consistency, Wang et al. 2023).
 
-    A missing answer does not vote. When answers tie, one of them would be picked at random, so the expected value is
-    given: the share of the tied answers that is right. 0 when nobody votes. (Self-consistency, Wang et al. 2023.)
+    A missing answer does not vote. Ties are broken at random, so the expected value is returned: the share of the tied
+    answers that is right. 0 without votes.
     """
     votes: dict[str, int] = {}
     verdict: dict[str, bool] = {}

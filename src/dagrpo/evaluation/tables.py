@@ -1,4 +1,7 @@
-"""The scores of an evaluation as a table: what `score` writes and `report` reads. What `sample` writes is `rollout.table`."""
+"""The table of scores that `score` writes and `report` reads.
+
+`rollout.table` defines what `sample` writes.
+"""
 
 import pyarrow as pa
 
@@ -15,7 +18,7 @@ SCORES = pa.schema(
         ),  # the first answer to the problem that is the same to its verifier; null: as extracted
         required("verdict", pa.string()),  # right, wrong, missing or unverifiable
         required("correct", pa.bool_()),  # verdict is right
-        # of the greedy one: whether that without the problem's pictures is right; null: there is none
+        # is the greedy answer without the problem's pictures right; null: not sampled
         pa.field("correct_without_pictures", pa.bool_()),
         required("truncated", pa.bool_()),
         required("completion_tokens", pa.int32()),

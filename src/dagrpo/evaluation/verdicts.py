@@ -1,4 +1,4 @@
-"""What each completion of a rollout table is: the answer that is read in it, and the verdict on that."""
+"""Extracted answer and verdict of each completion of a rollout table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from dagrpo.rewards.grading import Grader
 class Verdicts:
     """One entry for each completion, in order."""
 
-    answers: Sequence[str | None]  # None: there is none to read
+    answers: Sequence[str | None]  # None: no answer could be extracted
     verdicts: Sequence[Verdict]
 
     def columns(self, completions: pa.Table) -> Mapping[str, Any]:
-        """Those of a scores table that follow from them and from the completions."""
+        """Return the columns of a scores table that follow from the verdicts and the completions."""
         return {
             "extracted": self.answers,
             "verdict": self.verdicts,
@@ -31,9 +31,9 @@ class Verdicts:
 
 
 def judged(completions: pa.Table, extractor: Extractor, grader: Grader) -> Verdicts:
-    """Read and compare every answer. UserError when a ground truth is none for its verifier.
+    """Extract and grade every answer. Raises UserError if a ground truth is invalid for its verifier.
 
-    An excluded attempt is unverifiable, whatever it had said so far: nobody knows what the policy would have answered.
+    An excluded attempt is unverifiable whatever it had written: its final answer is unknown.
     """
     texts, truths, verifiers = (
         completions.column(name).to_pylist() for name in ("completion", "ground_truth", "verifier")

@@ -1,7 +1,7 @@
-"""Who votes for what: the sampled answers to each problem, sorted into those that its verifier finds the same.
+"""Votes: sampled answers, in classes that the verifier finds equal.
 
-Right answers are one class, whatever their texts. Others are compared with each other, as the verifier would with a ground truth. Not
-here: counting (statistics.py).
+Right answers are one class, whatever their texts. Others are compared with each other, as the verifier would with a ground truth.
+`statistics` counts the votes.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Ballot:
 
 
 def votes(ballots: Sequence[Ballot], extractor: Extractor, grader: Grader) -> list[str | None]:
-    """For each ballot the first answer to its problem that is the same; None for one that does not vote."""
+    """Return, for each ballot, the first equal answer to its problem; None for a ballot that does not vote."""
     right: dict[int, str] = {}
     wrong: dict[int, dict[str, str]] = {}
     for ballot in ballots:

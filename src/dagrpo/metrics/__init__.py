@@ -1,7 +1,7 @@
-"""Every figure that runs record: its name, its unit and what it is; one file for each group.
+"""Definitions of every recorded metric: name, unit and meaning, by group.
 
-A figure is named `<group>/<figure>` where it is computed, and a test compares those names with the ones here. Shares end in
-`_fraction` and times in `_seconds`, unless the field has a word of its own for them. The report's words and docs/metrics.md, which
+A metric is named `<group>/<figure>` where it is computed, and a test compares those names with the ones here. Shares end in
+`_fraction` and times in `_seconds`, unless the field has its own word. The report's words and docs/metrics.md, which
 says how to read each and what to do about it, take their definitions from here.
 """
 
@@ -22,12 +22,12 @@ METRICS = (*REWARD, *POLICY, *ROLLOUT, *TOOL, *GATE, *TIMING, *SFT, *HELD_OUT, *
 
 
 def definition_of(name: str) -> Metric | None:
-    """That of a figure that a run has written: its own before one of a whole family. None for those of somebody's plug-in."""
+    """Return the definition of a recorded metric: its own before that of a family. None for a plug-in's metric."""
     found = [metric for metric in METRICS if metric.covers(name)]
     return min(found, key=lambda metric: "<" in metric.name, default=None)
 
 
 def meaning_of(name: str) -> str:
-    """What a figure is, by the name that it has here."""
+    """Return the meaning of a metric that is defined here."""
     (metric,) = (metric for metric in METRICS if metric.name == name)
     return metric.meaning

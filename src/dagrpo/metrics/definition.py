@@ -1,4 +1,4 @@
-"""What is said of one figure."""
+"""The definition of one metric."""
 
 import re
 from dataclasses import dataclass
@@ -17,6 +17,6 @@ class Metric:
         return self.name.partition("/")[0]
 
     def covers(self, name: str) -> bool:
-        """Whether a figure that a run has written is this one, or one of these."""
+        """Return whether a recorded metric's name is this one, or one of this family."""
         fixed = (re.escape(part) for part in re.split(r"<\w+>", self.name))
         return re.fullmatch("[^/]+".join(fixed), name) is not None

@@ -1,6 +1,7 @@
-"""The group `eval/<task>/`: scores of one policy on one task. A score comes with its interval, `<score>_low` and `<score>_high`.
+"""The group `eval/<task>/`: scores of a policy on a task.
 
-<kind> is greedy or sampled. A task with an oracle is called <task>_oracle.
+A score comes with its interval, `<score>_low` and `<score>_high`. <kind> is greedy or sampled. A task with an oracle is
+called <task>_oracle.
 """
 
 from dagrpo.metrics.definition import Metric

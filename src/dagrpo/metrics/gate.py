@@ -1,4 +1,4 @@
-"""The group `gate/`: what the checks of section training.gates have seen. Beyond a limit they end the run, or warn."""
+"""The group `gate/`: measurements of the checks of section training.gates."""
 
 from dagrpo.metrics.definition import Metric
 

@@ -1,4 +1,4 @@
-"""The group `held_out/<task>/`: what the policy scores on held-out problems while it is trained.
+"""The group `held_out/<task>/`: scores on held-out problems during training.
 
 A task with an oracle is called <task>_oracle.
 """

@@ -1,7 +1,7 @@
-"""The group `policy/`: what a step's update saw and did, and how far the engine is from the trainer.
+"""The group `policy/`: a step's update, and engine against trainer.
 
 w is the trainer's probability of a sampled token before the step over the engine's when it sampled, before any correction.
-Losses, corrections and terms put their own metrics into this group; those of somebody's own plug-in are not here.
+Losses, corrections and terms put their own metrics into this group; a user's plug-in defines its own.
 """
 
 from dagrpo.metrics.definition import Metric

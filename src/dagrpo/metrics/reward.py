@@ -1,4 +1,7 @@
-"""The group `reward/`: what the attempts of a step earned. Of those that are learned from, if not said otherwise."""
+"""The group `reward/`: rewards of a step's trajectories.
+
+Means are over trajectories that are learned from, unless the definition says otherwise.
+"""
 
 from dagrpo.metrics.definition import Metric
 

@@ -1,4 +1,7 @@
-"""The group `rollout/`: what was drawn and sampled. Means are over the attempts that are learned from."""
+"""The group `rollout/`: sampled prompts and completions of a step.
+
+Means are over trajectories that are learned from.
+"""
 
 from dagrpo.metrics.definition import Metric
 

@@ -1,4 +1,7 @@
-"""The group `timing/`: where the time of a training step goes. No part of any result: metrics.parquet has none of it."""
+"""The group `timing/`: seconds of each part of a step.
+
+No part of any result: metrics.parquet does not have it.
+"""
 
 from dagrpo.metrics.definition import Metric
 

@@ -1,4 +1,7 @@
-"""The group `tool/`: calls of tools, of the attempts that are learned from. Only in runs with several turns."""
+"""The group `tool/`: tool calls of a step, in multi-turn runs.
+
+Means are over trajectories that are learned from.
+"""
 
 from dagrpo.metrics.definition import Metric
 

@@ -1,1 +1,1 @@
-"""The policy before any training: a fresh tiny model, a GGUF file, or a model of the Hugging Face hub."""
+"""Initial policies: fresh tiny models, GGUF files, and hub models."""

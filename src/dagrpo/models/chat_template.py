@@ -1,7 +1,7 @@
-"""A chat template of ours in place of a model's own, for a family whose own leaves out what tools there are.
+"""Chat templates of ours, for families whose own omit tools.
 
-The model keeps it from then on: every stage reads it in the model's folder, and `export` hands it on. Not here: how a
-template is rendered (dagrpo.chat_templates).
+The template is stored in the model folder: every stage reads it there, and `export` passes it on. Rendering is in
+dagrpo.chat_templates.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every source of a model puts into its folder: config, generation config, tokenizer, and where it came from."""
+"""Files common to all model folders: configs, tokenizer and origin."""
 
 from collections.abc import Mapping
 from pathlib import Path

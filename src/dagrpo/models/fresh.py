@@ -1,7 +1,6 @@
-"""A new, tiny model with random weights: small enough to learn on a CPU in minutes.
+"""Tiny models with random weights, which learn on a CPU in minutes.
 
-A Qwen2, or a Qwen-VL where a vision tower is asked for. Initialised as transformers does (normal, std 0.02). Not a pretrained
-model of any kind.
+A Qwen2, or a Qwen-VL if a vision tower is asked for. Initialised as in transformers (normal, std 0.02). Not pretrained.
 """
 
 from collections.abc import Sequence
@@ -61,7 +60,7 @@ def _spelled(tool: str, function: ToolFunction) -> tuple[str, str]:
 
 
 def _initialised(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Random weights from a seed of their own; the caller's random numbers are left as they were."""
+    """Return a model with random weights from `seed`; the caller's random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = model_class_of(config)(config)

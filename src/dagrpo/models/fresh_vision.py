@@ -1,4 +1,4 @@
-"""What makes a fresh model one that takes pictures: the config of a family, and of the image processor that belongs to it.
+"""Configs of a fresh vision-language model and its image processor.
 
 The shapes are the published models' own in small: windows of 8 patches a side, layers of full attention in between, and
 positions split among time, height and width in their proportions.

@@ -1,6 +1,6 @@
-"""A model from a GGUF file: its weights dequantized, its tokenizer and chat template as the file carries them.
+"""Models from GGUF files: dequantized weights, tokenizer and chat template.
 
-The weights keep the rounding of the file's quantization. Not a way back: nothing here writes GGUF.
+The weights keep the rounding of the file's quantization. GGUF is never written.
 """
 
 import importlib.util

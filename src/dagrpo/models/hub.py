@@ -1,7 +1,7 @@
-"""A model of the Hugging Face hub at a pinned commit: safetensors, config and tokenizer, no code and no pickles.
+"""Hub models at a pinned commit: safetensors, config and tokenizer only.
 
 Downloads into a folder beside the destination, not into a cache in the home folder. That folder is named by the commit
-and kept when a download breaks off, so that the next try goes on where it stopped.
+and remains when a download breaks off, so that the next attempt resumes it.
 """
 
 import shutil

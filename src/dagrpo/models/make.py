@@ -1,4 +1,4 @@
-"""From section `model` of params.yaml to a model folder with its manifest."""
+"""Build a model folder and its manifest from section `model`."""
 
 from pathlib import Path
 

@@ -1,8 +1,7 @@
-"""From a picture's file to what a vision-language model takes: how many tokens, and the pixels of its patches.
+"""Image preprocessing: the number of tokens and the patches of a picture.
 
-The image processor is transformers' own for Qwen2-VL, on Pillow, which the server runs too; nothing here needs torchvision.
-The limits are those of the model folder's preprocessor_config.json. Not here: bringing foreign files into the one form
-(tasks/images.py), and the model that reads the pixels.
+The image processor is transformers' own for Qwen2-VL, on Pillow, which the server runs too; torchvision is not needed.
+The limits are those of the model folder's preprocessor_config.json. tasks/images.py converts foreign files.
 """
 
 import io
@@ -38,12 +37,12 @@ class Pixels:
 
 
 def takes_pictures(folder: Path) -> bool:
-    """Whether the model of a folder has a vision tower, of whatever family."""
+    """Return whether the model of a folder has a vision tower, of any family."""
     return (folder / CONFIG).is_file() and _has_tower(read_object(folder / CONFIG))
 
 
 def processor_of(folder: Path) -> "PictureProcessor | None":
-    """That of a model's folder; None: it takes text alone. UserError: as of PictureProcessor.of."""
+    """Return the picture processor of a model's folder, None for a text model. Raises UserError as PictureProcessor.of."""
     return PictureProcessor.of(folder) if takes_pictures(folder) else None
 
 
@@ -79,9 +78,9 @@ class PictureProcessor:
 
     @classmethod
     def of(cls, folder: Path) -> "PictureProcessor":
-        """That of a model's folder.
+        """Return the picture processor of a model's folder.
 
-        UserError: a model of text alone, a family that is not known, or settings of another image processor, or of none.
+        Raises UserError for a text model, an unknown family, and settings of another image processor or of none.
         """
         config = read_object(folder / CONFIG)
         _require_known(folder, config)
@@ -94,7 +93,7 @@ class PictureProcessor:
 
     @cached_property
     def _processor(self) -> "Qwen2VLImageProcessorPil":
-        # Imported late: it brings all of transformers' models, which whoever only counts has no use for.
+        # Imported late: it imports all of transformers' models, which counting tokens does not need.
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         return Qwen2VLImageProcessorPil.from_dict(self._limits)
@@ -165,7 +164,7 @@ def scaled(height: int, width: int, side: int, least: int, most: int) -> tuple[i
 
 
 def _least_and_most_pixels(limits: dict[str, Any]) -> tuple[int, int]:
-    """Of published files, older ones say min_pixels and max_pixels, newer ones size, and where both do the older keys hold."""
+    """Return the smallest and largest number of pixels: min_pixels and max_pixels, or size where those are missing."""
     size = {**DEFAULT_SIZE, **(limits.get("size") or {})}
     least, most = limits.get("min_pixels"), limits.get("max_pixels")
     return int(size["shortest_edge"] if least is None else least), int(size["longest_edge"] if most is None else most)
@@ -205,7 +204,7 @@ def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, A
 
 
 def _require_usable(folder: Path, limits: dict[str, Any]) -> None:
-    """What the image processor would stumble over, or do without a word to another number of tokens than is counted."""
+    """Raise UserError for settings that the image processor would fail on, or that change the number of tokens in silence."""
     fault = next(_faults(limits), None)
     if fault is not None:
         raise UserError(f"{folder / PREPROCESSOR}: {fault}: copy that of the model it comes from.")

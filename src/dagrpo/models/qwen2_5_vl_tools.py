@@ -1,4 +1,4 @@
-"""A chat template for Qwen2.5-VL that tells its tools, which the model's own leaves out.
+"""A chat template for Qwen2.5-VL that describes tools, unlike its own.
 
 Conversations as the model's own template writes them, to the character; and tools as Qwen2.5 has them: what each function is
 called and takes at the end of the system turn, calls after an answer's text, results in a user's turn. A module, not a file

@@ -1,4 +1,4 @@
-"""From section `algorithm.teacher` of params.yaml to the folder of the teacher, which has the vocabulary of the policy."""
+"""Build the teacher's folder from section `algorithm.teacher`, with the policy's vocabulary."""
 
 from dataclasses import asdict
 from pathlib import Path

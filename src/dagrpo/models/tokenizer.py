@@ -1,7 +1,7 @@
-"""The tokenizer of a fresh model: one token per byte of UTF-8, so one per character of ASCII, and four special tokens.
+"""The tokenizer of fresh models: one token per byte, and special tokens.
 
-With tools it knows the turns of a tool and of a system, too. What each call of a function begins with is one token there,
-and what it ends with another: the text is Hermes', and costs two tokens beside those of the argument.
+With tools it has the turns of a tool and of a system, too. The beginning and the end of each function's call are one token
+each: the text is Hermes', and costs two tokens beside those of the argument.
 
 It is Qwen2's tokenizer without any merge. transformers loads the tokenizer of every Qwen2 model as that class, whatever
 tokenizer.json says, so a tokenizer of another kind would come back broken.
@@ -64,7 +64,7 @@ CLOSING = '"}}\n</tool_call>'  # of a call whose last argument is a text
 
 
 def opening(function: str, argument: str) -> str:
-    """What a call of the function begins with, up to the first character of its argument."""
+    """Return the opening of a call of the function, up to the first character of its argument."""
     return f'<tool_call>\n{{"name": {json.dumps(function)}, "arguments": {{{json.dumps(argument)}: "'
 
 
@@ -89,7 +89,7 @@ def character_tokenizer(
 
 
 def tells_of_no_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether its chat template is one of those here, which have no room for descriptions of tools."""
+    """Return whether the chat template is one of ours, which do not describe tools."""
     ours = (CHAT_TEMPLATE, CHAT_TEMPLATE_WITH_TOOLS)
     return tokenizer.chat_template in (*ours, *map(_with_pictures, ours))
 

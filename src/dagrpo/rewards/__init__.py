@@ -1,1 +1,1 @@
-"""What a completion is worth. A reward is one small file that reads a text; nothing here knows who wrote it."""
+"""Rewards: answers extracted from texts, verified and priced."""

@@ -1,8 +1,9 @@
-"""Arithmetic over exact fractions, with no eval: `parse` reads whole numbers, + - * / and parentheses.
+"""Arithmetic over exact fractions, without eval.
 
-`parse_calculation` also reads decimals, thousands with commas, and powers. An expression is read in linear time without
-recursion, and evaluated only when somebody asks. Not here: floor division, percentages, functions and names. A product
-of many long numbers is long: check the numbers before `value`, or take `bounded_value`.
+`parse` reads whole numbers, + - * / and parentheses; `parse_calculation` also decimals, thousands with commas, and powers.
+An expression is parsed in linear time without recursion, and evaluated on demand. Floor division, percentages,
+functions and names are not read. A product of many long numbers is long: check the numbers before `value`, or call
+`bounded_value`.
 """
 
 import operator
@@ -35,7 +36,7 @@ class Expression:
 
     @property
     def numbers(self) -> list[int]:
-        """The whole numbers that it is made of, in the order of writing."""
+        """Return the whole numbers of the expression, in the order of writing."""
         return [step for step in self.steps if isinstance(step, int)]
 
     def value(self) -> Fraction:
@@ -117,7 +118,7 @@ def parse(text: str) -> Expression | None:
 
 
 def parse_calculation(text: str) -> Expression | None:
-    """The same, with decimals (0.5, .5), thousands (1,000) and powers (2^10, 2**10) that bind as in Python."""
+    """Parse like `parse`, with decimals (0.5, .5), thousands (1,000) and powers (2^10, 2**10) that bind as in Python."""
     return _parse(text, _CALCULATION)
 
 

@@ -1,4 +1,7 @@
-r"""What stands beside a number or a formula: a currency before it, and a unit after it (words.py says which words are units)."""
+r"""Currencies before a number or formula, and units after it.
+
+words.py lists the units.
+"""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +32,7 @@ def without_currency(text: str) -> tuple[str, str] | None:
 
 
 def without_unit(text: str) -> tuple[str, str]:
-    """A text without the unit after it, and the unit; the whole text where what follows is none."""
+    """Split a text into the text before its unit, and the unit; the unit is empty if what follows is not one."""
     degrees = _DEGREES.search(text)
     if degrees and text[: degrees.start()].strip():
         return text[: degrees.start()], "percent" if "%" in degrees.group() else "degree"
@@ -44,7 +47,7 @@ def without_unit(text: str) -> tuple[str, str]:
 
 
 def _unit_starts(plain: str) -> Iterator[int]:
-    """Where in a text a unit may begin: at its first letter, or at its last word, where the formula has letters of its own."""
+    """Yield the indices where a unit may begin: its first letter, or its last word if the formula has letters itself."""
     blank = COMMAND.sub(lambda command: "\\" * len(command.group()), _SCIENTIFIC.sub("0", plain))
     first = _UNIT_START.search(blank)
     if first:

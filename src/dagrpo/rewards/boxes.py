@@ -1,4 +1,4 @@
-r"""Reading an answer that stands in `\boxed{...}`, as the verifiers math, math_verify and geo3k ask for it."""
+r"""Answers in `\boxed{...}`, for the verifiers math, math_verify and geo3k."""
 
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_formula, tidied
@@ -18,5 +18,5 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    r"""Whether there is a `\boxed{...}` with something in it."""
+    r"""Return whether there is a `\boxed{...}` that is not empty."""
     return last_boxed(text) is not None

@@ -1,6 +1,6 @@
-r"""What stands around an answer and is no part of it: `$...$`, emphasis, `\text{...}` around all of it, a full stop, `</s>`.
+r"""Decoration around an answer: `$...$`, emphasis, `\text{...}`, a full stop, `</s>`.
 
-Not here: what the answer is (forms.py), and where in a text it stands (reading.py).
+forms.py parses the answer, reading.py finds it in a text.
 """
 
 import re
@@ -23,12 +23,12 @@ _MOST_LAYERS = 8
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Where the brace closes that was opened just before `start`."""
+    """Return the index of the brace that closes the one just before `start`, None if it stays open."""
     return next(closing_braces(text, start), None)
 
 
 def closing_braces(text: str, start: int) -> Iterator[int]:
-    """Where the braces close that were opened before `start`, the innermost first."""
+    """Yield the indices of the braces that close those open at `start`, the innermost first."""
     depth = 0
     for brace in BRACE.finditer(text, start):
         depth += _DEPTH.get(brace.group(), 0)
@@ -38,7 +38,7 @@ def closing_braces(text: str, start: int) -> Iterator[int]:
 
 
 def balanced(text: str) -> bool:
-    """Whether every brace that closes was opened, and every one that was opened closes."""
+    """Return whether braces are balanced."""
     depth = 0
     for brace in BRACE.finditer(text):
         depth += _DEPTH.get(brace.group(), 0)

@@ -1,7 +1,7 @@
-r"""What an answer says, by its form alone: a number, words, several values in order or in a set, or a formula.
+r"""An answer's form: a number, words, several values, or a formula.
 
-The ground truth has no part in it, so that one answer says one thing, and no answer is right for two ground truths. What a number
-may be is in numerals.py, rational.py and units in words.py. A formula is what math-verify can be trusted to read: names,
+The ground truth has no part in it, so that one answer has one meaning, and no answer is right for two ground truths. Numbers
+are parsed in numerals.py and rational.py, units in words.py. A formula is what math-verify can be trusted to read: names,
 functions, roots, intervals, matrices, relations. All else is words, which are equal to the same words alone: so are an answer
 with `or` in it, a denial, a question, a command that is not listed here.
 """
@@ -50,7 +50,7 @@ class Form:
 
 @lru_cache(maxsize=1 << 13)
 def read(answer: str) -> Form:
-    """What an answer says. OverflowError never: a number that is too large to tell is of the kind too large."""
+    """Parse an answer. Never raises OverflowError: a number beyond the limit is of the kind too large."""
     if len(answer) > LONGEST:
         return Form(kind="too large", latex=answer)
     if answer.lstrip().startswith(_ABOUT):
@@ -120,7 +120,7 @@ def _equation(text: str) -> Form | None:
 
 
 def _names(part: str) -> bool:
-    """Whether the left side of an equation is what the right side is about: it has a letter or a function, and no words of doubt."""
+    """Return whether the left side of an equation names its right side: a letter or a function, and no words of doubt."""
     plain = TEXT.sub(r" \1 ", part)
     letters = COMMAND.sub(" ", plain)
     doubt = changes_a_number(letters) or not _OF_DOUBT.isdisjoint(letters.lower().split())

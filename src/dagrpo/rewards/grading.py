@@ -1,6 +1,6 @@
-"""Reading and comparing answers: the fast way in this process, and with math-verify in worker processes where it takes that.
+"""Grading: extract and compare answers, in this process or in workers.
 
-Not here: what a right answer is worth (score.py).
+Workers run math-verify. score.py prices the verdicts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from dagrpo.rewards.verifiers import get_verifier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """An answer as read, and what it is. `answer` is None where there is none to read (verdict missing)."""
+    """An extracted answer and its verdict. `answer` is None if none was found (verdict missing)."""
 
     answer: str | None
     verdict: Verdict
@@ -63,9 +63,9 @@ class Grader:
         extractor: Extractor,
         reported: Sequence[Mapping[str, float]] | None = None,
     ) -> list[Judgement]:
-        """One judgement for each text, in order. UserError names the row whose ground truth is none for its verifier.
+        """Return one judgement for each text, in order. Raises UserError, with the row, if a ground truth is invalid for its verifier.
 
-        reported: what programs and environments said of each attempt; None: nothing.
+        reported: the reports of programs and environments, one per text; None: none.
         """
         judged: list[Judgement] = []
         pending: dict[int, Comparison] = {}
@@ -81,7 +81,7 @@ class Grader:
         return self._with_slow_verdicts(judged, pending) if pending else judged
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
-        """Whether two answers, as read, are the same answer to their verifier. False where that cannot be told."""
+        """Return whether two extracted answers are equal to their verifier, for each pair. False where that is undecided."""
         known = {name: get_verifier(name) for name in set(verifiers)}
         told = [_same(known[name], *pair, extractor) for pair, name in zip(pairs, verifiers, strict=True)]
         pending = {

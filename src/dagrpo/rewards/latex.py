@@ -1,4 +1,4 @@
-"""What the verifiers of LaTeX answers share: the comparison of two forms, and the check of a ground truth."""
+"""Comparison of LaTeX answers, and the check of a ground truth."""
 
 import re
 from functools import lru_cache
@@ -17,9 +17,9 @@ _UNORDERED = ("", "\\{\\}")
 
 
 def equal(answer: str, ground_truth: str) -> bool | None:
-    """Whether an answer says what the ground truth says, each read by its own form; None where it takes math-verify to tell.
+    """Return whether answer and ground truth are equal, each parsed by its own form; None if only math-verify can decide.
 
-    UserError when the ground truth is none that could be meant.
+    Raises UserError for an invalid ground truth.
     """
     if answer == ground_truth:
         return True
@@ -89,7 +89,7 @@ def check(ground_truth: str) -> None:
 
 
 def no_latex(ground_truth: str) -> str:
-    """What is wrong with a ground truth that math-verify cannot read."""
+    """Return the error message for a ground truth that math-verify cannot read."""
     return f"{ground_truth[:40]!r} is neither a number nor LaTeX that math-verify can read: correct the ground truth."
 
 

@@ -1,4 +1,4 @@
-r"""The grammar of one number, which all verifiers of mathematics share: what digits, points and separators stand for.
+r"""The grammar of one number: digits, points and separators.
 
 | form | reading |
 |---|---|
@@ -8,8 +8,8 @@ r"""The grammar of one number, which all verifiers of mathematics share: what di
 | `0.1\overline{6}`, `0.1\bar{6}`, `0.1(6)`, `0.\dot{3}`, `0.\dot{1}4\dot{2}` | the digits repeat without end |
 | `1.5e-3`, `1E6` | scientific |
 
-The separators are those that `spaced` leaves: `{,}` and `,\!` are a comma; `\,`, `\;`, `\ ` and `~` are a space. Not here: signs,
-fractions and what stands beside a number (rational.py, units.py).
+The separators are those that `spaced` leaves: `{,}` and `,\!` are a comma; `\,`, `\;`, `\ ` and `~` are a space. rational.py reads
+signs and fractions, units.py what stands beside a number.
 """
 
 import re

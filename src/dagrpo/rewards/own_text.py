@@ -1,7 +1,7 @@
-"""What the policy itself wrote of a text that was stored flat: without the tools' results, the calls, and other people's turns.
+"""The policy's own part of a flat text.
 
-A trajectory keeps them apart, and its text has none. A completion in a file of somebody else's may hold all of a conversation, by
-the marks of a chat template: an answer in a tool's echo is none of the policy's.
+A trajectory has them apart. A completion in a user's file may hold all of a conversation, by the marks of a chat template:
+an answer in a tool's echo is not the policy's.
 """
 
 import re

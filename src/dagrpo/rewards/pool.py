@@ -1,11 +1,10 @@
-"""Worker processes that compare answers with math-verify, each answer within a hard limit of wall-clock time.
+"""Worker processes that compare answers with math-verify, each within a time limit.
 
-An answer that takes longer costs its worker, killed and replaced, and nobody else waits: the next free worker takes the
-next answer. A batch has a limit too, which grows with its size: what is left over is unverifiable, and what looks costly
-comes last.
+An answer that takes longer costs its worker, which is killed and replaced; the others continue with the next answers.
+A batch has a limit too, which grows with its size: the remainder is unverifiable, and what looks costly comes last.
 
 math-verify's own limit is off: it works by signals, which only a main thread may use, and which a long
-multiplication does not hear. Not here: the comparison itself (worker.py), and the fast one (the verifiers).
+multiplication does not hear. worker.py compares; the verifiers decide what needs no worker.
 """
 
 import json
@@ -44,7 +43,7 @@ class Comparison:
 
     @property
     def hopeless(self) -> bool:
-        """Whether a text is so long or so deep that it would only cost the limit."""
+        """Return whether a text is so long or so deep that it would only cost the limit."""
         return any(
             len(text) > LONGEST_ANSWER or _nesting(text) > DEEPEST_NESTING
             for text in (self.answer or "", self.ground_truth)
@@ -52,13 +51,13 @@ class Comparison:
 
     @property
     def costly(self) -> bool:
-        """Whether the answer may take long: powers of powers, factorials, sums, much nesting."""
+        """Return whether the answer may take long: powers of powers, factorials, sums, much nesting."""
         answer = self.answer or ""
         return len(answer) > 200 or _COSTLY.search(answer) is not None or _nesting(answer) > DEEP_NESTING
 
 
 class _Budget:
-    """What is left of a batch's time, in seconds of workers; for several threads."""
+    """The remaining time of a batch, in seconds of workers; thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -98,9 +97,9 @@ class Worker:
             self.warm = False
 
     def ask(self, comparison: Comparison, seconds: float) -> Reply:
-        """What math-verify says, unverifiable where that took too long or ended the process.
+        """Return math-verify's reply, unverifiable if it took too long or ended the process.
 
-        Warming up does not count. RuntimeError when no process can be started.
+        Warming up does not count. Raises RuntimeError if no process can be started.
         """
         request = {"answer": comparison.answer, "ground_truth": comparison.ground_truth, "seconds": seconds}
         question = json.dumps(request).encode() + b"\n"
@@ -137,7 +136,7 @@ class Worker:
 
 
 class WorkerPool:
-    """As many workers as there are processors, at most 8, started when first needed. May be used by many threads."""
+    """One worker per processor, at most 8, started when first needed; thread-safe."""
 
     def __init__(self, *, seconds: float, processes: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
         count = processes or min(8, len(os.sched_getaffinity(0)))

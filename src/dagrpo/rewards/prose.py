@@ -1,7 +1,7 @@
-r"""The last number of a text, with all that belongs to it: `1/2` rather than 2, `2^10` rather than 10, `7 1/2`, `1 234`, `5 million`.
+r"""The last number of a text, as in `7 1/2` or `2^10`.
 
-What it means is for others to say (forms.py, gsm8k.py). None is given where the number is the end of a longer expression that spaces
-divide (`16 - 3`): any part of it would be a wrong reading.
+forms.py and gsm8k.py parse it. Nothing is returned where the number ends a longer expression that spaces divide
+(`16 - 3`): any part of it would be a wrong reading.
 """
 
 import re
@@ -24,7 +24,7 @@ _OPERATOR_TOKENS = (
 )
 _OPERATORS = frozenset(_OPERATOR_TOKENS.split())
 _MINUS = ("-", "\u2212")
-_DASH = re.compile(r"[\"'`*_$(]*+[\u2014\u2015][$.0-9]")  # a minus, or a pause: nobody can tell
+_DASH = re.compile(r"[\"'`*_$(]*+[\u2014\u2015][$.0-9]")  # a minus or a pause: undecidable
 _WORD_TOKENS = (
     "plus minus times mod choose multiplied divided negative sqrt log ln \\sqrt \\log \\ln \\minus \u221a \u2796"
 )
@@ -47,7 +47,7 @@ _MOST_LAYERS = 6
 
 
 def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
-    """The last number of a text as it is written, in linear time; None where there is none, or only the end of an expression."""
+    """Return the last number of a text as written, in linear time; None without one, or at the end of an expression."""
     last = last_digit(text)
     if last < 0:
         return None
@@ -71,14 +71,14 @@ def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
 
 
 def last_digit(text: str) -> int:
-    """Where the last digit of any script is, or another sign that is part of a number; -1 where there is none."""
+    """Return the index of the last digit of any script, or of another sign that is part of a number; -1 without one."""
     if text.isascii():
         return max(map(text.rfind, ASCII_DIGITS))
     return next((at for at in range(len(text) - 1, -1, -1) if text[at].isdecimal() or text[at] in NUMERIC), -1)
 
 
 def _ends_a_list(line: str, token: str) -> bool:
-    """Whether a bracket closes after the last number that was opened before another one: (3, 4)."""
+    """Return whether a bracket closes after the last number that was opened before another one: (3, 4)."""
     for opening, closing in _BRACKETS:
         if token.count(closing) > token.count(opening):
             inside = line[line.rfind(opening) + 1 :].rpartition(" ")[0]
@@ -150,7 +150,7 @@ def _without_a_layer(token: str) -> str:
 
 
 def _end_of_tags(token: str) -> int:
-    """Where a word begins after the tags, and the letters of a script without spaces, that stand before its number."""
+    """Return the index after the tags, and the letters of a script without spaces, that stand before a word's number."""
     if ">" not in token and token.isascii():
         return 0
     close = token.rfind(">", 0, last_digit(token) + 1)

@@ -1,9 +1,9 @@
-r"""The exact value of an answer that is arithmetic over rational numbers, written in LaTeX or plainly.
+r"""Exact values of rational arithmetic in LaTeX or plain text.
 
 Numbers as in numerals.py, mixed numbers (`7 1/2`, `7\frac{1}{2}`: a whole number and a proper fraction), + - * / and ^ with whole
 exponents, `\frac`, `\binom`, `\cdot`, `\times`, `\div`, brackets. Side by side stand a mixed number, a number and a bracket
-(`2(3)`), and powers (`2^3 3^2`); any others are several answers, and no number. Not here: roots, names and functions, which
-math-verify reads.
+(`2(3)`), and powers (`2^3 3^2`); any others are several answers, and no number. math-verify reads roots, names and
+functions.
 """
 
 import re
@@ -35,7 +35,10 @@ class NoNumber(Exception):
 
 
 def rational(text: str) -> Fraction | None:
-    """The value; None for what is none. OverflowError: it is one, and too large. Linear but for the size of numbers."""
+    """Return the value, or None if `text` is not rational arithmetic. Raises OverflowError for a value beyond the limit.
+
+    Linear time but for the size of numbers.
+    """
     reading = _Reading(text)
     try:
         value = reading.sum_of_terms(0)
@@ -135,7 +138,7 @@ class _Reading:
         return self._number()
 
     def _closed(self, closing: str, depth: int) -> Fraction:
-        """What stands up to a closing bracket."""
+        """Return the value up to a closing bracket."""
         value = self.sum_of_terms(depth + 1)
         self.space()
         if self._text[self.at : self.at + 1] != closing:

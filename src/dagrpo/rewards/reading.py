@@ -1,7 +1,7 @@
-"""Finding the place in a text where an answer stands: a box, a line `Answer:`, a pair of tags, the last formula.
+r"""Find an answer: a box, `Answer:`, tags, the last formula.
 
-Every function reads from the end, takes linear time on any text, looks at all of it, and answers None when there is no
-such place. Not here: what the answer means (forms.py).
+Every function reads from the end, takes linear time on any text, looks at all of it, and returns None if nothing is
+found. forms.py parses the answer.
 """
 
 import re
@@ -24,9 +24,9 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` or `\fbox{...}` with something in it, its braces matched; or `34` in `\boxed 34`.
+    r"""Return the content of the last `\boxed{...}` or `\fbox{...}` that is not empty, its braces matched; or `34` in `\boxed 34`.
 
-    None when there is none, and when the last one never ends.
+    None without one, and if the last one never ends.
     """
     at = len(text)
     while (at := text.rfind("box", 0, at)) >= 0:
@@ -49,7 +49,7 @@ def _without_boxes(content: str) -> str:
 
 
 def _box_around(text: str, start: int, end: int) -> str | None:
-    """What stands in the outermost box around a box from `start` to `end`; None where there is none that ends."""
+    """Return the content of the outermost box around a box from `start` to `end`; None without one that ends."""
     opened: list[int] = []
     for brace in BRACE.finditer(text, 0, start):
         if brace.group() == "{":
@@ -84,9 +84,9 @@ def _unbraced(text: str, start: int) -> str:
 
 
 def answer_line(text: str) -> str | None:
-    """What follows the last `Answer:` on its line (or on the next, where that line ends there), without emphasis.
+    """Return the text after the last `Answer:` on its line (or on the next, if that line ends there), without emphasis.
 
-    Any case, and emphasis around the word: `**Answer:** 34`. A full stop that ends the line is no part of the answer.
+    Any case, and emphasis around the word: `**Answer:** 34`. A full stop that ends the line is not part of the answer.
     """
     lowered = text.lower()
     if len(lowered) != len(text):  # one letter (a dotted capital I) grows in lower case
@@ -114,7 +114,7 @@ def _end_of_line(text: str, start: int) -> int:
 
 
 def answer_tag(text: str) -> str | None:
-    """What stands in the last `<answer>...</answer>`, the innermost where they nest; None when it is empty."""
+    """Return the content of the last `<answer>...</answer>`, the innermost where they nest; None if it is empty."""
     start = text.rfind(_OPEN, 0, max(0, text.rfind(_CLOSE)))
     if start < 0:
         return None
@@ -123,7 +123,7 @@ def answer_tag(text: str) -> str | None:
 
 
 def only_answer_tag(text: str) -> str | None:
-    """As answer_tag, where the text has one such pair and ends with it."""
+    """Return answer_tag if the text has one such pair and ends with it."""
     alone = text.count(_OPEN) == 1 and text.count(_CLOSE) == 1 and text.rstrip().endswith(_CLOSE)
     return answer_tag(text) if alone else None
 
@@ -135,7 +135,7 @@ def last_formula(text: str) -> str | None:
 
 
 def _last_pair(text: str, opening: str, closing: str) -> tuple[int, str]:
-    """Where the last pair ends, and what stands in it; (-1, "") where that is nothing."""
+    """Return the end of the last pair and its content; (-1, "") if that is empty."""
     end = text.rfind(closing)
     start = text.rfind(opening, 0, end) if end > 0 else -1
     formula = text[start + len(opening) : end].strip() if start >= 0 else ""

@@ -1,4 +1,4 @@
-"""What a program or an environment reports: rewards by name, and what they say about an attempt as a whole."""
+"""Reports of programs and environments: rewards by name."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What attempts are worth: the sum of the components of section `reward`, each times its weight."""
+"""A trajectory's reward: the weighted sum of the components of section `reward`."""
 
 from collections.abc import Sequence
 

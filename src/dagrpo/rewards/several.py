@@ -1,4 +1,4 @@
-"""The parts of several values: brackets around them, and the commas and semicolons that divide them."""
+"""Lists of values: brackets around them, commas and semicolons between."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def bracketed(text: str) -> tuple[str, str, str]:
 
 
 def _depths(text: str) -> bool:
-    """Whether brackets close only what was opened inside the text."""
+    """Return whether brackets close only what was opened inside the text."""
     depth = 0
     for character in text:
         depth += (character in "({[") - (character in ")}]")
@@ -27,7 +27,7 @@ def _depths(text: str) -> bool:
 
 
 def parts(text: str, *, grouped: bool) -> list[str] | None:
-    """A text at its outermost commas and semicolons; `grouped`: a comma of thousands is none. None: a part is empty."""
+    """Split a text at its outermost commas and semicolons, except, if `grouped`, commas of thousands. None: a part is empty."""
     parts, depth, start = [], 0, 0
     thousands = {at for numeral in NUMERAL.finditer(text) if grouped for at in _commas(numeral)}
     for at, character in enumerate(text):

@@ -1,7 +1,7 @@
-r"""LaTeX's shorthand written out: `\frac 1 2`, `\dfrac12` and `\tfrac{1}2` are `\frac{1}{2}`, `2^10` is `2^{10}`.
+r"""LaTeX's shorthand with braces: `\frac 1 2` becomes `\frac{1}{2}`, `2^10` `2^{10}`.
 
 TeX takes one token where there are no braces, and so does this, but for the digits of a power and of an index, which belong
-together in what people write (`2^10`, `\log_10 100`). Nothing is parsed: what is no LaTeX comes out as it was.
+together in what people write (`2^10`, `\log_10 100`). Nothing is parsed: text that is not LaTeX comes out unchanged.
 """
 
 import re
@@ -15,11 +15,11 @@ _ARGUMENTS = dict.fromkeys(_FRACTIONS | _BINOMIALS, 2) | dict.fromkeys(
 _NAMES = dict.fromkeys(_FRACTIONS, "\\frac") | dict.fromkeys(_BINOMIALS, "\\binom")
 _SHORT = re.compile(
     r"[_^]|\\(?:[dtc]?frac|[dt]?binom|sqrt|overline|bar|dot)"
-)  # where there is none of these, there is nothing to do
+)  # without any of these the text stays as it is
 
 
 def written_out(latex: str) -> str:
-    """The same LaTeX with braces around every argument, in linear time."""
+    """Return the LaTeX with braces around every argument, in linear time."""
     if _SHORT.search(latex) is None:
         return latex
     writing = _Writing()

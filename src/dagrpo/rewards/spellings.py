@@ -1,6 +1,6 @@
-r"""Other spellings of the same LaTeX, as one: `sqrt(2)` is `\sqrt(2)`, `!=` is `\ne`, `\leq` is `\le`, `{1 \over 2}` is `\frac{1}{2}`.
+r"""Spellings of LaTeX made uniform: `sqrt(2)`, `!=`, `\leq`, `{1 \over 2}`.
 
-Not here: unicode (symbols.py), spaces and separators (numerals.py), arguments without braces (shorthand.py).
+symbols.py converts unicode, numerals.py spaces and separators, shorthand.py arguments without braces.
 """
 
 import re

@@ -1,6 +1,6 @@
-r"""Unicode's signs of mathematics as LaTeX: `10²` is `10^{2}`, `7½` is `7\frac{1}{2}`, `34°` is `34^{\circ}`.
+r"""Unicode's mathematical signs as LaTeX: `10²` is `10^{2}`, `7½` is `7\frac{1}{2}`.
 
-What is no sign of mathematics stays as it is, and is read by nobody. Not unicodedata.normalize, which makes 10² of ten squared
+Other characters stay, and are not read. Not unicodedata.normalize, which makes 10² of ten squared
 and takes quadratic time on combining characters.
 """
 
@@ -51,7 +51,7 @@ _LETTERS: dict[str, str] = {
 
 
 class _Signs(dict[int, str]):
-    """What each character becomes. Digits of all scripts are digits; what is in no list stays."""
+    """The LaTeX of each character. Digits of all scripts become digits; unlisted characters stay."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

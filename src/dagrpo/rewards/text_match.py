@@ -1,4 +1,4 @@
-"""What exact_match and substring_match share: short answers in words, in `<answer>...</answer>`, as search-R1 grades them.
+"""Short answers in `<answer>...</answer>`, compared as search-R1 does.
 
 Case, punctuation, articles, markup and extra space do not count (the normalisation of SQuAD, arXiv:1606.05250), save what belongs to
 a number: -5 is not 5, 3.5 and 3/5 are not 35, 2^3 is not 23, and > 5 is not 5. Unlike the published one, a sign that separates words
@@ -49,7 +49,7 @@ _RAISED = str.maketrans(
     | {chr(0x2460 + number): f" {number + 1} " for number in range(20)}  # digits in circles
 )
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#[0-9]{1,6}|#x[0-9A-Fa-f]{1,5});")
-_ARTICLE = re.compile(r"\b(?:an|the)\b|\ba\b(?=\s++\S)")  # the A of vitamin A is none
+_ARTICLE = re.compile(r"\b(?:an|the)\b|\ba\b(?=\s++\S)")  # the A of vitamin A is not an article
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
@@ -61,7 +61,7 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    """Whether there is an `<answer>` with something in it."""
+    """Return whether there is an `<answer>` that is not empty."""
     return answer_tag(text) is not None
 
 
@@ -78,7 +78,7 @@ def normalise(text: str) -> str:
 
 
 def same(answer: str, other: str) -> bool:
-    """Whether two answers have the same normalised text."""
+    """Return whether two answers have the same normalised text."""
     return normalise(answer) == normalise(other)
 
 

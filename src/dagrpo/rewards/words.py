@@ -1,7 +1,7 @@
-"""The words and units beside a number: which ones leave it as it is, and which make another number or no answer of it.
+"""Words and units beside a number, in closed lists.
 
-Lists, and closed: a word that is in none of them makes an answer in words of a LaTeX answer, and stands for a unit in gsm8k, where
-every answer is a number and any noun may be counted.
+Some leave the number unchanged, others change or deny it. An unlisted word makes words of a LaTeX answer, and is a unit
+in gsm8k, where every answer is a number and any noun may be counted.
 """
 
 import re
@@ -107,7 +107,7 @@ _BESIDE_UNITS = frozenset({"per", "square", "cubic", "sq", "cu", "a", "an", "C",
 
 
 def changes_a_number(text: str) -> bool:
-    """Whether a word of a text beside a number makes another number of it, denies it, or names an alternative."""
+    """Return whether a word beside a number changes it, denies it, or names an alternative."""
     return any(word in CHANGING or word.lower() in CHANGING for word in _WORD.findall(text))
 
 

@@ -1,11 +1,11 @@
-r"""The worker process of pool.py: compares answers with math-verify, one JSON line in, one JSON line out.
+r"""The worker process of pool.py, which compares answers with math-verify.
 
-    python -P -m dagrpo.rewards.worker MEMORY_BYTES
+python -P -m dagrpo.rewards.worker MEMORY_BYTES
 
-`{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "seconds": 2.0}` -> `{"verdict": "right"}`; an answer of null asks
-only whether the ground truth can be read. It ends when its input does, and the kernel ends it when it has worked on one
-line for longer than that line's `seconds` (and then some: the parent is to end it first), so that it never outlives a
-parent that was killed. Not here: restarting, and what a lost worker means.
+One JSON line in, one out: `{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "seconds": 2.0}` -> `{"verdict": "right"}`;
+an answer of null asks only whether the ground truth can be read. The process ends when its input does, and the kernel
+ends it after somewhat more than a line's `seconds` (the parent is to end it first), so that it never outlives a killed
+parent. pool.py restarts it.
 """
 
 import json
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _private_stdout() -> TextIO:
-    """Where replies go. Whatever a library prints goes to stderr instead."""
+    """Return the stream for replies, and redirect stdout, where libraries print, to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
@@ -112,7 +112,7 @@ def _verified(gold: Sequence[Any], target: Sequence[Any]) -> bool:
 
 
 def _differ_in_some_digit(gold: Sequence[Any], target: Sequence[Any]) -> bool:
-    r"""Whether two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify looks at their first digits."""
+    r"""Return whether two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify compares their first digits."""
     if len(gold) != 1 or len(target) != 1 or not all(map(_is_exact, (gold[0], target[0]))):
         return False
     first, second = (each.evalf(EXACT_DIGITS) for each in (gold[0], target[0]))
@@ -134,7 +134,7 @@ def _equations(expression: Any) -> list[Any]:
 
 
 def _contradicts_itself(equation: Any) -> bool:
-    r"""Whether two sides that say the same of the same names differ, as in `\sqrt{2} = \sqrt{3}`; `y = 2x` gives `2x` a name."""
+    r"""Return whether two sides in the same names differ, as in `\sqrt{2} = \sqrt{3}`; `y = 2x` gives `2x` a name."""
     left, right = equation.lhs, equation.rhs
     if isinstance(left, Symbol) or not hasattr(left, "free_symbols") or left.atoms(AppliedUndef):
         return False
@@ -143,7 +143,7 @@ def _contradicts_itself(equation: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _parse(latex: str) -> tuple[Any, ...]:
-    """What math-verify makes of all of a text; () where it cannot read it. Its own `parse` then takes a fraction out of it."""
+    """Return math-verify's parse of the whole text; () if it cannot. Its own `parse` then extracts a fraction from it."""
     try:
         return (parse_latex_cached(normalize_latex(latex, config=_NORMALIZATION)),)
     except (MemoryError, RecursionError):

@@ -1,6 +1,6 @@
-"""Components of a reward, one small file each: its Config with a weight, its formula, and both as COMPONENT.
+"""Components of a reward: one file each, with Config and COMPONENT.
 
-A component reads what the policy wrote and what was found about it. Not here: what is read and compared (verifiers/).
+A component reads what the policy wrote and what was found about it. Verifiers extract and compare answers (verifiers/).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from dagrpo.records import Attempt, Verdict
 
 
 class Weighted(Section):
-    """Parameters of one component. Its Config adds keys of its own."""
+    """Base of a component's parameters: its weight. A component's Config adds its other keys."""
 
     weight: Factor = Field(1.0, description="Factor of the component in the reward; at 0 it is not computed.")
 
@@ -26,7 +26,7 @@ class Judged:
 
     attempt: Attempt
     verdict: Verdict
-    extracted: str | None  # the answer as read, None when there is none to read
+    extracted: str | None  # the extracted answer; None if there is not any
     verifier: str  # the one that judged: reward.verifier, or the attempt's own
     max_new_tokens: int  # of a completion
 
@@ -35,7 +35,7 @@ ConfigType = TypeVar("ConfigType", bound=Weighted)
 
 
 def _fits(config: Any, max_new_tokens: int) -> None:
-    """Nothing to refuse."""
+    """Accept any parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def repeated_call(judged: Judged, config: Config) -> float:
 
 
 def _asked(call: ToolCall) -> tuple[str, str]:
-    """What was asked of which tool, whatever the order of the keys and the space between them."""
+    """Return tool and arguments of a call, the same for any order of keys and any space between them."""
     try:
         return call.name, canonical_json(json.loads(call.arguments))
     except (ValueError, RecursionError):  # not JSON, or nested without end: as the policy wrote it

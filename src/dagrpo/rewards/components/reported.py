@@ -1,4 +1,4 @@
-"""reported: what the program or the environment says that the attempt was worth."""
+"""reported: the reward that the program or environment reports."""
 
 from pydantic import Field
 
@@ -7,7 +7,7 @@ from dagrpo.rewards.reporting import whole
 
 
 class Config(Weighted):
-    """What a program or an environment reports; 0 when it reports nothing of that name."""
+    """A reward of a program or an environment; 0 when it does not report one of that name."""
 
     name: str = Field(
         "", description='Which of the rewards that are reported; "": the one named reward, else the sum of all.'

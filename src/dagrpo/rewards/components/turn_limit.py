@@ -1,4 +1,4 @@
-"""turn_limit: a penalty for using up the turns or the tokens of an attempt."""
+"""turn_limit: a penalty for using up all turns or tokens."""
 
 from dagrpo.rewards.components import Component, Judged, Weighted
 

@@ -1,4 +1,4 @@
-"""Verifiers, one small file each, known by the file's name: how an answer is read, and compared with the ground truth."""
+"""Verifiers, one file each: how answers are extracted and compared."""
 
 from dagrpo.plugins import Plugins
 from dagrpo.rewards.verifier import Verifier

@@ -1,7 +1,7 @@
-"""Countdown: an equation that makes a target of given numbers, each used exactly once.
+"""Countdown: an equation that makes a target from given numbers.
 
 The ground truth is JSON: `{"numbers": [3, 4, 6], "target": 24}`. The value is exact; nothing is evaluated before the
-numbers are the given ones, so an answer's cost is bounded. Not here: powers and floor division, which are no answer.
+numbers are the given ones, so an answer's cost is bounded. Powers and floor division are no answer.
 """
 
 import json
@@ -43,13 +43,13 @@ def _with_ascii_operators(answer: str | None) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    """Whether there is an `<answer>` that holds an arithmetic expression."""
+    """Return whether there is an `<answer>` that holds an arithmetic expression."""
     answer = extract(text, "strict")
     return answer is not None and parse(answer) is not None
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Whether an expression uses exactly the given numbers, each once, and is exactly the target."""
+    """Return whether an expression uses exactly the given numbers, each once, and equals the target."""
     puzzle = _puzzle(ground_truth)
     expression = parse(answer)
     if expression is None or tuple(sorted(expression.numbers)) != puzzle.numbers:

@@ -1,11 +1,11 @@
-"""exact_match: a short answer in words is one of the accepted texts, in `<answer>...</answer>`."""
+"""exact_match: a short answer equals one of the accepted texts."""
 
 from dagrpo.rewards.text_match import accepted_texts, check, extract, formatted, normalise, same
 from dagrpo.rewards.verifier import Verifier
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Whether the answer is one of the accepted texts."""
+    """Return whether the answer is one of the accepted texts."""
     return normalise(answer) in accepted_texts(ground_truth)
 
 

@@ -1,8 +1,8 @@
-"""Reading the number that ends a GSM8K solution (`#### 18`), and comparing two such numbers exactly.
+"""The number that ends a GSM8K solution (`#### 18`), compared exactly.
 
 Any length of text is read in linear time, all of it (verl's reward looks at the last 300 characters only), and no text
-makes it fail. Not here: what a right answer is worth (score.py), and answers that are not plain numbers: fractions,
-powers, times, ranges and numbers with an exponent are no answer, rather than the number they begin with.
+makes it fail. Answers that are not plain numbers (fractions, powers, times, ranges, exponents) are no answer, rather
+than the number they begin with.
 """
 
 import re
@@ -29,7 +29,7 @@ _CONTINUES = re.compile(  # after closers: an operator, or a command that makes 
 )
 _REMARK = re.compile(r"\([A-Za-z][^()]*+\)")  # (see step 2)
 _RAISED_UNIT = re.compile(r"(?<![^A-Za-z][eExX])(?<=[A-Za-z}])\^?\{?[23]\}?(?![0-9])")  # m^2, ft3; not e3
-_LETTER = "(?:[^\\W\\d_](?<![\u0e00-\uffff]))"  # of Latin, Greek, Cyrillic; scripts without spaces, or that nobody takes for digits, not
+_LETTER = "(?:[^\\W\\d_](?<![\u0e00-\uffff]))"  # Latin, Greek, Cyrillic; not scripts without spaces, nor letters that could be digits
 _GLUED = re.compile(rf"{_LETTER}{{1,2}}(?!{_LETTER})|[OoIlQ\u039f\u03bf\u0406\u041e\u043e\u0417]++(?!{_LETTER})")
 _BASE = re.compile(r"\bbase\b", re.IGNORECASE)
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
@@ -53,14 +53,14 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def equal(extracted: str, ground_truth: str) -> bool:
-    """Whether two plain numbers are equal, exactly. UserError when one of them is not a plain number."""
+    """Return whether two plain numbers are exactly equal. Raises UserError if one of them is not a plain number."""
     return (extracted == ground_truth and truth_number(ground_truth) == ground_truth) or (
         _number(extracted) == _number(ground_truth)
     )
 
 
 def formatted(text: str) -> bool:
-    """Whether a number stands after the last `####`."""
+    """Return whether a number follows the last `####`."""
     return _after_the_mark(text, alone=False) is not None
 
 
@@ -107,7 +107,7 @@ def _first_number(line: str, *, alone: bool) -> str | None:
 
 
 def _leaves_it(rest: str, number: str) -> bool:
-    """Whether what follows a number on its line is a unit or a remark."""
+    """Return whether the text after a number on its line is a unit or a remark."""
     if unicodedata.category(rest[0])[0] == "M":  # it strikes through, or draws a bar over, the last digit
         return False
     if rest.startswith("..") or (rest.startswith(".") and number.endswith(".")):  # 0.333...

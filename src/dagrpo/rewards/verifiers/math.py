@@ -1,4 +1,4 @@
-r"""math: the answer in the last `\boxed{...}`, as the solutions of MATH have it (arXiv:2103.03874)."""
+r"""math: the answer in the last `\boxed{...}` (MATH, arXiv:2103.03874)."""
 
 from dagrpo.rewards.boxes import extract, formatted
 from dagrpo.rewards.latex import check, equal

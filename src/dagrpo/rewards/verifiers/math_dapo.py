@@ -1,6 +1,6 @@
-"""DAPO's reading of an answer: the last line `Answer: 34` (arXiv:2503.14476), by Minerva's normalisation.
+"""DAPO's answers: the last line `Answer: 34`, by Minerva's normalisation (arXiv:2503.14476).
 
-All of the text is read; the published reward looks at its last 300 characters. Not here: what a right answer is worth.
+All of the text is read; the published reward looks at its last 300 characters.
 """
 
 from dagrpo.params.base import Extractor
@@ -26,7 +26,7 @@ def extract(text: str, extractor: Extractor) -> str | None:
 
 
 def formatted(text: str) -> bool:
-    """Whether there is an answer on a line `Answer:`."""
+    """Return whether there is an answer on a line `Answer:`."""
     return answer_line(text) is not None
 
 

@@ -1,4 +1,4 @@
-r"""math_verify: the answer in the last `\boxed{...}`, by the name under which other trainers know this comparison."""
+r"""math_verify: the verifier math, under other trainers' name for it."""
 
 from dagrpo.rewards.boxes import extract, formatted
 from dagrpo.rewards.latex import check, equal

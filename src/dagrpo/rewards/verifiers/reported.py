@@ -1,11 +1,11 @@
-"""reported: no text is read. The program or the environment that made the attempt says what it was worth (reporting.py)."""
+"""reported: the verdict of the program or environment; no text is read."""
 
 from dagrpo.params.base import Extractor
 from dagrpo.rewards.verifier import Verifier
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
-    """Nothing."""
+    """Return None: no text is read."""
     return None
 
 

@@ -1,4 +1,4 @@
-"""substring_match: one of the accepted texts stands in a short answer as whole words, in `<answer>...</answer>`."""
+"""substring_match: an accepted text stands in a short answer as whole words."""
 
 import re
 
@@ -10,7 +10,7 @@ _BOUNDARY = re.compile(rf"(?<![{_OF_A_WORD}])|(?![{_OF_A_WORD}])")
 
 
 def equal(answer: str, ground_truth: str) -> bool:
-    """Whether one of the accepted texts stands in the answer, as whole words."""
+    """Return whether an accepted text stands in the answer as whole words."""
     normalised = normalise(answer)
     found = [accepted for accepted in accepted_texts(ground_truth) if accepted in normalised]
     if not found:
