@@ -15,14 +15,13 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives, note_what_ran
 from dagrpo.execution.record import STATES, TOPS, provenances_of
-from dagrpo.files import MOST_JSON_BYTES, atomic_file, read_json, read_regular
+from dagrpo.files import atomic_file, read_json
 from dagrpo.tracking.variations import TRY
 
 PATH = Path("dvc.lock")
 KEPT = STATES / "dvc.lock"  # as it was when the latest stage of a `dvc repro` began
 CUT_SHORT = "it is cut short"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-DEEPEST = 100
 
 
 def write_lock(repo: Any, stages: Sequence[Any]) -> None:
@@ -63,10 +62,10 @@ def _copy(source: Path, destination: Path) -> None:
 
 def _trouble(path: Path) -> str | None:
     try:
-        text = read_regular(path, MOST_JSON_BYTES)
+        text = path.read_bytes()
         if not text.endswith(b"\n"):
             return CUT_SHORT
-        content = None if _is_too_deep(text) else yaml.load(text, LOADER)
+        content = yaml.load(text, LOADER)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -80,16 +79,6 @@ def _trouble(path: Path) -> str | None:
     ):
         return "it is not what DVC writes"
     return None
-
-
-def _is_too_deep(text: bytes) -> bool:
-    """Whether it is nested as nothing of DVC's is: libyaml's loader, which is recursive, would end this process."""
-    depth = 0
-    for event in yaml.parse(text, LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            return True
-    return False
 
 
 def _in_short(error: Exception) -> str:
