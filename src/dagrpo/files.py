@@ -145,16 +145,15 @@ def replace_folder(new: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def recover_folder(path: Path, keep: Path | None = None) -> None:
-    """Undo what a run that was killed left undone to a folder, and remove its temporary folders except `keep`.
+def recover_folder(path: Path) -> None:
+    """Undo what a run that was killed left undone to a folder, and remove its temporary folders.
 
     Only for the one who writes that folder: no two runs share an output.
     """
     for leftover in sorted(_leftovers(path)):
         if leftover.suffix == ".old":
             _put_back(leftover, path)
-        if leftover != keep:
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _put_back(old: Path, path: Path) -> None:

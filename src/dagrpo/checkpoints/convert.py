@@ -1,27 +1,27 @@
 """From any checkpoint format to any other, exactly."""
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
-import torch
+from filelock import FileLock, Timeout
 
 from dagrpo import console
 from dagrpo.checkpoints import store
-from dagrpo.checkpoints.folder import require_format, require_tokenizer
+from dagrpo.checkpoints.folder import new_checkpoint, require_format, require_tokenizer
 from dagrpo.checkpoints.formats import CheckpointFormat, format_named
 from dagrpo.checkpoints.manifest import Manifest, save_manifest, verify_listing
-from dagrpo.checkpoints.planned import planned_copy
-from dagrpo.checkpoints.resume import resumable_checkpoint
+from dagrpo.checkpoints.planned import PlannedFile, planned_copy, write_hashed
 from dagrpo.checkpoints.source import Source, open_source
-from dagrpo.checkpoints.tensors import Tensors, first_difference
+from dagrpo.checkpoints.tensors import first_difference
 from dagrpo.errors import UserError
-from dagrpo.files import digest_of, sha256_of
+from dagrpo.listing import FileEntry
 from dagrpo.params.checkpoint import Checkpoint
 
 HUGGINGFACE = "huggingface"
 _NO_OPTIONS: Mapping[str, str] = {}
+_SECONDS_FOR_THE_LOCK = 1.0  # another process may be just leaving
 
 
 def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
@@ -48,8 +48,8 @@ def write_as(
 ) -> Manifest:
     """Write a checkpoint in another format. Names, types and bytes of all tensors stay, or it is an error.
 
-    Goes on where the same conversion was killed. The bytes of the source are checked while they are copied. `options`
-    are those of the format.
+    The bytes of the source are checked while they are copied. `options` are those of the format. UserError: another
+    process converts to `destination`.
     """
     target = format_named(format)
     _require_options(target, options)
@@ -58,17 +58,48 @@ def write_as(
         *target.extra_files(source.home, options),
         *target.planned_files(source.home, source.tensors, max_shard_bytes),
     ]
-    making = digest_of([format, max_shard_bytes, dict(options), source.identity(), _code(source.format, format)])
-    with resumable_checkpoint(destination, files, making) as unfinished, ThreadPoolExecutor(1) as thread:
+    needed_bytes = sum(file.bytes for file in files)
+    with (
+        _only_conversion(destination),
+        new_checkpoint(destination, needed_bytes) as folder,
+        ThreadPoolExecutor(1) as thread,
+    ):
         summary = thread.submit(source.summary)
-        if unfinished.resumed:
-            console.say(f"{destination}: {unfinished.resumed} of {len(files)} files are there already.")
-        with console.progress(f"convert to {format}", len(files)) as shown:
-            unfinished.write(shown)
-            _require_the_same(source, target.open(unfinished.folder), unfinished.resumed > 0)
-            written = Manifest(format=format, files=unfinished.settle(), tensors=summary.result())
-        save_manifest(unfinished.folder, written)
+        entries = _write(folder, files, f"convert to {format}")
+        difference = first_difference(source.tensors, target.open(folder))
+        assert difference is None, f"the conversion changed {difference}"
+        written = Manifest(format=format, files=entries, tensors=summary.result())
+        save_manifest(folder, written)
     return written
+
+
+def _write(folder: Path, files: Sequence[PlannedFile], doing: str) -> dict[str, FileEntry]:
+    """Write files into a folder, and return their lengths and sha256 by name, sorted."""
+    entries = {}
+    with console.progress(doing, len(files)) as shown:
+        for file in files:
+            entries[file.name] = FileEntry(sha256=write_hashed(folder, file), bytes=file.bytes)
+            shown.advance(note=file.name)
+    return dict(sorted(entries.items()))
+
+
+@contextmanager
+def _only_conversion(destination: Path) -> Iterator[None]:
+    """Keep other conversions from a destination: the next writer removes the temporary folders of those before it."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    path = destination.parent / f".{destination.name}.convert.lock"
+    lock = FileLock(path, timeout=_SECONDS_FOR_THE_LOCK)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{destination} is being written by another conversion: wait for it, or give another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # a process that waits for this file sees that it is gone, and makes another
+        lock.release()
 
 
 def _require_options(format: CheckpointFormat, options: Mapping[str, str]) -> None:
@@ -76,21 +107,3 @@ def _require_options(format: CheckpointFormat, options: Mapping[str, str]) -> No
         if name not in format.options:
             known = f"it takes {', '.join(format.options)}" if format.options else "it takes none"
             raise UserError(f"the format {format.name} has no option {name!r} ({known}): leave it out or correct it.")
-
-
-def _require_the_same(source: Source, written: Tensors, resumed: bool) -> None:
-    difference = first_difference(source.tensors, written)
-    if difference is not None and resumed:
-        raise UserError(
-            f"{difference} as an earlier run wrote it is not that of {source.folder}: what that run wrote is removed, "
-            "run the same again."
-        )
-    assert difference is None, f"the conversion changed {difference}"
-
-
-def _code(*formats: str) -> dict[str, str]:
-    """What the bytes of a file depend on beside its content: this package, and those that the formats come from."""
-    own = Path(__file__).parent
-    folders = {own, *(Path(inspect.getfile(type(format_named(name)))).parent for name in formats)}
-    modules = {f"{folder.name}/{path.relative_to(folder)}": path for folder in folders for path in folder.rglob("*.py")}
-    return {name: sha256_of(path) for name, path in modules.items()} | {"torch": torch.__version__}

@@ -34,10 +34,9 @@ def new_checkpoint(destination: Path, needed_bytes: int) -> Iterator[Path]:
 
     Raises OSError with the destination's name when the disk is full, before writing where that can be foreseen.
     """
-    with full_disk_naming(destination):
-        require_space(destination.parent, needed_bytes)
-        with atomic_folder(destination) as folder:
-            yield folder
+    with full_disk_naming(destination), atomic_folder(destination) as folder:
+        require_space(folder, needed_bytes)  # what a killed run left is removed by now
+        yield folder
 
 
 def require_replaceable(destination: Path, sources: Iterable[Path]) -> None:

@@ -103,7 +103,6 @@ def merged(source: Source, folder: Path) -> Source:
         home=source.home,
         auxiliary=tuple(name for name in source.auxiliary if not name.startswith(f"{ADAPTER}/")),
         tensors=tensors,
-        also_read=(folder,),
         base=source,
     )
 

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dagrpo.checkpoints.folder import CONFIG, auxiliary_files
 from dagrpo.checkpoints.formats import FORMATS, format_named
 from dagrpo.checkpoints.manifest import TensorSummary, read_manifest, summary_of, verify_digests, verify_listing
-from dagrpo.checkpoints.tensors import Tensors, dtype_name
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.errors import UserError
-from dagrpo.files import sha256_of
 from dagrpo.listing import MANIFEST
 
 
@@ -24,24 +22,11 @@ class Source:
     auxiliary: tuple[str, ...]  # names of the files of `home` that go along
     tensors: Tensors
     beside: Mapping[str, Path] = field(default_factory=dict)  # name in the new checkpoint -> file of another folder
-    also_read: tuple[Path, ...] = ()  # folders beside `folder` and `home` that tensors come from
 
     @property
     def files(self) -> dict[str, Path]:
         """Everything but the weights, by its name in the new checkpoint."""
         return {name: self.home / name for name in self.auxiliary} | dict(self.beside)
-
-    def identity(self) -> dict[str, Any]:
-        """What tells it from other sources, and from itself before a change, without reading the weights."""
-        read = {path for folder in (*self._folders(), self.home, *self.also_read) for path in _files(folder)}
-        return {
-            "tensors": {name: [dtype_name(spec.dtype), *spec.shape] for name, spec in self.tensors.specs.items()},
-            "files": {name: sha256_of(path) for name, path in self.files.items()},
-            "read": {str(path.resolve()): [path.stat().st_size, path.stat().st_mtime_ns] for path in read},
-        }
-
-    def _folders(self) -> list[Path]:
-        return format_named(self.format).folders(self.folder)
 
     def summary(self) -> TensorSummary:
         """What the manifest says about the weights after checking every file; without one, what the weights say."""
@@ -95,7 +80,3 @@ def format_of(folder: Path) -> str:
 def open_as(format: str, folder: Path, base: Path | None = None) -> Tensors:
     """The weights of a folder in a known format."""
     return format_named(format, f"the format of {folder}").open(folder, base)
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_file()]

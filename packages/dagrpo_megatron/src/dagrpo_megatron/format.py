@@ -12,7 +12,7 @@ from dagrpo_megatron import arguments, recipe_script
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
 from dagrpo_megatron.recipes import recipe_named, recipe_of_itself, recipes_for
-from dagrpo_megatron.tensors import TRACKER, MegatronTensors, weights_folder
+from dagrpo_megatron.tensors import TRACKER, MegatronTensors
 from dagrpo_megatron.weights import planned_weights
 
 RECIPE = "recipe"
@@ -58,9 +58,6 @@ class Megatron(CheckpointFormat):
         if recipe is None:
             return []
         return [planned_content(recipe_script.FILE, recipe_script.script(recipe, config).encode(), executable=True)]
-
-    def folders(self, folder: Path) -> list[Path]:
-        return [folder, weights_folder(folder)] if (folder / TRACKER).is_file() else [folder]
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
         text = (folder / arguments.FILE).read_text(encoding="utf-8")

@@ -45,10 +45,6 @@ class CheckpointFormat(ABC):
         """What a conversion writes beside the weights, such as a script that trains them."""
         return []
 
-    def folders(self, folder: Path) -> list[Path]:
-        """The folders whose files are read when the weights of `folder` are."""
-        return [folder]
-
     def facts(self, folder: Path) -> list[tuple[str, str]]:
         """Lines for the summary of a checkpoint, beside size and digest."""
         return []
