@@ -2,7 +2,7 @@
 
 import re
 
-from dagrpo.doctor.needs import LEAST_DRIVER
+from dagrpo.doctor.gpus import LEAST_DRIVER
 from dagrpo.execution.identity import ROOT
 from dagrpo.rollout.engine.toolkit import CUDA
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import dagrpo_sandbox
 from dagrpo.__main__ import app
 from dagrpo.doctor import machine, software
-from dagrpo.doctor.needs import Finding
+from dagrpo.doctor.finding import Finding
 from dagrpo.execution.identity import ROOT
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.doctor import needs
+from dagrpo.doctor import gpus, hub, needs, nvidia_smi, programs
+from dagrpo.doctor.finding import apt
 
 ROOT = Path(__file__).parents[2]
 H100 = "0, NVIDIA H100 80GB HBM3, 81559, {}, 9.0"
@@ -85,20 +86,20 @@ def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_fir
     program = tmp_path / "ldconfig"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    card = needs.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
+    card = nvidia_smi.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
     for folders, is_there in (((compat, old), True), ((old, compat), False)):
         lines = "".join(f"\tlibcuda.so.1 (libc6,x86-64) => {folder}/libcuda.so.1\n" for folder in folders)
         program.write_text(f"#!/bin/sh\necho '2 libs found\n{lines}'\n")
         program.chmod(0o755)
-        assert needs.driver(card).is_there is is_there
-    assert needs.driver(card._replace(name="NVIDIA GeForce RTX 4090")).is_trouble
+        assert gpus.driver(card).is_there is is_there
+    assert gpus.driver(card._replace(name="NVIDIA GeForce RTX 4090")).is_trouble
 
 
 def test_a_compatibility_library_that_is_installed_needs_only_the_path(
     compat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "INSTALLED_COMPAT", (compat, Path("/none")))
-    remedy = needs.driver(needs.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
+    monkeypatch.setattr(gpus, "INSTALLED_COMPAT", (compat, Path("/none")))
+    remedy = gpus.driver(nvidia_smi.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
     assert remedy.endswith(f"keep the driver: export LD_LIBRARY_PATH={compat}:$LD_LIBRARY_PATH")
 
 
@@ -125,29 +126,29 @@ def test_a_program_that_is_missing_is_named_with_its_package(
     assert remedy in done.stderr
 
 
-T4 = needs.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
-SMALL = needs.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
-LARGE = needs.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
-UNIFIED = needs.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
+T4 = nvidia_smi.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
+SMALL = nvidia_smi.Card("1", "NVIDIA GeForce RTX 4060", 8_188, "580.1", (8, 9), "GPU-1b")
+LARGE = nvidia_smi.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
+UNIFIED = nvidia_smi.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
 
 
 def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
-    _, card = needs.of_cards([T4], needs_memory=True)
+    _, card = gpus.of_cards([T4], needs_memory=True)
     assert card.is_trouble
     assert card.found.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
 
 
 def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
-    _, card = needs.of_cards([SMALL])
+    _, card = gpus.of_cards([SMALL])
     assert (card.state, "22,000 MiB are advised" in card.found) == ("none", True)
-    _, card = needs.of_cards([SMALL], needs_memory=True)
+    _, card = gpus.of_cards([SMALL], needs_memory=True)
     assert (card.state, "22,000 MiB are needed" in card.found) == ("missing", True)
     done = asked("0, NVIDIA GeForce RTX 4060, 8188, 580.95.05, 8.9, GPU-1b", arguments=("--check",))
     assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in done.stderr
 
 
 def test_one_card_that_fits_is_enough() -> None:
-    _, old, small, large = needs.of_cards([T4, SMALL, LARGE], needs_memory=True)
+    _, old, small, large = gpus.of_cards([T4, SMALL, LARGE], needs_memory=True)
     assert [old.state, small.state, large.state] == ["none", "none", "ok"]
     assert old.remedy == "leave it out: export CUDA_VISIBLE_DEVICES=2"
 
@@ -160,8 +161,8 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
     names: str, numbers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
-    assert [card.number for card in needs.visible([T4, SMALL, LARGE])] == numbers
-    found = [each for each in needs.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
+    assert [card.number for card in nvidia_smi.visible([T4, SMALL, LARGE])] == numbers
+    found = [each for each in gpus.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
     assert bool(found) == (names in {"", "7", "GPU-1b,0"})
     if not numbers:
         assert found[0].found == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
@@ -173,22 +174,22 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
         ("echo '0, NVIDIA GB10, [N/A], 580.1, 12.1'", UNIFIED),
         (
             'case "$1" in *compute_cap*) exit 2;; esac; echo "0, Tesla T4, 15360, 470.82.01, GPU-0a"',
-            needs.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
+            nvidia_smi.Card("0", "Tesla T4", 15_360, "470.82.01", None, "GPU-0a"),
         ),
     ],
 )
 def test_what_nvidia_smi_does_not_know_hides_no_card(
-    program: str, card: needs.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, card: nvidia_smi.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert needs.cards() == [card]
+    assert nvidia_smi.cards() == [card]
 
 
 def test_what_is_not_known_of_a_card_is_no_failure() -> None:
-    unknown = needs.Card("0", "NVIDIA GB10", None, "[N/A]", None)
-    assert [each.state for each in needs.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
+    unknown = nvidia_smi.Card("0", "NVIDIA GB10", None, "[N/A]", None)
+    assert [each.state for each in gpus.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 
 def test_headers_are_needed_only_of_an_environment_that_is_made(
@@ -200,7 +201,7 @@ def test_headers_are_needed_only_of_an_environment_that_is_made(
     assert (found.state, "apt-get install -y python3-dev" in found.remedy) == ("missing", True)
     (found,) = [each for each in needs.of_gpu(tmp_path) if each.name == "Python.h"]
     assert found.state == "none", "`make gpu` gets a Python with headers"
-    assert not needs.suits()
+    assert not programs.suits()
 
 
 def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
@@ -210,15 +211,15 @@ def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
     header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
     header.parent.mkdir(parents=True)
     header.touch()
-    assert needs.headers(is_needed=True).found == str(header)
+    assert programs.headers(is_needed=True).found == str(header)
 
 
 def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", type("Version", (tuple,), {"major": 3, "minor": 10})((3, 10, 12)))
-    found = needs.python()
+    found = programs.python()
     assert found.found == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
     assert "`make gpu` gets Python 3.12 by uv" in found.remedy
-    assert not needs.suits()
+    assert not programs.suits()
 
 
 def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,16 +233,16 @@ def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
 def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert needs.apt("make") == f"{prefix}apt-get update && {prefix}apt-get install -y make"
+    assert apt("make") == f"{prefix}apt-get update && {prefix}apt-get install -y make"
 
 
 def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
-    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in needs.data().found
+    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().found
     (tmp_path / "gsm8k").mkdir()
     for name in ("train.jsonl", "test.parquet"):
         (tmp_path / "gsm8k" / name).touch()
-    assert needs.data().state == "ok"
+    assert hub.data().state == "ok"
 
 
 def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked: Machine, tmp_path: Path) -> None:
@@ -262,16 +263,16 @@ def test_a_hub_that_does_not_answer_is_told_without_its_password(
 ) -> None:
     monkeypatch.delenv("DAGRPO_DATA", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    assert needs.data().state == "missing"
-    assert "secret" not in needs.data().found
+    assert hub.data().state == "missing"
+    assert "secret" not in hub.data().found
 
 
 def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_passes_on() -> None:
-    asked = needs.request("https://user:p%40ss@mirror.example:8443/simple/uv/")
+    asked = hub.request("https://user:p%40ss@mirror.example:8443/simple/uv/")
     assert asked.full_url == "https://mirror.example:8443/simple/uv/"
     assert asked.unredirected_hdrs == {"Authorization": "Basic dXNlcjpwQHNz"}  # of user:p@ss
     assert "Authorization" not in asked.headers
-    assert not needs.request("https://mirror.example/simple").has_header("Authorization")
+    assert not hub.request("https://mirror.example/simple").has_header("Authorization")
 
 
 def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_the_driver_is_that_of_the_locks_cuda() -> None:
     lock = (ROOT / "requirements/gpu.lock").read_text()
     runtime = re.search(r"^nvidia-cuda-runtime==(\d+)\.(\d+)\.", lock, re.MULTILINE)
     assert runtime is not None
-    assert (int(runtime[1]), int(runtime[2])) == needs.CUDA
+    assert (int(runtime[1]), int(runtime[2])) == gpus.CUDA
 
 
 def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path) -> None:

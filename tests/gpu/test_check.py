@@ -15,7 +15,8 @@ from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes, table, targets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.doctor import needs
+from dagrpo.doctor import hub, nvidia_smi
+from dagrpo.doctor.finding import Finding
 from dagrpo.errors import UserError
 from dagrpo.files import read_json, write_json, write_parquet
 from dagrpo.params.presets import composed
@@ -76,8 +77,8 @@ def test_every_shape_is_computed_on_a_toy(name: str) -> None:
 
 
 def test_the_check_refuses_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "cards", list)
-    monkeypatch.setattr(needs, "hub", lambda: needs.Finding(name="GSM8K", found="there"))
+    monkeypatch.setattr(nvidia_smi, "cards", list)
+    monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", found="there"))
     with pytest.raises(SystemExit, match="missing: GPU: nvidia-smi lists none"):
         check.main([])
 
@@ -250,7 +251,7 @@ def test_a_shape_is_written_when_it_is_measured_and_the_check_s_end_does_not_tak
 def test_a_shape_that_is_too_large_for_the_card_is_left_out_and_nothing_failed(
     mebibytes: int, left_out: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "cards", lambda: [needs.Card("0", "a card", mebibytes, "580.1", (9, 0))])
+    monkeypatch.setattr(nvidia_smi, "cards", lambda: [nvidia_smi.Card("0", "a card", mebibytes, "580.1", (9, 0))])
     monkeypatch.setattr(check.Check, "_case", lambda self, name, seconds: dict(CASE))
     started = _check(tmp_path, "--parts", "shapes")
     started.run()

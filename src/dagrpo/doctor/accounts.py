@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 from huggingface_hub import constants, get_token
 
-from dagrpo.doctor.needs import Finding
+from dagrpo.doctor.finding import Finding
 from dagrpo.hub import endpoint
 from dagrpo.redaction import redacted
 

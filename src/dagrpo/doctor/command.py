@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dagrpo.doctor.needs import Finding
+    from dagrpo.doctor.finding import Finding
 
 EPILOG = "Examples: `dagrpo doctor`; `dagrpo doctor --online` asks the hub, too"
 STYLES = {"ok": "green", "missing": "bold red", "none": "yellow"}

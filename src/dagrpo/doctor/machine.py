@@ -8,8 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.doctor import needs
-from dagrpo.doctor.needs import Finding
+from dagrpo.doctor import needs, nvidia_smi, programs
+from dagrpo.doctor.finding import Finding
+from dagrpo.doctor.gpus import of_cards
 from dagrpo.execution.devices import visible_devices
 from dagrpo.execution.environment import version_of
 
@@ -55,14 +56,14 @@ def _gpus() -> Iterator[Finding]:
             remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
         )
         return
-    cards = needs.cards()
+    cards = nvidia_smi.cards()
     yield from (
-        needs.of_cards(cards)
+        of_cards(cards)
         if cards
         else (Finding(name=f"GPU {device}", found="as CUDA_VISIBLE_DEVICES names it") for device in devices)
     )
-    yield needs.headers(is_needed=needs.is_environment())
-    yield from needs.compilers()
+    yield programs.headers(is_needed=programs.is_environment())
+    yield from programs.compilers()
     yield needs.cache()
     if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
         yield Finding(

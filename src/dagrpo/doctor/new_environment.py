@@ -20,8 +20,11 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import urlopen
 from zipfile import ZipFile
 
-sys.path.insert(0, str(Path(__file__).parent))
-import needs  # type: ignore[import-not-found,unused-ignore]  # beside this file: no package is installed yet
+if not __package__:  # run as a file: no package is installed yet
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from dagrpo.doctor import hub, programs
+from dagrpo.doctor.finding import apt
 
 PYTHON = "3.12"
 UV = "0.13.8"
@@ -57,10 +60,10 @@ class _Links(HTMLParser):
 
 def main(folder: Path) -> None:
     """Make the environment. SystemExit with a sentence: uv or Python cannot be had."""
-    if needs.suits():
+    if programs.suits():
         raise SystemExit(_of_this_python(folder))
     trouble = _of_uv(folder)
-    if trouble and needs.has_venv():  # no headers: packages with wheels, and runs on the CPU, do without
+    if trouble and programs.has_venv():  # no headers: packages with wheels, and runs on the CPU, do without
         raise SystemExit(_of_this_python(folder))
     if trouble:
         raise SystemExit(_refusal(trouble))
@@ -80,12 +83,12 @@ def _of_uv(folder: Path) -> str:
             return f"uv got no Python {PYTHON}" if subprocess.run([str(uv), *command], check=False).returncode else ""
     except WheelRefused as error:
         return f"uv {UV} cannot be had ({error})"
-    except needs.UNREACHABLE as error:
-        return f"uv {UV} cannot be had or run ({needs.reason(error)})"
+    except hub.UNREACHABLE as error:
+        return f"uv {UV} cannot be had or run ({hub.reason(error)})"
 
 
 def _refusal(trouble: str) -> str:
-    remedy = needs.apt("python3-venv", "python3-dev")
+    remedy = apt("python3-venv", "python3-dev")
     return (
         f"{trouble}, and {sys.executable} is not fit: Python 3.11 to 3.13 with venv and Python.h is needed. Where that is the "
         f"system's version, install them: {remedy}. Behind a mirror set PIP_INDEX_URL and UV_PYTHON_INSTALL_MIRROR."
@@ -114,14 +117,14 @@ def _of_index(name: str) -> bytes:
     """Return the file `name` of uv's page at PyPI, or at the index of PIP_INDEX_URL."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     links = _Links()
-    with urlopen(needs.request(f"{index.rstrip('/')}/uv/", accept=AS_HTML), timeout=SECONDS) as answer:
+    with urlopen(hub.request(f"{index.rstrip('/')}/uv/", accept=AS_HTML), timeout=SECONDS) as answer:
         links.feed(answer.read().decode(errors="replace"))
         found = [
             urljoin(answer.url, link) for link in links.found if unquote(urlsplit(link).path).rpartition("/")[2] == name
         ]
     if not found:
         raise WheelRefused(f"the page uv of the package index links to no {name}")
-    with urlopen(needs.request(_with_user(found[0], index)), timeout=SECONDS) as answer:
+    with urlopen(hub.request(_with_user(found[0], index)), timeout=SECONDS) as answer:
         content: bytes = answer.read()
     return content
 

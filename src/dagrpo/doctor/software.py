@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
-from dagrpo.doctor import needs
-from dagrpo.doctor.needs import Finding
+from dagrpo.doctor import programs
+from dagrpo.doctor.finding import Finding
 from dagrpo.errors import UserError
 from dagrpo.execution.environment import version_of
 from dagrpo.project_folder import REMEDY, without_snakefile
@@ -32,7 +32,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    fits = needs.OLDEST <= sys.version_info[:2] <= needs.NEWEST
+    fits = programs.OLDEST <= sys.version_info[:2] <= programs.NEWEST
     return Finding(
         name="Python",
         found=f"{platform.python_version()} in {sys.prefix}",

@@ -1,0 +1,136 @@
+"""The needs of a GPU: its driver, capability and memory."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dagrpo.doctor.finding import Finding, apt, version_of
+from dagrpo.doctor.nvidia_smi import LEAST_CAPABILITY, LEAST_MEBIBYTES, SECONDS, VISIBLE, Card, visible
+
+CUDA = (13, 0)  # of torch in requirements/gpu.lock
+LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions
+COMPATIBLE_DRIVER = 535  # the oldest long-lived branch that cuda-compat works on
+CONSUMER = ("geforce", "titan")  # cards that cuda-compat refuses
+INSTALLED_COMPAT = (Path("/usr/local/cuda/compat"), Path(f"/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"))
+
+
+def of_cards(found: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
+    """Yield the driver's version, then each GPU that CUDA_VISIBLE_DEVICES leaves. One that fits is enough.
+
+    `needs_memory`: a GPU of less than LEAST_MEBIBYTES does not fit.
+    """
+    seen = visible(found)
+    if not found:
+        yield Finding(
+            name="GPU",
+            found="nvidia-smi lists none",
+            is_there=False,
+            remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
+        )
+        return
+    yield driver((seen or found)[0])
+    if not seen:
+        numbers = ",".join(card.number for card in found)
+        yield Finding(
+            name="GPU",
+            found=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
+            is_there=False,
+            remedy=f"unset {VISIBLE}, or export {VISIBLE}={numbers}",
+        )
+    fitting = [card.number for card in seen if not (card.is_old or (card.is_small and needs_memory))]
+    for card in seen:
+        yield _card(card, fitting, needs_memory=needs_memory)
+
+
+def driver(card: Card) -> Finding:
+    """Check that the driver runs the lock's CUDA, by itself or through cuda-compat."""
+    version = version_of(card.driver)
+    major = LEAST_DRIVER if version is None else version[0]  # unknown is no failure
+    cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
+    can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
+    compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
+    if major >= LEAST_DRIVER or compat is not None:
+        return Finding(
+            name="driver", found=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
+        )
+    return Finding(
+        name="driver",
+        found=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
+        is_there=False,
+        remedy=f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}",
+    )
+
+
+def _driver_remedy() -> str:
+    return f"{apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
+
+
+def _compat_remedy() -> str:
+    """Return how this driver can stay: by a cuda-compat that is installed, else by one from NVIDIA's repository."""
+    installed = next(filter(_has_driver, INSTALLED_COMPAT), None)
+    package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
+    install = "" if installed else f"{apt(package)} from NVIDIA's repository, then "
+    return (
+        f"; or, as this is no GeForce card, keep the driver: {install}"
+        f"export LD_LIBRARY_PATH={installed or INSTALLED_COMPAT[1]}:$LD_LIBRARY_PATH"
+    )
+
+
+def _compat() -> Path | None:
+    """Return the folder whose libcuda programs load, where that is of a new enough driver.
+
+    The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
+    """
+    on_path = [Path(name) for name in os.environ.get("LD_LIBRARY_PATH", "").split(":") if name]
+    first = next((folder for folder in (*on_path, *_cached()) if (folder / "libcuda.so.1").exists()), None)
+    return first if first is not None and _has_driver(first) else None
+
+
+def _cached() -> list[Path]:
+    """Return the folders of libcuda.so.1 in ldconfig's cache, in the loader's order; [] without ldconfig."""
+    program = shutil.which("ldconfig", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = [line.partition(" => ") for line in done.stdout.splitlines() if line.strip().startswith("libcuda.so.1 ")]
+    return [Path(place.strip()).parent for _, _, place in lines if place]
+
+
+def _has_driver(folder: Path) -> bool:
+    """Return whether libcuda.so.1 of a folder is that of a driver new enough for the lock's CUDA."""
+    version = (folder / "libcuda.so.1").resolve().name.removeprefix("libcuda.so.")
+    return (version_of(version) or (0, 0))[0] >= LEAST_DRIVER
+
+
+def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
+    """Check the capability and the memory of one GPU; `fitting`: the numbers of those that do."""
+    memory = "unknown memory" if card.mebibytes is None else f"{card.mebibytes:,} MiB"
+    capability = "unknown" if card.capability is None else ".".join(map(str, card.capability))
+    troubles = []
+    if card.is_old:
+        troubles.append(f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} (Ampere) or newer is needed")
+    if card.is_small:
+        troubles.append(
+            f"{LEAST_MEBIBYTES:,} MiB are {'needed' if needs_memory else 'advised, and needed by make gpu-check'}"
+        )
+    is_unfit = card.number not in fitting
+    return Finding(
+        name=f"GPU {card.number}",
+        found="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
+        is_there=not troubles,
+        is_needed=is_unfit and not fitting,
+        remedy=_card_remedy(fitting, is_unfit=is_unfit),
+    )
+
+
+def _card_remedy(fitting: Sequence[str], *, is_unfit: bool) -> str:
+    if not is_unfit:
+        return "choose a model that fits: `dagrpo plan` says what an experiment takes"
+    if fitting:
+        return f"leave it out: export {VISIBLE}={','.join(fitting)}"
+    return "take an A100, H100, H200, L4, L40S, RTX 3090, RTX 4090 or newer; `make run` needs no GPU"
