@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-CEILING = 2120  # may only fall: lower it after rewriting a file
+CEILING = 2002  # may only fall: lower it after rewriting a file
 HEAD_WORDS = 12  # of a module's docstring, without citations in parentheses
 OPENING = re.compile(
     r"(What|Whether|Who|Whom|Whose|Which|How|Why|Where|When|Of|That|Those|These|This|Such|So|It|Its|As|On|In|By|From|For|"
@@ -56,7 +56,7 @@ def main(roots: list[str]) -> int:
         (path, line, fault)
         for root in roots or ["src", "packages"]
         for path in ([Path(root)] if root.endswith(".py") else sorted(Path(root).rglob("*.py")))
-        if "tests" not in path.parts
+        if not {"tests", "build"} & set(path.parts)
         for line, fault in faults(path.read_text())
     ]
     if roots:

@@ -1,4 +1,4 @@
-"""What stands in data/<experiment>/<task>/card.json: where the problems come from, what the gates found, and what was written."""
+"""The card of prepared data: sources, filter findings, and row counts."""
 
 import re
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from dagrpo.tasks.gates.prompt_length import PromptTokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The same data and parameters give the same card: no time, no path, no host.
+    """The content of card.json. The same data and parameters give the same card: no time, no path, no host.
 
-    Of every split: read = exact_copies + dropped + counts, but for problems held out, which go from train to test.
+    For every split: read = exact_copies + dropped + counts, but for problems held out, which move from train to test.
     """
 
     task: str
@@ -56,7 +56,7 @@ class Card:
         return rows | totals | reasons | longest
 
     def summary(self) -> list[tuple[str, str]]:
-        """What a person is shown, as rows of a table; what is 0 is left out."""
+        """Return the card's figures as rows of a table, without zeros."""
         at = "" if self.revision is None else f" at {self.revision[:12]}"
         shown = [("source", f"{self.source} ({self.origin}{at})")]
         shown += [(f"{split} rows read", f"{count:,}") for split, count in self.read.items() if count]

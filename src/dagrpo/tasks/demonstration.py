@@ -1,4 +1,4 @@
-"""A demonstration as the text of a column: OpenAI chat messages from the first answer on, as JSON.
+"""Demonstrations as JSON text of OpenAI chat messages, in a column.
 
 Messages with calls have no schema that a column could have: a call's arguments are as free as its tool likes.
 """
@@ -53,7 +53,7 @@ def called(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result(text: str) -> dict[str, Any]:
-    """What a tool answered."""
+    """Return the message with a tool's answer."""
     return {"role": "tool", "content": text}
 
 

@@ -1,7 +1,4 @@
-"""What the seeded generators of problems share: distinct draws, which problems demonstrate a call, and the whole as Problems.
-
-Not here: what a problem is.
-"""
+"""Common parts of generated tasks: distinct draws, demonstrations, and splits."""
 
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -18,7 +15,7 @@ Drawn = TypeVar("Drawn")
 
 
 def distinct(draw: Callable[[], Drawn], identity: Callable[[Drawn], Hashable], what: str) -> Iterator[Drawn]:
-    """What `draw` gives, each once, without an end. UserError names `what` when it gives nothing new any more."""
+    """Yield the results of `draw`, each once, without end. Raises UserError, naming `what`, when only repeated ones come."""
     seen: set[Hashable] = set()
     while True:
         for _ in range(PATIENCE):
@@ -34,7 +31,7 @@ def distinct(draw: Callable[[], Drawn], identity: Callable[[Drawn], Hashable], w
 
 
 def demonstrating(count: int, share: float, seed: str) -> frozenset[int]:
-    """Which of so many problems are the share that demonstrates a call."""
+    """Return the indices of the share of `count` problems that demonstrates a call."""
     return frozenset(random.Random(f"{seed}/demonstrations").sample(range(count), round(share * count)))
 
 

@@ -1,4 +1,4 @@
-"""Raw files from the Hugging Face hub, at a pinned commit and no other.
+"""Raw files from the Hugging Face hub at a pinned commit.
 
 `datasets` says which files a split consists of; it neither downloads nor prepares them, which would take hours and
 gigabytes for the large data sets.
@@ -31,10 +31,9 @@ def hub_place(source: Source) -> Place:
 
 
 def _urls(source: Source) -> dict[str, list[str]]:
-    """The hub's splits, each with the hf:// addresses of its files.
+    """Return the hub's splits, each with the hf:// addresses of its files.
 
-    `datasets` gets an empty folder of its own. In its shared cache it would, when the hub does not answer, take whichever
-    commit it finds there.
+    `datasets` gets an empty folder. In its shared cache it would, when the hub does not answer, use whichever commit it finds.
     """
     from dagrpo.hub import require_answer, told_in_a_sentence
 

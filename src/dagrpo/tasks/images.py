@@ -1,4 +1,4 @@
-"""Pictures in the one form that every consumer takes: PNG or JPEG, RGB, upright, nothing see-through.
+"""Pictures in one form: PNG or JPEG, RGB, upright, opaque.
 
 Geometry figures are often black lines on a transparent ground, which a plain conversion to RGB turns black: here
 the ground is white. Only raster formats are read that Pillow decodes itself: of all it knows, PostScript would be run by
@@ -50,7 +50,7 @@ def rgb_file(content: bytes) -> bytes:
 
 
 class _CountingFile(io.BytesIO):
-    """A file that may be read so many times: Pillow reads each comment by itself, and a small file may have a million."""
+    """A file with a limited number of reads: Pillow reads each comment by itself, and a small file may have a million."""
 
     left = MOST_READS_TO_OPEN
 

@@ -1,4 +1,7 @@
-"""Raw files in a folder with local copies of the hub's data sets: <mirror>/gsm8k/train.jsonl, ..."""
+"""Raw files from a folder with copies of the hub's data sets.
+
+<mirror>/gsm8k/train.jsonl, ...
+"""
 
 from pathlib import Path
 

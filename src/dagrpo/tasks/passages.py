@@ -1,6 +1,6 @@
-"""What a tool may search in a task: data/<experiment>/<task>/passages.parquet, a table without rows where there is nothing.
+"""passages.parquet: the passages that a task's search tool finds.
 
-Not here: how it is searched.
+A task without passages has a table without rows.
 """
 
 from collections.abc import Sequence

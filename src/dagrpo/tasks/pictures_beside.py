@@ -1,6 +1,6 @@
-"""The pictures that a raw file of rows names instead of holding: one digest over all of them.
+"""One digest over the pictures that a raw file names.
 
-A card has it under `<file>#<column>`, beside the digest of the file itself, which says nothing of the pictures.
+A card has it under `<file>#<column>`, beside the digest of the file itself, which does not cover the pictures.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ _UNREADABLE = bytes(32)  # in place of the digest of a picture's content
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicturesBeside:
-    """What reading all pictures of a column gave."""
+    """The result of reading all pictures of a column."""
 
     sha256: str
     bytes: int  # of the pictures
 
 
 def name_in_card(file: str, column: str) -> str:
-    """What the pictures of a column are called among a card's raw files."""
+    """Return the name of the pictures of a column among a card's raw files."""
     return f"{file}{_MARK}{column}"
 
 

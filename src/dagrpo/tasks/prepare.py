@@ -1,7 +1,7 @@
-"""Stage prepare: a task's problems, through the gates, -> data/<experiment>/<task>/{train,validation,test}.parquet, what was
-dropped, what tools may search, and a card.
+"""Stage prepare: a task's problems, filtered, as parquet files.
 
-The gates stand in gates/, each in a file that says what it drops; here is their order.
+Writes data/<experiment>/<task>/{train,validation,test}.parquet, the dropped rows, what tools may search, and a card.
+The filters stand in gates/, each in a file that says what it drops; here is their order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,10 @@ def prepare(
     tools: Mapping[str, Section] = DEFAULTS,
     chat: str = TEMPLATE,
 ) -> Card:
-    """Write `folder`, whole or not at all. UserError: the task is unknown, its raw data is at fault, or it is to be attempted and
-    the model takes no pictures, or is not told of its tools.
+    """Write `folder`, whole or not at all.
+
+    Raises UserError if the task is unknown, its raw data is at fault, or if it is to be attempted and the model takes no
+    pictures or does not describe its tools.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the
     train problems are compared with. train: the task that the experiment trains on, whose problems data.pass_rates must
@@ -130,7 +132,7 @@ def sift(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """What the gates found besides what they dropped."""
+    """The filters' findings beside what they dropped."""
 
     held_out: int
     conflicting: Mapping[str, int]

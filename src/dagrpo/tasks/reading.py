@@ -1,4 +1,4 @@
-"""The rows of JSONL and Parquet files, in their order, a part of a file in memory at a time.
+"""Rows of JSONL and Parquet files, in order and in bounded memory.
 
 A source may hold every row many times over: of copies only the first is given, and Arrow finds most of them before
 any becomes a Python object.
@@ -47,7 +47,7 @@ class Reader:
                     yield row
 
     def _batches(self, path: Path, label: str) -> Iterator[tuple[int, Sequence[Numbered]]]:
-        """How many rows a part of the file has, and those of them that Arrow cannot tell to be copies."""
+        """Yield the number of rows of each part of the file, and the rows that Arrow cannot tell to be copies."""
         if path.suffix == ".parquet":
             for start, batch in _parquet(self._source, path, label):
                 yield batch.num_rows, _numbered(self._source, batch, start, self._seen)

@@ -1,4 +1,4 @@
-"""Every task by its name: whatever the modules of data_sets/ offer as TASKS, entry points, and import paths.
+"""The registry of tasks: modules of data_sets/, entry points, import paths.
 
 A task's name is the name of its folder in data/, so that an import path is written with dots: `my_lab.tasks.capitals`.
 """

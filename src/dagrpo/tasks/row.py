@@ -1,7 +1,4 @@
-"""One raw row of a data set, which knows where it came from: every fault in it names the file, the row and the field.
-
-What a row means is a task's business (data_sets/), not known here.
-"""
+"""One raw row, whose errors name the file, the row and the field."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,7 +123,7 @@ class Row:
 
 
 def _path_in(picture: Any) -> str | None:
-    """Where a picture is; None: the row holds its bytes, or there is none."""
+    """Return the path of a picture; None if the row holds its bytes, or has no picture."""
     if isinstance(picture, Mapping):
         picture = None if isinstance(picture.get("bytes"), bytes) else picture.get("path")
     return picture if isinstance(picture, str) and picture else None
@@ -142,7 +139,7 @@ def fault_in(file: str, number: int, field: str, fault: str) -> UserError:
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:
-    """What stands at a dotted path such as `prompt.0.content`. KeyError when nothing does."""
+    """Return the value at a dotted path such as `prompt.0.content`. Raises KeyError without one."""
     if path in values:
         return values[path]
     value: Any = values

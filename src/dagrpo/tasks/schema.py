@@ -1,6 +1,6 @@
-"""The row contract of data/<experiment>/<task>/{train,test}.parquet: a superset of verl's, with an explicit Arrow schema.
+"""The Arrow schema of prepared rows, a superset of verl's.
 
-No nulls but an unknown pass rate, no schema inferred from the data: the same rows always give the same columns, whatever they hold.
+No nulls but an unknown pass rate, no schema inferred from the data: the same rows always give the same columns.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Data sets: what they are called, where their rows are, and how many there must be.
+"""Data sets: names, places of their files, and row counts.
 
-Their files come from the hub at a pinned commit (hub.py) or from a folder with local copies (mirror.py), and are read
+Files come from the hub at a pinned commit (hub.py) or from a folder with local copies (mirror.py), and are read
 by the same code (reading.py).
 """
 
@@ -38,7 +38,7 @@ class Source:
 
     @property
     def held_out(self) -> bool:
-        """Whether it has a train split only."""
+        """Return whether the source has a train split only."""
         return "test" not in self.mirror_files
 
 
@@ -53,7 +53,7 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a source is read from."""
+    """The place that a source is read from."""
 
     files: Mapping[str, Sequence[RawFile]]  # our split -> its files, in order
     origin: str  # "hub" or "mirror"
@@ -86,7 +86,7 @@ def _find(
 
 
 def limit_of(split: str, params: Data) -> int | None:
-    """How many problems of a split are wanted; None: all."""
+    """Return the wanted number of problems of a split; None: all."""
     return params.max_train if split == "train" else params.max_test
 
 

@@ -1,4 +1,4 @@
-"""Tasks whose problems are the rows of a data set: a task says what one row means, and everything else is here."""
+"""Tasks whose problems are the rows of a data set."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ def sourced_task(
 
 @dataclass(slots=True, kw_only=True)
 class _Split:
-    """What has been read of one split."""
+    """The rows of one split, as read."""
 
     examples: list[Example] = field(default_factory=list)
     read: int = 0

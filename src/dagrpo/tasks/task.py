@@ -1,4 +1,4 @@
-"""What a task is: a data set in one prompt form, how its answers are verified, and what the policy may use."""
+"""The record of a task: data set, prompt form, verifier and tools."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class Problems:
     files: Mapping[str, str]  # raw file -> sha256; <file>#<column> -> sha256 over the pictures that it names
     expected: Mapping[str, int]  # split -> rows of the whole source, copies not counted; none where not known
     read: Mapping[str, int]  # split -> rows read, exact copies included
-    held_out: bool = False  # no test split of its own: data.held_out problems of train become one
+    held_out: bool = False  # no test split in the source: data.held_out problems of train become one
     levels: Sequence[str] = ()  # where an example's `ability` is its level: all of them
     passages: Sequence[Passage] = ()  # of all splits, for a tool that searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a task makes of one raw row. The rest of an Example is the same for all rows, and the task's own."""
+    """A task's reading of one raw row. The other fields of an Example are the task's, the same for all rows."""
 
     prompt: tuple[dict[str, str], ...]
     question: str
@@ -53,9 +53,9 @@ class Task:
 
     @property
     def oracle(self) -> bool:
-        """Whether a tool or the simulated user knows the ground truth: a score obtained with it says nothing.
+        """Return whether a tool or the simulated user knows the ground truth, which makes a score meaningless for the policy.
 
-        UserError: one of them is not there.
+        Raises UserError if one of them does not exist.
         """
         user = bool(self.interaction) and INTERACTIONS.get(self.interaction).oracle
         return user or any(TOOLS.get(name).oracle for name in self.tools)

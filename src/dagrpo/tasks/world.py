@@ -1,8 +1,9 @@
-"""A made-up world of people, firms and places, and what its passages say; the same seed gives the same world.
+"""A made-up world of people, firms and places, and its passages.
 
+The same seed gives the same world.
 Every person works for one firm, every firm is located in one place, and every place in one land, one to one: a question leads
-through one, two or three passages. Where a person was born, who founded a firm, and a place's land have no passage of their
-own, and stand in one passage only. Beside each stands a name that is no answer. Not here: questions.
+through one, two or three passages. Where a person was born, who founded a firm, and a place's land have no separate passage,
+and stand in one passage only. Beside each stands a name that is not an answer.
 """
 
 import random
@@ -16,7 +17,7 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody."""
+    """A person of the world."""
 
     name: str
     born_in: str
@@ -30,7 +31,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firm:
-    """Where somebody works."""
+    """A firm, where people work."""
 
     name: str
     founded_by: str
@@ -44,7 +45,7 @@ class Firm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a firm is."""
+    """A place, where a firm is."""
 
     name: str
     located_in: str  # a land
@@ -58,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """As many people as firms and places."""
+    """A world with equal numbers of people, firms and places."""
 
     people: tuple[Person, ...]
     firms: dict[str, Firm]
@@ -83,7 +84,7 @@ def names(seed: str) -> Iterator[str]:
 
 
 def world(named: Iterator[str], size: int, seed: str) -> World:
-    """A world of so many people, with the next names. size: at least 2."""
+    """Return a world of `size` people (at least 2), with the next names."""
     chance = random.Random(seed)
     people, firms, places = ([next(named) for _ in range(size)] for _ in range(3))
     neighbours = dict(zip(places, [*places[1:], places[0]], strict=True))

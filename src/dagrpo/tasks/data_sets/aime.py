@@ -1,4 +1,7 @@
-"""AIME 2024 and 2025: 30 competition problems each, whose answers are integers from 0 to 999. For evaluation only."""
+"""AIME 2024 and 2025: 30 competition problems each, for evaluation only.
+
+Answers are integers from 0 to 999.
+"""
 
 import re
 from functools import partial

@@ -1,4 +1,4 @@
-"""Sums and differences made by a seeded generator, in GSM8K's `#### n` form: something a tiny model can learn in minutes.
+"""Sums and differences from a seeded generator, in GSM8K's `#### n` form.
 
 The problems are those of reasoning-gym's chain_sum. Every level gives distinct problems only, and 12+34 counts as the
 same problem as 34+12: neither both in train, nor one in train and the other in test. The worked answer adds tens and ones
@@ -24,14 +24,14 @@ from dagrpo.tasks.task import Problems, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What the problems of a level look like: so many terms, all of that many digits, joined by one operator."""
+    """The shape of a level's problems: the number of terms, their digits, and the operator."""
 
     operator: str
     terms: int
     digits: int
 
     def distinct(self) -> int:
-        """How many problems there are, a sum counted once for all orders of its terms."""
+        """Return the number of distinct problems; a sum counts once for all orders of its terms."""
         numbers = 10 if self.digits == 1 else 9 * 10 ** (self.digits - 1)
         return math.comb(numbers + self.terms - 1, self.terms) if self.operator == "+" else numbers**self.terms
 
@@ -97,7 +97,7 @@ def _problems_per_level(wanted: Arithmetic) -> dict[Level, int]:
 
 
 def _test_problems(wanted: Arithmetic, taken: int) -> int:
-    """How many of the first `taken` problems are for the test split, so that each level gives its share."""
+    """Return how many of the first `taken` problems go to the test split, so that each level gives its share."""
     return taken * wanted.test // (wanted.train + wanted.test)
 
 

@@ -1,7 +1,7 @@
-"""Products of three-digit numbers and sums of five-digit ones: nothing that a tiny model does in its head, all with a calculator.
+"""Products and sums too large for a tiny model, with a calculator.
 
 arithmetic_tool offers it; arithmetic_alone poses the same problems without. A share of the train problems demonstrates a
-call, and the rest state the answer at once: fine-tuning shows how to call, and that it pays is left to GRPO. Widths are
+call, and the rest state the answer at once: fine-tuning shows how to call, and GRPO learns that it pays. Widths are
 fixed, which makes an expression easy to copy. 12*34 counts as the same problem as 34*12, and no test problem is in train.
 """
 
@@ -29,12 +29,12 @@ class Calculation:
 
     @property
     def expression(self) -> str:
-        """As it is asked for, and as it is copied into a call."""
+        """Return the expression as the question and the call write it."""
         return f"{self.first}{'*' if self.level == 'product_3_digit' else '+'}{self.second}"
 
     @property
     def value(self) -> str:
-        """What the calculator answers."""
+        """Return the calculator's answer."""
         return str(self.first * self.second if self.level == "product_3_digit" else self.first + self.second)
 
 

@@ -1,6 +1,6 @@
-"""Big-Math: a quarter of a million problems whose answers can be verified (Albalak et al. 2025, arXiv:2502.17387).
+"""Big-Math: 250,000 problems with verifiable answers (Albalak et al. 2025, arXiv:2502.17387).
 
-Each comes with the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
+A problem has the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
 """
 
 from dagrpo.tasks.row import Row

@@ -1,4 +1,7 @@
-"""Countdown: make a target from three or four numbers, each used once. The data set gives no solutions."""
+"""Countdown: make a target from three or four numbers.
+
+Each number is used once. The data set gives no solutions.
+"""
 
 import json
 

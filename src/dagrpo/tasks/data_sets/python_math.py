@@ -1,4 +1,4 @@
-"""Numbers that a short Python program gives, and nobody's head: digit sums of powers, divisors of sums, primes in a range.
+"""Numbers that need a short Python program: digit sums, divisors, primes.
 
 The program is one line without a quotation mark, and its numbers stand in the question in the order in which it takes them. A
 share of the train problems demonstrates it, and the rest state the answer at once. No test problem is in train.

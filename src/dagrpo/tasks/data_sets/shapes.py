@@ -1,8 +1,8 @@
-"""Questions about small pictures that a seeded generator draws: count the shapes, read a labelled length, name a colour.
+"""Questions about small generated pictures: count, read a length, name a colour.
 
-No question can be answered without its picture, since the text of a level is always the same: who sees none can only guess, and
-is right once in as many times as the level has answers. Each picture is there once, so none of test is in train. Swapped, the
-pictures are permuted among the problems of a split, which says what the text alone gives.
+No question can be answered without its picture, since the text of a level is always the same: without it the policy can only
+guess, and is right once in as many times as the level has answers. Each picture occurs once, so none of test is in train.
+Swapped, the pictures are permuted among the problems of a split, which measures what the text alone gives.
 """
 
 import io
@@ -30,7 +30,7 @@ COLOURS = {
     "black": (0, 0, 0),
 }
 FORMS = ("circle", "square", "triangle")
-MOST_SHAPES = 5  # that are to be counted, each in a cell of its own
+MOST_SHAPES = 5  # to be counted, each in its own cell
 CELL = SIDE // 3
 LONGEST = 9  # of a length: it is written with one digit
 # Digits from 1 on, three dots wide and five high, row after row.
@@ -141,7 +141,7 @@ def load(params: Data) -> Problems:
 
 
 def _scenes(wanted: Shapes) -> list[Scene]:
-    """Those of test, then those of train."""
+    """Return the scenes of test, then those of train."""
     streams = [
         distinct(
             partial(LEVELS[level][1], random.Random(f"shapes/{wanted.seed}/{level}")),

@@ -1,7 +1,7 @@
-"""verifiers: the tasks of a taskset of the package `verifiers`, a row each, for the agent of that name.
+"""verifiers: a taskset of the package `verifiers`, one row per task.
 
-A row's ground truth is the task's key and the hash of its data, by which the agent finds the task again and knows that it
-is still the same. What an attempt was worth, the taskset says (verifier `reported`, reward component `reported`).
+A row's ground truth is the task's key and the hash of its data, by which the agent finds the task again and checks that it
+is unchanged. The taskset reports an attempt's reward (verifier `reported`, reward component `reported`).
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Questions about a made-up world that only a search can answer: every answer stands in one passage, and in nothing learned.
+"""Questions about a made-up world that only a search can answer.
 
-The world of the test split is another one, none of whose names is in the world that is trained on; passages.parquet holds
-both. `ability` is the number of passages that a question leads through. A share of the train problems demonstrates the
-searches, one for each passage, and the rest state the answer at once.
+Every answer stands in one passage. The test split has another world, which shares no name with the train split's;
+passages.parquet holds both. `ability` is the number of passages that a question leads through. A share of the train
+problems demonstrates the searches, one for each passage, and the rest state the answer at once.
 """
 
 import json
@@ -64,7 +64,7 @@ def _shuffled(one: World, wanted: Worlds, seed: str) -> list[Question]:
 
 
 def questions_from(one: World, person: Person) -> Iterator[Question]:
-    """What can be asked along the way from a person to a land: three questions of one hop, two of two, one of three."""
+    """Yield the questions along the way from a person to a land: three of one hop, two of two, one of three."""
     firm = one.firms[person.works_for]
     place = one.places[firm.located_in]
     way = (person.passage, firm.passage, place.passage)

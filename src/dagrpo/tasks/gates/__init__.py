@@ -1,1 +1,1 @@
-"""What a problem must pass before it is written: one file per gate. prepare.py puts them in order."""
+"""Filters of problems, one file each; prepare.py orders them."""

@@ -1,4 +1,4 @@
-"""Gates on the ground truth: a verifier must be able to read it, and a question must have only one."""
+"""Filters on ground truths: readable, and one per question."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -34,10 +34,7 @@ def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
 
 
 def drop_conflicting(sieve: Sieve) -> dict[str, int]:
-    """Drop every problem that its split asks twice with different ground truths: which one is right nobody knows.
-
-    Returns how many questions that were, by split.
-    """
+    """Drop every problem that its split asks twice with different ground truths, and return their number by split."""
     return {split: _drop_conflicting(sieve, split) for split in sieve.kept}
 
 
@@ -56,7 +53,7 @@ def _differ(same: Sequence[Example]) -> bool:
 
 
 def _agree(verifier: str, one: str, other: str) -> bool:
-    """Whether two ground truths are the same answer. What only math-verify could tell counts as different."""
+    """Return whether two ground truths are the same answer. A comparison that needs math-verify counts as different."""
     return one == other or get_verifier(verifier).equal(one, other) is True
 
 

@@ -1,11 +1,12 @@
-"""Gate on contamination: train problems that share their words with a test problem that the experiment evaluates on.
+"""Filter on contamination: train problems that share words with test problems.
 
-Two problems share their words when a run of so many (13, as in Brown et al. 2020, arXiv:2005.14165, appendix C) occurs in
+Only the test problems of experiment.evaluate count.
+Two problems share words when a run of n words (13, as in Brown et al. 2020, arXiv:2005.14165, appendix C) occurs in
 both, or when their whole questions are equal. A run does not count when more than half of it is a phrase that more than
 ten train problems have, as the paper disregards runs found in more than ten documents: `where m and n are relatively
 prime positive integers, find m + n` says nothing about a problem.
 
-Words only: the same problem in other words, or in another language, is not found.
+The same problem in other words, or in another language, is not found.
 """
 
 from collections import Counter, defaultdict
@@ -37,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
-    """What was found, for the card."""
+    """Contamination as the card records it."""
 
     words: int  # length of a run
     train_problems: int  # that share words with any test split, before later gates and limits
@@ -50,14 +51,14 @@ class Contamination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlaps:
-    """What train and test problems share."""
+    """The runs of words that train and test problems share."""
 
     words: int  # length of a run
     by_task: Mapping[str, Mapping[int, Shared]]  # evaluated task -> index of a train problem -> what it shares
     common_phrases_only: Mapping[str, int]  # as in Contamination
 
     def found(self, left: Sequence[Example]) -> Contamination:
-        """What the card says, of the train problems that are left."""
+        """Return the card's entry for the train problems that are left."""
         indices = {example.index for example in left}
         every = {index for shared in self.by_task.values() for index in shared}
         return Contamination(
@@ -75,7 +76,7 @@ class Overlaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What reading the train split once gives."""
+    """The result of reading the train split once."""
 
     matches: Sequence[tuple[int, str]]  # index of a train problem, run of words that a test problem has too
     problems_with: Mapping[str, int]  # phrase -> train problems that have it

@@ -1,4 +1,4 @@
-"""Gates on repeated questions. The first of equal ones stays, and test stays the whole of what others report on."""
+"""Filters on repeated questions: the first stays, and test stays whole."""
 
 from collections.abc import Callable
 

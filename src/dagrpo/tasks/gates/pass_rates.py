@@ -1,4 +1,4 @@
-"""Gate on difficulty: how often some policy solves a problem, from the file of an earlier experiment."""
+"""Filter on difficulty: pass rates from an earlier experiment's file."""
 
 import hashlib
 from collections import Counter
@@ -17,7 +17,7 @@ TOO_EASY = "pass rate above data.max_pass_rate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRates:
-    """What a file of pass rates gave, for the card."""
+    """The findings of a file of pass rates, for the card."""
 
     sha256: str
     known: Mapping[str, int]  # split -> problems that have a pass rate from it

@@ -1,4 +1,7 @@
-"""Gate on prompt length, in tokens of the experiment's model, tools included, and pictures where the model takes some."""
+"""Filter on prompt length, in tokens of the experiment's model.
+
+Tools count, and pictures where the model has a vision tower.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +24,7 @@ DEFAULTS: Mapping[str, Section] = {}  # every tool has the parameters that it sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Prompt tokens of a split: of so many problems, the shortest, the middle one, ..."""
+    """Statistics of a split's prompt lengths, in tokens."""
 
     min: int
     median: int
@@ -31,7 +34,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTokens:
-    """For the card."""
+    """Prompt lengths of all splits, for the card."""
 
     images_counted: bool  # whether a picture is as many tokens as it takes, and not the text of its place
     tools_shown: bool | None  # whether the chat template tells the policy of its tools; None: it has none
@@ -39,11 +42,10 @@ class PromptTokens:
 
 
 def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Section] = DEFAULTS) -> bool | None:
-    """Give every problem that is left its `prompt_tokens`.
+    """Set `prompt_tokens` of every problem that is left.
 
-    UserError: the model's chat template refuses a problem, or its pictures are not as many as its text has places for.
-    parameters: those of tools, by name. Returns whether the template tells the policy of its tools, as some leave them
-    out; None when there are none.
+    Raises UserError if the model's chat template refuses a problem, or if the number of pictures is not that of its placeholders.
+    parameters: those of tools, by name. Returns whether the template describes the tools, as some do not; None without tools.
     """
     tokenizer = load_tokenizer(model)
     counter, pictures = TokenCounter(tokenizer), processor_of(model)

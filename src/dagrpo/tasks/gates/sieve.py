@@ -1,4 +1,4 @@
-"""What every gate works on: the problems that are left of each split, and those that went, each with its reason."""
+"""The input of every filter: remaining problems, and dropped ones with reasons."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Dropped:
 
 
 class Sieve:
-    """The problems on their way through the gates. Nothing gets lost: what is not kept is among the dropped.
+    """The problems on their way through the filters: each is remaining or dropped.
 
-    A gate calls `drop` for every split it looks at, so that a reason nobody had shows as 0.
+    A filter calls `drop` for every split it looks at, so that a reason without problems is recorded as 0.
     """
 
     def __init__(self, splits: Mapping[str, Sequence[Example]]) -> None:

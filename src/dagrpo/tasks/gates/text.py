@@ -1,7 +1,7 @@
-"""When two questions are the same one: a normal form that forgives typing and never mathematics.
+"""The normal form by which two questions are the same.
 
-Case, white space, LaTeX's dollar signs, quotation marks and the marks at the end of a clause go; signs, operators, braces
-and digits stay, so that `x-1` is not `x+1`, `3.5` not `3 5`, and `5!` not `5`.
+Case, white space, LaTeX's dollar signs, quotation marks and the marks at the end of a clause are ignored; signs, operators,
+braces and digits stay, so that `x-1` is not `x+1`, `3.5` not `3 5`, and `5!` not `5`.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ def runs(sequence: Sequence[str], length: int) -> list[str]:
 
 
 def exact_identity(example: Example) -> tuple[str, ...]:
-    """What only the very same problem has: its question and its images."""
+    """Return the identity of exactly this problem: its question and its images."""
     return (example.question, *_digests(example))
 
 
 def identity(example: Example) -> tuple[str, ...]:
-    """What the same problem has however it is typed. `Find x.` beside another figure is another problem."""
+    """Return the identity of a problem in any typography. `Find x.` beside another figure is another problem."""
     return (normalised(example.question), *_digests(example))
 
 

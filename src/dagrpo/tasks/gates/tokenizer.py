@@ -1,4 +1,4 @@
-"""How many tokens prompts have in the tokenizer of the experiment's model: the same as rendering.py gives."""
+"""Prompt lengths in the model's tokenizer, as rendering.py gives them."""
 
 import re
 from collections.abc import Sequence

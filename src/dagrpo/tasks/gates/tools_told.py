@@ -1,6 +1,6 @@
-"""Gate on tools: a policy that is never told of a tool, nor shown a call of one, cannot learn to call it.
+"""Filter on tools: the policy must see descriptions or demonstrated calls.
 
-Not of a fresh model, whose template has no room for descriptions: it learns calls from demonstrations, or by chance.
+A fresh model is exempt: its template has no room for descriptions, so it learns calls from demonstrations, or by chance.
 """
 
 from collections.abc import Iterable
