@@ -1,1 +1,1 @@
-"""`dagrpo compare`: which of several experiments is better, by how much, and what differs between them."""
+"""`dagrpo compare`: which experiment is better, and what differs."""

@@ -14,7 +14,7 @@ from dagrpo.report.inputs import Variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All that is told."""
+    """The result of a comparison: scores, differences and a verdict."""
 
     names: tuple[str, ...]
     policy: Variant  # whose scores these are
@@ -23,7 +23,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def as_object(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the comparison for JSON."""
         return {
             "experiments": list(self.names),
             "policy": self.policy,

@@ -1,4 +1,7 @@
-"""What differs between experiments: parameters, data, code, environment and runtime, as their provenance recorded them."""
+"""Differences between experiments: parameters, data, code, environment and runtime.
+
+All are read from provenance.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +88,7 @@ def _code(made: Sequence[Made]) -> Facts:
 
 
 def _with_files(facts: Sequence[Facts], made: Sequence[Sequence[Made]]) -> list[Facts]:
-    """In the place of a stage whose code differs its files, where there is a record of each one's digest."""
+    """Replace a stage whose code differs by its files, if each one's digest is recorded."""
     result = [dict(each) for each in facts]
     stages = {name for each in facts for group, name in each if group == "code"}
     for stage in stages:
@@ -105,7 +108,7 @@ def _files_of(made: Sequence[Made], stage: str) -> Mapping[str, str] | None:
 
 
 def as_objects(found: Sequence[Difference], names: Sequence[str]) -> list[dict[str, Any]]:
-    """For JSON: each value under its experiment."""
+    """Return the differences for JSON, each value under its experiment."""
     return [
         {"group": each.group, "name": each.name, "values": dict(zip(names, each.values, strict=True))} for each in found
     ]

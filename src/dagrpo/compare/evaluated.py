@@ -1,4 +1,7 @@
-"""What an experiment has scored: every evaluation of one policy, by task and seed, its problems known by what they ask."""
+"""An experiment's evaluations of one policy, by task and seed.
+
+Problems are identified by what they ask.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -42,7 +45,7 @@ class Evaluated:
 
 
 def read_evaluated(name: str, policy: Variant) -> Evaluated:
-    """Read an experiment's scores; `name` may also be its folder. UserError: there is none, or a file is damaged."""
+    """Read an experiment's scores; `name` may also be its folder. Raises UserError for missing or damaged scores."""
     folder = Path(name) if Path(name).is_dir() and Path(name).parent != Path() else RESULTS / name
     files = sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet"))
     if not files:

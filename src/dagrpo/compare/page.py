@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that needs no other and runs no script, in the report's style."""
+"""A comparison as one HTML file without scripts."""
 
 from itertools import groupby
 from pathlib import Path

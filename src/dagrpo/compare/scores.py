@@ -1,4 +1,4 @@
-"""Two experiments on the problems that both have met: each metric of both, and the paired difference with its interval."""
+"""Metrics and paired differences of two experiments on their common problems."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Metric:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval of the difference excludes 0."""
+        """Return whether the interval of the difference excludes 0."""
         return not self.difference.low <= 0 <= self.difference.high
 
 
@@ -109,7 +109,7 @@ def _metrics(
 
 
 def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:
-    """As in the report: Wilson's interval for the greedy accuracies of one seed, else the bootstrap."""
+    """Return the estimate as in the report: Wilson's interval for the greedy accuracies of one seed, else the bootstrap."""
     if name in PROPORTIONS and len(seeds) == 1:
         return wilson(int(values.sum()), values.size, resampling.confidence)
     return bootstrap(values, resampling)

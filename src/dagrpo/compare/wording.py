@@ -1,4 +1,4 @@
-"""A comparison in sentences: which is better, by how much, and how far that goes."""
+"""A comparison in sentences: which is better, and by how much."""
 
 from dagrpo.compare.scores import Metric, TaskPair
 from dagrpo.report.wording import metric_label, percent, plural, points, points_interval
@@ -47,5 +47,5 @@ def others(pair: TaskPair) -> str:
 
 
 def is_better(metric: Metric) -> bool | None:
-    """Of the second; None where the interval includes 0."""
+    """Return whether the second experiment is better; None if the interval includes 0."""
     return metric.difference.value > 0 if metric.is_shown else None

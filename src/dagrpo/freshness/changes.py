@@ -1,4 +1,4 @@
-"""What has changed since a stage ran: each output, parameter, input file and file of code that is not as it was then."""
+"""Changes since a stage ran: outputs, parameters, inputs and code."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LONGEST_PATH = 300
 
 
 class Kind(StrEnum):
-    """What is not as it was."""
+    """The kind of a change."""
 
     OUTPUT = "output"
     PARAMETER = "parameter"
@@ -63,7 +63,7 @@ class Changes:
         return [*self._outputs(made), *self._parameters(made), *self._inputs(made), *self._code_files(made)]
 
     def digest_now(self, path: str) -> str | None:
-        """The sha256 of a file; None where there is none."""
+        """Return the sha256 of a file; None if it does not exist."""
         if path not in self._digests:
             file = Path(path)
             self._digests[path] = sha256_of(file) if file.is_file() else None

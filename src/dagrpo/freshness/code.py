@@ -1,6 +1,6 @@
-"""Which files of a stage's code have changed since it ran, and which of their lines.
+"""Changed files and lines of a stage's code.
 
-Provenance has one digest of all the code. Snakemake's own record of the job has one per file; the text of then is
+Provenance has one digest of all the code. Snakemake's own record of the job has one per file; the former text is
 looked for in git, by its digest.
 """
 
@@ -28,7 +28,7 @@ def digests_now(files: Sequence[str]) -> dict[str, str]:
 
 
 def digests_then(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:
-    """The same when the stage ran, by Snakemake's record; None where that is missing or is of another execution."""
+    """Return the files' digests when the stage ran, by Snakemake's record; None if that is missing or of another execution."""
     try:
         recorded = read_json(RECORDS / urlsafe_b64encode(str(provenance).encode()).decode())
         seen = {str(path): digest.removeprefix("sha256:") for path, digest in recorded["input_checksums"].items()}
@@ -67,7 +67,7 @@ def _text_of(file: str, digest: str) -> str | None:
 
 
 def _git(*arguments: str) -> bytes:
-    """What git says; nothing where there is no git, or no repository."""
+    """Return git's output; nothing without git or a repository."""
     try:
         done = subprocess.run(
             ("git", "-C", str(identity.ROOT), *arguments), capture_output=True, timeout=GIT_SECONDS, check=True

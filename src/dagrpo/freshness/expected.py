@@ -1,4 +1,4 @@
-"""Which jobs an experiment consists of, by its parameters: the provenance file that each of them is to leave."""
+"""The jobs of an experiment, each with its provenance file."""
 
 from collections.abc import Sequence
 from pathlib import Path

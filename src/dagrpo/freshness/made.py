@@ -1,4 +1,4 @@
-"""What a stage has made, as its provenance.json says it."""
+"""The outputs of an execution, by its provenance.json."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ class Made:
 
     @property
     def what(self) -> str:
-        """Such as "train, seed 0"."""
+        """Return the job in words, such as "train, seed 0"."""
         return named(self.stage, self.seed, str(self.provenance))
 
 
@@ -83,7 +83,7 @@ def experiments() -> list[str]:
 
 
 def maker_of(path: Path) -> Made | None:
-    """Who has made a file of this folder; None where no record names it. A checkpoint's folder stands for its manifest."""
+    """Return the record of the execution that wrote a file; None without one. A checkpoint's folder stands for its manifest."""
     wanted = path / MANIFEST if path.is_dir() else path
     root = Path.cwd()
     if wanted.is_absolute() and wanted.is_relative_to(root):
@@ -97,7 +97,7 @@ def maker_of(path: Path) -> Made | None:
 
 
 def _makes(made: Made, wanted: Path) -> bool:
-    """Whether it is an output, or a file in a folder that a manifest among the outputs lists."""
+    """Return whether the path is an output, or a file in a folder that a manifest among the outputs lists."""
     folders = {Path(output).parent for output in made.outputs if Path(output).name == MANIFEST}
     return str(wanted) in made.outputs or not folders.isdisjoint(wanted.parents)
 
@@ -107,7 +107,7 @@ def _readable(experiment: str) -> Iterator[Made]:
 
 
 def stage_and_seed(path: str) -> tuple[str, int | None] | None:
-    """Which stage makes a file of the results layout; None for another file."""
+    """Return stage and seed that write a file of the results layout; None for another file."""
     stage = next((stage for pattern, stage in STAGES if pattern.search(path)), None)
     seed = SEED.search(path)
     return None if stage is None else (stage, int(seed.group(1)) if seed else None)

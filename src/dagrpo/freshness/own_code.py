@@ -1,4 +1,4 @@
-"""In a project's folder its own dagrpo is the one that has to run: another one has other code and may know other parameters."""
+"""Check that a project runs its own checkout of dagrpo."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Today's parameters and code of a stage, as far as this folder says.
+"""Today's parameters and code of a stage, from this folder.
 
-The parameters of an experiment are known where params.yaml holds it, and those of a try where it is a try of that one.
-Of every other experiment the parameters are taken to be those that it was made with.
+The parameters of an experiment are known if params.yaml holds it, and those of an override run if it is one of that
+experiment. Every other experiment's parameters are taken to be the recorded ones.
 """
 
 import json
@@ -43,7 +43,7 @@ class Today:
         return self._params[made.experiment]
 
     def own_params(self, made: Made) -> dict[str, Any] | None:
-        """What the stage would read today; None where that is not known."""
+        """Return the parameters that the stage would read today; None if unknown."""
         params, stage = self.params_of(made), all_stages().get(made.stage)
         return None if params is None or stage is None else own_params(params, stage)
 

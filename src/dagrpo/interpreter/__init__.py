@@ -1,1 +1,1 @@
-"""Programs that the policy writes, run elsewhere: in our own sandboxes or by a Sandbox Fusion server."""
+"""Programs of the policy, run in our sandbox or by Sandbox Fusion."""

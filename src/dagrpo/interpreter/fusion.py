@@ -1,4 +1,4 @@
-"""The side that asks in Sandbox Fusion's protocol, github.com/bytedance/SandboxFusion. An answer or a failure comes in bounded time.
+"""A client of Sandbox Fusion (github.com/bytedance/SandboxFusion), with bounded time.
 
 Of its POST /run_code: code, language, run_timeout, compile_timeout and memory_limit_MB, answered with status (Success, Failed,
 SandboxError), message and run_result (status, execution_time, return_code, stdout, stderr). No files, no notebooks.
@@ -29,7 +29,7 @@ class FusionClient:
         self._limits = limits
 
     async def run(self, program: str) -> Result:
-        """What came of a program. InfrastructureFailure names the server and what it did."""
+        """Return the result of a program. Raises InfrastructureFailure with the server and what it did."""
         limits = self._limits
         body = {
             "code": program,
@@ -56,7 +56,7 @@ class FusionClient:
 
 
 def _status(run: Mapping[str, Any]) -> Status:
-    """KeyError for a status that is none of the protocol."""
+    """Return the status. Raises KeyError for one that the protocol does not have."""
     statuses: dict[str, Status] = {"Finished": "ok", "TimeLimitExceeded": "timed_out"}
     status = statuses[run["status"]]
     return "error" if status == "ok" and run["return_code"] != 0 else status

@@ -1,6 +1,6 @@
-"""The tool code_interpreter, ready to be called: what the policy is told of a program, and whose fault a failure is.
+"""The open tool code_interpreter: runs programs, and reports to the policy.
 
-A program that fails is the policy's affair: it is told what the program printed, the traceback included, and why it was
+A program that fails is the policy's affair: it reads what the program printed, the traceback included, and why it was
 stopped. Where no program can be run at all, the policy has no part in it.
 """
 
@@ -27,7 +27,7 @@ class Interpreter(StatelessTool):
         self._most_characters = most_characters
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What the program printed. ToolFailure for one that failed, InfrastructureFailure where none could run."""
+        """Return the program's output. Raises ToolFailure if it failed, InfrastructureFailure if none could run."""
         return told(await self._run(arguments["code"]), self._limits, self._most_characters)
 
 
@@ -41,7 +41,7 @@ class SessionInterpreter:
         self._sessions: dict[str, Session] = {}
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """As Interpreter.call; a program that is stopped takes the variables with it, which the policy is told."""
+        """Run the program like Interpreter.call. A program that is stopped loses its variables, which the policy reads."""
         if context.trajectory not in self._sessions:
             self._sessions[context.trajectory] = self._pool.session()
         result = await available(self._sessions[context.trajectory].run(arguments["code"]))
@@ -49,7 +49,7 @@ class SessionInterpreter:
         return told(result, self._limits, self._most_characters, lost)
 
     async def forget(self, trajectory: str) -> None:
-        """Its variables and processes are gone."""
+        """Forget the trajectory's variables and processes, which have ended."""
         session = self._sessions.pop(trajectory, None)
         if session is not None:
             await session.close()
@@ -59,7 +59,7 @@ class SessionInterpreter:
 async def local_interpreter(
     limits: Limits, most_characters: int, parallel: int | None, *, keep: bool
 ) -> AsyncIterator[OpenTool]:
-    """In our own sandboxes. UserError where nothing can be isolated."""
+    """Open an interpreter in our own sandboxes. Raises UserError if the machine cannot isolate programs."""
     pool = SandboxPool(limits, size=parallel or os.cpu_count() or 1)
     try:
         await pool.__aenter__()
@@ -75,7 +75,7 @@ async def local_interpreter(
 
 @asynccontextmanager
 async def fusion_interpreter(url: str, limits: Limits, most_characters: int) -> AsyncIterator[OpenTool]:
-    """By a Sandbox Fusion server."""
+    """Open an interpreter that a Sandbox Fusion server runs."""
     from aiohttp import ClientSession
 
     from dagrpo.interpreter.fusion import FusionClient
@@ -93,7 +93,7 @@ async def available(result: Awaitable[Result]) -> Result:
 
 
 def told(result: Result, limits: Limits, most_characters: int, lost: str = "") -> str:
-    """A result as the policy is told of it. ToolFailure when the program did not end well."""
+    """Return a result as text for the policy. Raises ToolFailure if the program did not end well."""
     output = result.stdout[:most_characters]
     if result.status == "ok" and len(output) == len(result.stdout):
         return output or "[The program printed nothing.]"

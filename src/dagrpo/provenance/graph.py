@@ -1,4 +1,4 @@
-"""Files and the executions between them, found by content: what made a file, and what used it."""
+"""Files and the executions between them, joined by content."""
 
 import re
 from collections import defaultdict
@@ -35,12 +35,12 @@ class Graph:
                     self._contents[file.path].append(file.digest)
 
     def maker(self, file: File) -> Execution | None:
-        """What wrote it; if no one wrote this content at this path, what wrote the same content elsewhere."""
+        """Return the execution that wrote the file, or else one that wrote the same content at another path."""
         places = (file, *self._files.get(file.digest, ()))
         return next((self._made_by[place] for place in places if place in self._made_by), None)
 
     def users(self, file: File) -> list[Execution]:
-        """What read it; if no one read this content at this path, what read the same content elsewhere."""
+        """Return the executions that read the file, or else those that read the same content at another path."""
         if file in self._used_by:
             return self._used_by[file]
         return [execution for place in self._files.get(file.digest, ()) for execution in self._used_by.get(place, ())]
@@ -50,7 +50,7 @@ class Graph:
         return [place for place in self._files[file.digest] if place != file]
 
     def state(self, file: File) -> str:
-        """How the tree differs from the record: `missing`, `overwritten` by another execution, or `changed` by hand."""
+        """Return how the tree differs from the record: `missing`, `overwritten` by another execution, or `changed` by hand."""
         now = self._now(file.path)
         if now == file.digest:
             return ""

@@ -1,7 +1,7 @@
-"""Which stage made which file out of which: read from provenance.json files alone.
+"""Executions read from provenance.json files.
 
-A file is named by its path and the sha256 of its content; a checkpoint by its manifest.json. Knows nothing of MLflow:
-`dagrpo.provenance.walk` adds the history of runs to what is read here.
+A file is named by its path and the sha256 of its content; a checkpoint by its manifest.json.
+`dagrpo.provenance.walk` adds MLflow's history of runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ def files_of(digests: Mapping[str, str]) -> tuple[File, ...]:
 
 
 def read_execution(provenance: Path) -> Execution:
-    """What one provenance.json says. UserError names the file and the field that is missing or wrong."""
+    """Return the execution of a provenance.json. Raises UserError with the file and the missing or wrong field."""
     record = read_object(provenance)
     for field, is_valid in FIELDS.items():
         if not is_valid(record.get(field)):
@@ -59,7 +59,7 @@ def read_execution(provenance: Path) -> Execution:
 
 
 def are_digests(value: object) -> bool:
-    """Whether it is {path: sha256}."""
+    """Return whether the value is {path: sha256}."""
     return isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values())
 
 

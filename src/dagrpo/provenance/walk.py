@@ -1,7 +1,7 @@
-"""From any file or digest up to the raw data, and down to every score that used it.
+"""Walk from a file up to the raw data and down to its scores.
 
 Read from the provenance files in the tree and from the history of runs in MLflow. Files are joined by content, so a
-file that was restored from a cache, moved, or overwritten since is found all the same.
+file that was restored from a cache, moved, or overwritten since is found as well.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Where one file stands between raw data and scores."""
+    """The position of one file between raw data and scores."""
 
     up: Branch
     down: Branch
@@ -131,7 +131,7 @@ def _raw_files(execution: Execution, root: Path) -> list[File]:
 
 
 def _card(path: Path) -> dict[str, Any]:
-    """What is known of a task's raw data. UserError: the file is not what the stage prepare writes."""
+    """Return the card of a task's raw data. Raises UserError if the file is not what the stage prepare writes."""
     card = read_object(path)
     if not are_digests(card.get("raw")) or not isinstance(card.get("revision"), str | None):
         raise UserError(f"{path} does not name raw files and their digests: run the stage prepare again.")

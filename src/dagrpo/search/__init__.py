@@ -1,9 +1,9 @@
-"""Search over passages: an index of our own, and Search-R1's protocol on both sides.
+"""Search over passages: an index, and Search-R1's protocol.
 
 The protocol (arXiv:2503.09516, as verl's search tool speaks it): `POST /retrieve {"queries": [...], "topk": 3,
 "return_scores": true}` is answered by `{"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}`, best first; the
-contents of a passage are its title in quotes on a line of its own, and its text. Not here: dense retrieval; a server with it
-speaks the same protocol.
+contents of a passage are a line with its title in quotes, and its text. A server with dense retrieval speaks the same
+protocol.
 """
 
 from dataclasses import dataclass
@@ -21,5 +21,5 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """As the protocol has it."""
+        """Return the contents as the protocol has them."""
         return f'"{self.title}"\n{self.text}'

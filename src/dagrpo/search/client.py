@@ -1,4 +1,4 @@
-"""Search-R1's protocol from the side of who asks. Not here: how results are written for the policy."""
+"""A client of Search-R1's protocol."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from dagrpo.rollout.tools import InfrastructureFailure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a search may take, and bring."""
+    """Limits of a search: time, queries and results."""
 
     topk: int  # passages
     seconds: float  # for one request
@@ -74,7 +74,7 @@ class SearchClient:
 
 
 def _contents_of(found: Mapping[str, Any]) -> str:
-    """Of a passage, with its score beside it or without."""
+    """Return the contents of a passage, with its score beside it or without."""
     contents = found.get("document", found)["contents"]
     if not isinstance(contents, str):
         raise TypeError

@@ -1,7 +1,7 @@
-"""An index over the passages of a parquet file: BM25 (Robertson & Zaragoza 2009) by bm25s, the same answers every time.
+"""A BM25 index (Robertson & Zaragoza 2009) over the passages of a parquet file.
 
-A word is a run of letters and digits, whatever its case; every word counts, those of the title too. Passages that share no
-word with the query are not found. Not here: stemming, synonyms, and indices that are larger than memory.
+By bm25s, with the same answers every time. A word is a run of letters and digits, in any case; every word counts, those of
+the title too. Passages that share no word with the query are not found. No stemming and no synonyms; the index is in memory.
 """
 
 import re

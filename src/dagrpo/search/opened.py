@@ -1,4 +1,4 @@
-"""The search tool while it is open: a search in this process, and how results are written for the policy."""
+"""The open search tool: searches, and results as the policy reads them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ class Search(StatelessTool):
         self._style = style
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """What was found. ToolFailure: the query is too long. InfrastructureFailure: a server failed."""
+        """Return the passages as text. Raises ToolFailure for a query that is too long, InfrastructureFailure if a server failed."""
         query = arguments["query"]
         if len(query) > LONGEST_QUERY:
             raise ToolFailure(f"The query has more than {LONGEST_QUERY} characters.")
@@ -36,7 +36,7 @@ def written(found: Sequence[str], style: Style) -> str:
 
 
 async def local_search(corpus: Path, most: int) -> Callable[[str], Awaitable[Sequence[str]]]:
-    """A function from a query to the contents of at most so many passages, best first. UserError: the file is no corpus."""
+    """Return a function from a query to the contents of at most `most` passages, best first. Raises UserError for other files."""
     from dagrpo.search.index import Index
 
     index = await asyncio.to_thread(Index.read, corpus)

@@ -1,9 +1,9 @@
-"""A search server of our own, in Search-R1's protocol, over the passages of a parquet file.
+"""A search server in Search-R1's protocol, over a parquet file.
 
-    dagrpo search passages.parquet --port 8000
+dagrpo search passages.parquet --port 8000
 
-Whoever reaches the port may search, so it listens on loopback unless another address is asked for. Not here: TLS,
-passwords, and a limit on how often somebody asks.
+Every client that reaches the port may search, so the server listens on loopback unless another address is asked for. It has no
+TLS, passwords or rate limit.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def serve(corpus: Path, port: int, host: str = "127.0.0.1") -> None:
 
 
 async def retrieve(request: web.Request) -> web.Response:
-    """One list of results for each query; a request that is none is answered with 422 and a sentence."""
+    """Answer with one list of results for each query; a malformed request gets 422 and a message."""
     try:
         body = await request.json()
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 
 def _mistake(body: object) -> str:
-    """What is wrong with a request; "": nothing."""
+    """Return the error message for a request; "" for a valid one."""
     if not isinstance(body, Mapping) or not isinstance(body.get("queries"), list):
         return "write an object with the key `queries`, a list of texts"
     queries, most = body["queries"], body.get("topk")

@@ -1,4 +1,4 @@
-"""One raw row, whose errors name the file, the row and the field."""
+"""One raw row; its errors name file, row and field."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

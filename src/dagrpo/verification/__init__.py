@@ -1,1 +1,1 @@
-"""`dagrpo verify RUN`: every digest of an experiment recomputed, from the raw data to the report."""
+"""`dagrpo verify`: recompute every digest from raw data to report."""

@@ -1,4 +1,7 @@
-"""What `dagrpo verify` prints of an experiment; of a checkpoint alone: `checkpoints.commands`."""
+"""Output of `dagrpo verify` for an experiment.
+
+`checkpoints.commands` prints that of a checkpoint.
+"""
 
 import json
 from dataclasses import asdict

@@ -1,6 +1,6 @@
-"""Every file of an experiment held against its records: outputs, the files in its folders, inputs, raw data.
+"""Check every file of an experiment against its records.
 
-Nothing is made again: that the same inputs give the same outputs is `dagrpo replay`'s to show.
+Nothing is computed again: `dagrpo replay` does that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from dagrpo.verification.raw_data import raw_data
 
 
 class State(StrEnum):
-    """What became of a file."""
+    """The state of a verified file."""
 
     WHOLE = "whole"
     MISSING = "missing"
@@ -38,7 +38,7 @@ class Verified:
 
 
 def verify(experiment: str) -> list[Verified]:
-    """Read every file. UserError: a record is damaged, or there is none."""
+    """Return the state of every file. Raises UserError for a missing or damaged record."""
     made = all_made(experiment)
     if not made:
         raise UserError(
@@ -116,5 +116,5 @@ def _file(path: Path, digest: str, said: str) -> Verified:
 
 
 def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
-    """How many there are of each."""
+    """Return the number of files in each state."""
     return {state: sum(each.state == state for each in verified) for state in State}

@@ -1,4 +1,4 @@
-"""The raw files that prepared data was made from, where this machine has them: in a mirror, or in the hub's cache."""
+"""Raw files of prepared data, in a mirror or the hub's cache."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ class RawData:
 
 
 def raw_data(made: Made) -> Iterator[RawData]:
-    """What an execution of the stage prepare was made from."""
+    """Yield the raw files that an execution of the stage prepare read."""
     for path in made.outputs:
         if Path(path).name != CARD or not Path(path).is_file():
             continue
         try:
             card = read_object(Path(path))
-        except UserError:  # told as a changed output
+        except UserError:  # reported as a changed output
             continue
         if not are_digests(card.get("raw")):
             continue
