@@ -1,9 +1,7 @@
 """Everything that a file can be instead of what was written, and a file as that while a test looks at who reads it."""
 
-import contextlib
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +79,12 @@ WAYS: dict[str, Callable[[Path, bytes], None]] = {
     "a disk that fails": _failing_disk,
     "forbidden": _forbidden,
 }
+LIKELY_WAYS = (
+    "empty",
+    "truncated",
+    "a folder",
+    "forbidden",
+)  # as a kill, a full disk or a user leaves a file of our own
 
 
 @contextmanager
@@ -96,22 +100,3 @@ def damaged(path: Path, way: str) -> Iterator[None]:
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
-
-
-def stand_in(path: Path, kind: str) -> None:
-    """Something that is no file under a file's name: a pipe without a writer, a folder, a link, a link to a device, a socket."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    match kind:
-        case "pipe":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "link":
-            path.symlink_to(Path("elsewhere").absolute())
-        case "device":
-            path.symlink_to("/dev/zero")
-        case "socket":
-            with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(path.parent):  # whole paths are too long
-                listening.bind(path.name)
-        case _:
-            raise ValueError(kind)

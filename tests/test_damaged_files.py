@@ -5,7 +5,7 @@ import signal
 import sqlite3
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -240,10 +240,17 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
     "results": (lambda: finish.show_results("tiny"), ("results/tiny/report/summary.md",)),
 }
-SLOW = {"use": ("empty", "truncated", "deep lists", "zeros", "a folder", "a pipe", "a disk that fails")}
-CASES = [
-    (name, file, way) for name, (_, files) in READERS.items() for file in files for way in SLOW.get(name, damaging.WAYS)
-]
+SLOW = {"use": ("empty", "truncated", "deep lists", "zeros", "a folder", "a disk that fails")}
+OF_USERS = {"params.yaml", "presets/experiments/arithmetic_tiny.yaml", "passages.parquet", "answers.jsonl"}
+
+
+def _ways(reader: str, file: str) -> Iterable[str]:
+    """Return the ways in which a file may be damaged: every way that there is for what others may have written."""
+    is_foreign = file in OF_USERS or file.startswith((f"{MODEL}/", f"{DOWNLOAD}/"))
+    return SLOW.get(reader, damaging.WAYS) if is_foreign else damaging.LIKELY_WAYS
+
+
+CASES = [(name, file, way) for name, (_, files) in READERS.items() for file in files for way in _ways(name, file)]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
@@ -30,8 +31,8 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP,
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a regular file's bytes, as 64 hex digits. OSError as `open_regular`."""
-    with open_regular(path) as file:
+    """Return the sha256 of a file's bytes, as 64 hex digits. Raise OSError, which names the file, where it cannot be read."""
+    with _failures_naming(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -200,16 +201,15 @@ def open_to_append(path: Path, mode: int = 0o644) -> IO[bytes]:
     return os.fdopen(descriptor, "a+b")
 
 
-def files_of(folder: Path, pattern: str) -> list[Path]:
-    """What a folder of ours has by such names, sorted. Nothing where a link has its name: what it leads to is somebody's own."""
-    return [] if folder.is_symlink() else sorted(folder.glob(pattern))
-
-
-def refuse_links(*folders: Path) -> None:
-    """OSError where a link has the name of a folder of ours: nothing is written or removed where it leads."""
-    for folder in folders:
-        if folder.is_symlink():
-            raise OSError(errno.ELOOP, "it is a symbolic link to what may be somebody else's", str(folder))
+@contextmanager
+def _failures_naming(path: Path) -> Iterator[None]:
+    """Raise an OSError that names no file, such as that of a disk which fails while it is read, again with its name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def remove(path: Path) -> None:
@@ -220,12 +220,24 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def open_private_log(path: Path) -> IO[bytes]:
+    """Open a log to append to, which only this user may read; its folder is made, too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "ab", opener=partial(os.open, mode=0o600))
+
+
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file. OSError as above, and where it is larger than that."""
-    with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > most_bytes:
+    """Return the bytes of a file that may be anybody's.
+
+    Raise OSError where it is larger than that, or no regular file: a pipe or a device may have no end.
+    """
+    with _failures_naming(path):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENODEV, "it is not a regular file", str(path))
+        if status.st_size > most_bytes:
             raise OSError(errno.EOVERFLOW, f"it is larger than {most_bytes:,} bytes", str(path))
-        return file.read(most_bytes)
+        return path.read_bytes()
 
 
 def read_text(path: Path, remedy: str, most_bytes: int = MOST_JSON_BYTES) -> str:

@@ -113,15 +113,3 @@ def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: p
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
     assert f"{SHARD} is damaged" in capsys.readouterr().err
-
-
-def test_forgetting_removes_what_is_ours_and_nothing_that_a_link_leads_to() -> None:
-    Path("theirs").mkdir()
-    Path("theirs/precious.json").write_text("precious")
-    NOTES.mkdir(parents=True)
-    (NOTES / "e").symlink_to(Path("theirs").resolve())
-    forget_damage("e")
-    assert Path("theirs/precious.json").read_text() == "precious"
-    (NOTES / "f/folder.json").mkdir(parents=True)
-    forget_damage("f")
-    assert not (NOTES / "f/folder.json").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from dagrpo.console import progress
 from dagrpo.execution.declaration import Stage
-from dagrpo.execution.ending import Ending, Kind, path_of, stopped
+from dagrpo.execution.ending import Ending, Kind, stopped
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,3 @@ def test_a_stop_that_ends_all_processes_of_a_crash_is_the_crash(
     monkeypatch.chdir(tmp_path)
     _ending("train").tell_stopped()
     assert _ending("train").crashed("it ended with exit code 1.").kind == "crash"
-
-
-def test_a_folder_in_the_place_of_the_record_is_removed_when_the_job_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path_of("train", Path("logs/x.log")).mkdir(parents=True)
-    _ending("train").forget()
-    _ending("train").tell(Kind.MISTAKE, "memory is full.")
-    assert _ending("train").noted() is not None
-
-
-def test_a_failure_is_told_though_a_link_is_where_it_would_be_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / ".state").mkdir()
-    (tmp_path / ".state/failures").symlink_to(tmp_path / "theirs")
-    _ending("train").tell(Kind.MISTAKE, "memory is full.")
-    assert "memory is full. (.state/failures/train-" in capsys.readouterr().err
-    assert list((tmp_path / "theirs").iterdir()) == []

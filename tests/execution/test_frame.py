@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.damaging import stand_in
 from tests.execution.running import without_open_logs
 
 from dagrpo.errors import TransientError, UserError
 from dagrpo.execution import frame
 from dagrpo.execution.declaration import Job, Stage
-from dagrpo.execution.ending import path_of
-from dagrpo.execution.failures import MISTAKE, TRANSIENT, sentence_of
+from dagrpo.execution.failures import MISTAKE, TRANSIENT
 from dagrpo.execution.record import declared, without
 from dagrpo.files import read_json, sha256_of, write_json
 from dagrpo.params.runtime import Runtime
@@ -237,31 +235,3 @@ def test_a_job_file_of_half_a_surrogate_pair_is_damaged(tmp_path: Path) -> None:
     path.write_text('{"stage": "\\ud800", "params": {}, "code": []}')
     with pytest.raises(UserError, match="gone or damaged"):
         declared(path)
-
-
-@pytest.mark.parametrize("attempt", ["1", "2"])
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "device", "socket"])
-def test_what_is_no_file_in_the_place_of_the_log_is_refused_at_once_and_named(kind: str, attempt: str) -> None:
-    stand_in(Path("logs/x.log"), kind)
-    with pytest.raises(OSError, match=r"x\.log") as refused:
-        _run(_copy, "--attempt", attempt)
-    assert "logs/x.log: " in str(sentence_of(refused.value))
-    assert not Path("out").exists()
-    assert not Path("elsewhere").exists()
-
-
-@pytest.mark.parametrize("name", ["failures", "ran", "ran/e"])
-def test_nothing_is_written_or_removed_where_a_link_in_the_state_leads(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    theirs = Path("theirs").absolute()
-    record = theirs / path_of("sft", Path("logs/x.log")).name
-    write_json(record, "precious")
-    Path(".state", name).parent.mkdir(parents=True)
-    Path(".state", name).symlink_to(theirs)
-    with pytest.raises((OSError, SystemExit)) as refused:
-        _run()
-    told = f"{sentence_of(refused.value)}\n{capsys.readouterr().err}"
-    assert f".state/{name}: it is a symbolic link to what may be somebody else's: move it away" in told
-    assert read_json(record) == "precious"
-    assert list(theirs.rglob("*")) == [record]

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from ruamel.yaml import YAML
-from tests.damaging import stand_in
 
 MEBIBYTE = 1 << 20
 COMMIT = (
@@ -93,7 +92,7 @@ def test_a_cache_that_is_no_folder_is_told_in_a_sentence(repository: Path, place
     path = repository / place
     shutil.rmtree(path, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch() if kind == "a file" else stand_in(path, kind)
+    path.touch() if kind == "a file" else path.symlink_to("elsewhere")
     done = _commit(repository, 1 << 30)
     assert done.stdout.split() == ["False"]
     (told,) = done.stderr.strip().splitlines()
@@ -111,16 +110,6 @@ def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path)
         assert (
             len([path for path in Path(memory).rglob("*") if path.is_file()]) == 3
         )  # two files, and a list of a folder
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-def test_what_is_no_file_in_the_place_of_dvc_lock_is_told_in_a_sentence_and_stays(repository: Path, kind: str) -> None:
-    stand_in(repository / "dvc.lock", kind)
-    done = _commit(repository, 1 << 30)
-    assert done.stdout.split() == ["False"]
-    (told,) = done.stderr.strip().splitlines()
-    assert told.startswith("Not recorded in DVC, the next run tries again: ")
-    assert not (repository / "dvc.lock").is_file()
 
 
 def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> None:

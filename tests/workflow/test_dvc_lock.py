@@ -1,14 +1,12 @@
 """A damaged dvc.lock is one sentence before any work, and costs no record."""
 
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.damaging import stand_in
 from tests.hostile import refusal
 from tests.workflow import clones
 
@@ -109,31 +107,6 @@ def test_what_was_kept_is_not_put_back_where_it_is_damaged_itself(content: str) 
     with pytest.raises(UserError, match="restore it with"):
         require_readable_lock()
     assert PATH.read_text() == WHOLE[:20]
-
-
-@pytest.mark.usefixtures("_in_an_empty_project")
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "device", "socket"])
-def test_what_is_no_file_in_the_place_of_what_is_kept_is_not_waited_for(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(KEPT, kind)
-    PATH.write_text(WHOLE[:20])
-    with pytest.raises(UserError, match="restore it with"):
-        require_readable_lock()
-    monkeypatch.setenv("DVC_STAGE", "train@tiny")
-    PATH.write_text(WHOLE)
-    with suppress(IsADirectoryError):
-        require_readable_lock()
-    assert (KEPT.is_dir() and not KEPT.is_symlink()) if kind == "folder" else KEPT.read_text() == WHOLE
-    assert not Path("elsewhere").exists()
-
-
-@pytest.mark.usefixtures("_in_an_empty_project")
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket"])
-def test_what_is_no_file_in_its_place_is_one_sentence(kind: str) -> None:
-    stand_in(PATH, kind)
-    with pytest.raises(UserError, match=r"^dvc.lock is damaged \(it cannot be read: "):
-        require_readable_lock()
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

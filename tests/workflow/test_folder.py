@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.errors import UserError
-from dagrpo.workflow.configuration import Refusal
 from dagrpo.workflow.folder import refuse_read_only, require_writable
-from dagrpo.workflow.jobs import overrides_file
 
 NOBODY = 65534
 
@@ -64,34 +62,9 @@ def test_a_project_of_ones_own_is_not_refused(project: Path) -> None:
     assert _sentence(lambda: refuse_read_only(project)) == ""
 
 
-@pytest.mark.parametrize("name", [".state/jobs", ".state/failures", ".state/ran"])
-def test_a_link_in_the_place_of_a_folder_whose_files_are_removed_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    require_writable()
-    (tmp_path / ".state").mkdir()
-    Path(name).symlink_to("/tmp")
-    with pytest.raises(Refusal) as refusal:
-        require_writable()
-    assert str(refusal.value).startswith(f"{name}: it is a symbolic link to what may be somebody else's: move it away")
-
-
 def test_a_state_folder_on_another_disk_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "large/jobs").mkdir(parents=True)
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     Path(".state").symlink_to(tmp_path / "large")
     require_writable()
-
-
-def test_what_the_rules_hand_to_a_stage_is_not_written_where_a_link_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("theirs", ".state"):
-        Path(folder).mkdir()
-    Path(".state/jobs").symlink_to(tmp_path / "theirs")
-    with pytest.raises(OSError, match=r"\.state/jobs"):
-        overrides_file({"training.steps": 1})
-    assert list(Path("theirs").iterdir()) == []

@@ -1,8 +1,6 @@
 """One run at a time in an experiment's folders, and what a killed run has left is removed where that is certain."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -160,16 +158,6 @@ def test_nothing_is_run_between_two_stages_of_a_living_dvc(other: subprocess.Pop
     other.kill()
     other.wait()
     hold("twin")
-
-
-def test_a_note_that_anybody_may_have_written_is_no_traceback_and_no_wait() -> None:
-    Path("evil").mkdir()
-    os.mkfifo("evil/stat")
-    process = {"pid": f"1/../..{Path('evil').resolve()}", "started": 1, "host": socket.gethostname(), "boot": ""}
-    for note in (RUNNING / "tiny.json", DRIVER):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"process": process, "command": "snakemake"}))
-    hold("tiny")
 
 
 @pytest.mark.parametrize("in_the_way", [".state", ".state/running"])

@@ -81,25 +81,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_link_among_the_entries_leads_to_is_left_alone(project: Path) -> None:
-    name = Params().experiment.name
-    (project / "theirs").mkdir()
-    (project / "theirs/precious.json").write_text("precious")
-    (project / ".state/ran" / name).symlink_to(project / "theirs")
-    assert not commit(name)
-    assert (project / "theirs/precious.json").read_text() == "precious"
-
-
-def test_where_all_entries_are_behind_a_link_they_are_left_alone(project: Path) -> None:
-    name = Params().experiment.name
-    precious = project / "theirs" / name / "precious.json"
-    write_json(precious, {})
-    (project / ".state/ran").rmdir()
-    (project / ".state/ran").symlink_to(project / "theirs")
-    assert not commit(name)
-    assert precious.exists()
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.damaging import stand_in
 
 ROOT = Path(__file__).parents[2]
 DAGRPO = Path(sys.executable).with_name("dagrpo")
@@ -125,16 +124,6 @@ def test_a_file_that_cannot_be_read_is_replaced_with_force_and_kept(folder: Path
 def test_dvc_yaml_lists_the_code_that_the_presets_select(folder: Path) -> None:
     assert _use(folder, "qwen2_5_0_5b", "gsm8k", "gspo").returncode == 0
     assert "src/dagrpo/algorithms/losses/gspo.py" in (folder / "dvc.yaml").read_text()
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "device", "socket"])
-def test_what_is_no_file_among_those_kept_before_is_left_as_it_is(folder: Path, kind: str) -> None:
-    stand_in(folder / "params.yaml.old1", kind)
-    edited = _edit(folder)
-    done = _use(folder, "arithmetic_tiny", "--force")
-    assert "The edited one is kept as params.yaml.old2." in done.stdout, done.stderr
-    assert (folder / "params.yaml.old2").read_text() == edited
-    assert not (folder / "params.yaml.old1").is_file()
 
 
 @pytest.mark.parametrize(("count", "processes"), [(1, 1), (2, 2), (3, 2), (8, 8)])

@@ -13,7 +13,7 @@ from pathlib import Path
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES, inputs_of, makers_of
 from dagrpo.execution.whole import broken_file
-from dagrpo.files import digest_of, files_of, refuse_links, remove, write_json
+from dagrpo.files import digest_of, write_json
 
 NOTES = STATES / "damaged"
 
@@ -26,7 +26,6 @@ def tell_damage(options: argparse.Namespace) -> str | None:
     found = list(_damaged(options))
     for file, provenance in found:
         with suppress(OSError):  # on a full disk the sentence is still to be told
-            refuse_links(NOTES, NOTES / options.experiment)
             write_json(_note(options.experiment, provenance), {"file": str(file), "provenance": str(provenance)})
             os.utime(file)
     return _sentence(*found[0]) if found else None
@@ -39,8 +38,8 @@ def is_noted(experiment: str, provenance: Path) -> bool:
 
 def forget_damage(experiment: str) -> None:
     """Remove the notes: whoever runs the stages knows."""
-    for note in files_of(NOTES / experiment, "*.json"):
-        remove(note)
+    for note in (NOTES / experiment).glob("*.json"):
+        note.unlink()
 
 
 def _damaged(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:

@@ -17,7 +17,7 @@ from types import TracebackType
 from dagrpo import console
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
-from dagrpo.files import read_json, refuse_links, remove, write_json
+from dagrpo.files import read_json, write_json
 from dagrpo.visible import visible
 
 FOLDER = Path(".state/failures")
@@ -62,9 +62,8 @@ class Ending:
         self._state: Path | None = None
 
     def forget(self) -> None:
-        """Remove the record: the job starts, or has ended well. OSError: its folder is a link."""
-        refuse_links(FOLDER)
-        remove(self._path)
+        """Remove the record: the job starts, or has ended well."""
+        self._path.unlink(missing_ok=True)
 
     def noted(self) -> Failure | None:
         """What an earlier attempt, or another process of this one, has written down."""
@@ -136,7 +135,6 @@ class Ending:
             time=time.time(),
         )
         try:
-            refuse_links(FOLDER)
             write_json(self._path, asdict(failure))
         except OSError as error:  # a full disk is often the failure itself
             print(f"{self._what}: {sentence} ({self._path} cannot be written: {error})", file=sys.stderr, flush=True)

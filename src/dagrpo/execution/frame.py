@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +26,7 @@ from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence
 from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.execution.threads import threads_of
-from dagrpo.files import digest_of, open_to_append, read_json, refuse_links, sha256_of, write_json
+from dagrpo.files import digest_of, read_json, sha256_of, write_json
 from dagrpo.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.params.runtime import Runtime
 from dagrpo.redaction import RedactingFormatter
@@ -152,32 +151,23 @@ def note_what_ran(outputs: Sequence[str], provenance: Path, record: Mapping[str,
     if dvc_drives() or TRY in record["experiment"]:
         return
     entry = {"outputs": outputs, "provenance": str(provenance), "key": record["key"]}
-    folder = RAN / record["experiment"]
-    refuse_links(RAN, folder)
-    write_json(folder / f"{digest_of(sorted(outputs))[:16]}.json", entry)
+    write_json(RAN / record["experiment"] / f"{digest_of(sorted(outputs))[:16]}.json", entry)
 
 
 def _log_to(path: Path, *, append: bool) -> None:
     """One log per job; an attempt after a crash goes on below the one before it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with full_disk_naming(path):
-        handler = _LogFile(path, "a" if append else "w")
+        if not append:
+            path.write_bytes(b"")
+        handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)  # whatever a library has set up on import
     logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
 
 
 class _LogFile(logging.FileHandler):
-    """A log that says nothing of a full disk: whatever else is to be written there fails too, and that is told.
-
-    OSError: its name is that of a pipe, a link or a folder.
-    """
-
-    def _open(self) -> TextIOWrapper:
-        file = open_to_append(Path(self.baseFilename))
-        if self.mode == "w":
-            file.truncate(0)
-        return TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
+    """A log that says nothing of a full disk: whatever else is to be written there fails too, and that is told."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]

@@ -11,7 +11,6 @@ from dagrpo.errors import UserError
 from dagrpo.execution.ending import FOLDER as FAILURES
 from dagrpo.execution.ending import Failure, Kind
 from dagrpo.execution.record import provenances_of
-from dagrpo.files import files_of, read_regular
 from dagrpo.freshness.changes import Change, Changes
 from dagrpo.freshness.expected import expected
 from dagrpo.freshness.made import Made, experiments, read_made
@@ -20,7 +19,6 @@ from dagrpo.nearest import nearest
 from dagrpo.status.progress import Progress, at_work
 from dagrpo.workflow.locks import driver, runner_of
 
-MOST_BYTES = 1 << 20
 _FAILURE = TypeAdapter(Failure)
 
 
@@ -78,9 +76,9 @@ def statuses(asked: Sequence[str] = ()) -> list[Status]:
 def all_failures() -> dict[str, list[Failure]]:
     """What is on record of stages that did not end well, by experiment, the latest first."""
     found: dict[str, list[Failure]] = {}
-    for path in files_of(FAILURES, "*.json"):
+    for path in sorted(FAILURES.glob("*.json")):
         try:
-            failure = _FAILURE.validate_json(read_regular(path, MOST_BYTES))
+            failure = _FAILURE.validate_json(path.read_bytes())
         except (OSError, ValidationError):  # damaged, or removed just now
             continue
         parts = Path(failure.log).parts

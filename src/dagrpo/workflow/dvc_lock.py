@@ -15,7 +15,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives, note_what_ran
 from dagrpo.execution.record import STATES, TOPS, provenances_of
-from dagrpo.files import MOST_JSON_BYTES, atomic_file, read_json, read_regular
+from dagrpo.files import atomic_file, read_json
 from dagrpo.tracking.variations import TRY
 
 PATH = Path("dvc.lock")
@@ -63,7 +63,7 @@ def _copy(source: Path, destination: Path) -> None:
 
 def _trouble(path: Path) -> str | None:
     try:
-        text = read_regular(path, MOST_JSON_BYTES)
+        text = path.read_bytes()
         if not text.endswith(b"\n"):
             return CUT_SHORT
         content = None if _is_too_deep(text) else yaml.load(text, LOADER)

@@ -1,25 +1,18 @@
-"""The project's folder as a place to work in: refused at once where this user may not write, or a link leads out of it."""
+"""The project's folder as a place to work in: refused at once where this user may not write."""
 
 import os
 import pwd
 from pathlib import Path
 
 from dagrpo.errors import UserError
-from dagrpo.execution.ending import FOLDER as FAILURES
-from dagrpo.execution.frame import RAN
-from dagrpo.files import refuse_links
 from dagrpo.workflow.configuration import told_by_snakemake
-from dagrpo.workflow.jobs import JOBS
 
 WRITTEN = (".", ".state", ".snakemake", "logs", "data", "models", "results")
 
-OWN = (JOBS, FAILURES, RAN)  # whose files are replaced and removed
-
 
 def require_writable() -> None:
-    """Refuse, in a sentence of Snakemake's, folders that this user may not write to, or that are links; names the first one."""
+    """Refuse, in a sentence of Snakemake's, folders that this user may not write to; name the first one."""
     told_by_snakemake(lambda: refuse_read_only(Path.cwd()))
-    told_by_snakemake(lambda: refuse_links(*OWN))
 
 
 def refuse_read_only(root: Path) -> None:

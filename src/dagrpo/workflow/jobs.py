@@ -11,7 +11,7 @@ from typing import Any
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Needs, Stage
 from dagrpo.execution.identity import code_of
-from dagrpo.files import MOST_JSON_BYTES, digest_of, json_text, read_regular, refuse_links, write_json
+from dagrpo.files import digest_of, json_text, write_json
 from dagrpo.listing import MANIFEST, listed_files
 from dagrpo.params.overlay import flat
 from dagrpo.params.schema import Params
@@ -116,14 +116,13 @@ def overrides_file(overrides: Mapping[str, Any]) -> str:
 def _file(name: str, content: dict[str, Any]) -> str:
     path = JOBS / f"{name}-{digest_of(content)[:16]}.json"
     if not _holds(path, json_text(content)):
-        refuse_links(JOBS)
         write_json(path, content)
     return str(path)
 
 
 def _holds(path: Path, text: str) -> bool:
     try:
-        return read_regular(path, MOST_JSON_BYTES) == text.encode()
+        return path.read_bytes() == text.encode()
     except OSError:  # there is none, or it cannot be read
         return False
 

@@ -14,7 +14,7 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.failures import sentence_of
 from dagrpo.execution.frame import RAN, dvc_drives
-from dagrpo.files import files_of, read_json, remove, sha256_of
+from dagrpo.files import read_json, sha256_of
 from dagrpo.params.schema import Params, read_params
 from dagrpo.visible import sentence
 from dagrpo.workflow.agreement import is_by
@@ -35,12 +35,12 @@ def commit(folder: str) -> bool:
 
     Not when DVC is driving, which records by itself; of a try there is nothing.
     """
-    if dvc_drives() or RAN.is_symlink() or not Path(".dvc").is_dir():
+    if dvc_drives() or not Path(".dvc").is_dir():
         return False
     params = read_params(PARAMS)
     if params.experiment.name != folder:  # put there meanwhile: dvc.yaml has no stages for what ran
         return False
-    recordable = {entry: _recordable(entry, params) for entry in files_of(RAN / folder, "*.json")}
+    recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
     outputs = [Path(output) for made in recordable.values() for output in made]
     if not outputs or not _commit_to_dvc(outputs):
         return False
@@ -57,7 +57,7 @@ def _recordable(entry: Path, params: Params) -> list[str]:
     except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
         what = f"{entry} cannot be read ({error}): what it names will be made again."
         print(f"Not recorded in DVC: {sentence(what)}", file=sys.stderr)
-        remove(entry)
+        entry.unlink()
         return []
 
 

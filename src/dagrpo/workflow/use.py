@@ -16,12 +16,12 @@ from rich.text import Text
 
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES
-from dagrpo.files import atomic_file, read_regular, read_text, write_text
+from dagrpo.files import atomic_file, read_text, write_text
 from dagrpo.params.documents import params_yaml
 from dagrpo.params.overlay import Change, changes
 from dagrpo.params.presets import composed, experiments, preset_text
 from dagrpo.params.schema import Params
-from dagrpo.params.yaml_text import LARGEST_FILE, read_yaml
+from dagrpo.params.yaml_text import read_yaml
 from dagrpo.workflow.dvc_file import keep_current
 from dagrpo.workflow.forms import require_fitting_tasks
 from dagrpo.workflow.hardware import with_hardware
@@ -57,7 +57,7 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
 
 def _present() -> bytes | None:
     try:
-        return read_regular(PARAMS, LARGEST_FILE)
+        return PARAMS.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -127,7 +127,7 @@ def _kept(text: bytes) -> Path:
 
 def _holds(path: Path, text: bytes) -> bool:
     try:
-        return read_regular(path, LARGEST_FILE) == text
+        return path.read_bytes() == text
     except OSError:  # something else has the name, or it cannot be read
         return False
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.damaging import stand_in
 from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
 
 from dagrpo.errors import UserError
@@ -293,12 +292,3 @@ def test_a_program_does_not_outlive_us_however_we_end(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     program.wait(20)
-
-
-@pytest.mark.parametrize("serve", [False, True])
-def test_what_is_no_file_in_the_place_of_its_log_is_refused_at_once_and_named(
-    context: AgentContext, serve: bool
-) -> None:
-    stand_in(context.folder / "program.log", "pipe")
-    with pytest.raises(OSError, match=r"program\.log"):
-        attempt(SERVE if serve else ASK, context, "3", serve=serve)

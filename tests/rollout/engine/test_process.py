@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.damaging import stand_in
 
-from dagrpo.execution.failures import sentence_of
 from dagrpo.rollout.engine.process import WatchedProcess
 from dagrpo.shared_memory import MEMORY, NOTE, note, remove_noted
 
@@ -177,18 +175,6 @@ def test_a_file_elsewhere_whose_path_ends_as_shared_memory_does_is_none(tmp_path
         assert theirs.exists()
     finally:
         theirs.unlink()
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "device", "socket"])
-def test_what_is_no_file_in_the_place_of_the_log_is_refused_at_once_and_named(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    stand_in(tmp_path / "logs" / "it.log", kind)
-    with pytest.raises(OSError, match=r"it\.log") as refused:
-        start(["sleep", "100"], tmp_path)
-    assert "it.log: " in str(sentence_of(refused.value))
-    assert not Path("elsewhere").exists()
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a) S 1 1\nb", "a) S 1 1 ", ") ) (", "*\n* *"])

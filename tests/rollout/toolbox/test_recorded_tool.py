@@ -13,7 +13,6 @@ import pytest
 from tests.rollout.tools.calls import context
 
 from dagrpo.errors import UserError
-from dagrpo.execution.failures import sentence_of
 from dagrpo.rollout.toolbox.recorded_tool import RecordedTool
 from dagrpo.rollout.toolbox.timed_tool import TimedTool
 from dagrpo.rollout.tools import CallContext, InfrastructureFailure, StatelessTool, ToolFailure, ToolTimeout
@@ -243,24 +242,6 @@ class Impatient(StatelessTool):
 def test_a_deadline_of_the_tools_own_is_no_failure_of_the_policys() -> None:
     with pytest.raises(InfrastructureFailure, match="the index does not answer"):
         asyncio.run(TimedTool(Impatient(), 60).call("now", {}, context()))
-
-
-def test_a_file_of_somebody_else_is_neither_cut_nor_written_to(tmp_path: Path) -> None:
-    theirs, path = tmp_path / "theirs", tmp_path / "results.jsonl"
-    theirs.write_text("precious, without an end of line")
-    path.symlink_to(theirs)
-    with pytest.raises(OSError, match=r"results\.jsonl"):
-        _told(Clock(), path, ("one", "now", {}))
-    assert theirs.read_text() == "precious, without an end of line"
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file_is_refused_at_once_and_named(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(OSError, match=r"results\.jsonl") as refused:
-        _told(Clock(), path, ("one", "now", {}))
-    assert sentence_of(refused.value) is not None
 
 
 def test_a_file_of_zeros_without_an_end_of_line_is_read_in_parts(tmp_path: Path) -> None:

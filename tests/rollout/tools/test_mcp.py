@@ -8,7 +8,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.damaging import stand_in
 from tests.rollout.tools.calls import context
 
 from dagrpo.errors import UserError
@@ -85,14 +84,3 @@ def test_a_server_that_cannot_be_asked_is_named(config: Config, sentence: str) -
 
 def test_results_are_recorded() -> None:
     assert not TOOL.repeatable(Config(command=SERVER))
-
-
-def test_what_is_no_file_in_the_place_of_its_log_is_refused_at_once_and_named(tmp_path: Path) -> None:
-    stand_in(tmp_path / "mcp.log", "pipe")
-
-    async def run() -> None:
-        async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)):
-            raise AssertionError("it was opened")
-
-    with pytest.raises(InfrastructureFailure, match=r"mcp\.log"):
-        asyncio.run(run())

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from dagrpo.files import open_to_append
+from dagrpo.files import open_private_log
 from dagrpo.shared_memory import note, remove_noted
 
 # The shell becomes the process; the subshell in the background is the watcher.
@@ -42,14 +42,10 @@ class WatchedProcess:
     """A running command, its log, and a scratch folder that is removed with it, and with what is noted there of shared memory."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, scratch: Path) -> None:
-        """Start it. stdout and stderr go to the log, which only the user may read.
-
-        OSError: the log's name is that of a pipe, a link or a folder.
-        """
+        """Start it. stdout and stderr go to the log, which only the user may read."""
         self.log = log
         self.scratch = scratch
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open_to_append(log, 0o600) as output:
+        with open_private_log(log) as output:
             output.truncate(0)
             self._start(command, {**environment, "SCRATCH": str(scratch)}, output)
 

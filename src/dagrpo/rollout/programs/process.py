@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from dagrpo.errors import UserError
-from dagrpo.files import open_to_append
+from dagrpo.files import open_private_log
 
 # The shell becomes the program; the subshell in the background waits until we have ended, and kills the group.
 WATCHED = """
@@ -70,10 +70,9 @@ async def running(
 ) -> AsyncIterator[Program]:
     """Start a program with a file as its input; whatever is left of it at the end is killed.
 
-    UserError: it cannot be started. OSError: the log's name is that of a pipe, a link or a folder.
+    UserError: it cannot be started.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open_to_append(log, 0o600) as kept:
+    with open_private_log(log) as kept:
         async with _started(command, variables, input_file) as program:
             logging = asyncio.create_task(program.keep_log(kept))
             try:

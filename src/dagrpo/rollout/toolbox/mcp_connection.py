@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -121,11 +120,9 @@ class Connection:
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
-        from dagrpo.files import open_to_append  # which imports Arrow
-
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            with TextIOWrapper(open_to_append(self._log)) as log:
+            with self._log.open("a") as log:
                 server: Any = self._address.url
                 if server is None:
                     program, *arguments = self._address.command

@@ -21,7 +21,6 @@ from typing import IO, Any, Self
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
-from dagrpo.files import open_to_append
 from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
 from dagrpo.sealed import sealed, unsealed
 
@@ -51,12 +50,9 @@ class RecordedTool:
         self._attempts: defaultdict[str, _Attempt] = defaultdict(_Attempt)
 
     def __enter__(self) -> Self:
-        """Opens the file, and tells of lines that are damaged. A line that was cut off at the end is removed.
-
-        OSError: its name is something else's, such as a link's.
-        """
+        """Opens the file, and tells of lines that are damaged. A line that was cut off at the end is removed."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = open_to_append(self._path)
+        self._file: IO[bytes] = self._path.open("a+b")
         self._file.truncate(_whole_lines(self._file))
         lines = [(start, _record(line)) for start, line in _lines(self._file)]
         self._places = {record["call"]: start for start, record in lines if record is not None}
