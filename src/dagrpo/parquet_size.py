@@ -1,8 +1,8 @@
 """How much a parquet file holds once it is decoded: a text that its dictionary has once may stand in every row.
 
 Found out without decoding it: each text is read once, and its length counted for every row. Arrow refuses a
-page that holds more than its own header says. Not bounded here: pages whose headers say more than the file's footer, which
-Arrow decodes one after the other, up to 2 GiB each.
+page that holds more than its own header says. Not caught here: a footer so damaged that Arrow ends the process over it, and
+pages whose headers say more than the file's footer, which Arrow decodes one after the other, up to 2 GiB each.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-
-from dagrpo.parquet_footer import column_chunks
 
 ROWS = 4096  # at a time
 BUFFER_BYTES = 1 << 20  # of a column, which would otherwise be read whole
@@ -25,8 +23,8 @@ def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
         leaves = [file.schema.column(number) for number in range(len(file.metadata.schema))]
         wanted = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
         texts = [leaves[number].path for number in wanted if leaves[number].physical_type == "BYTE_ARRAY"]
-    if _least_bytes(path, wanted) > most:
-        return True
+        if _least_bytes(file.metadata, wanted) > most:
+            return True
     decoded = 0
     with pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER_BYTES) as file:
         for group in range(file.num_row_groups):  # one at a time: nested texts of two dictionaries make no batch
@@ -41,9 +39,11 @@ def _is_in(path: str, column: str) -> bool:
     return path == column or path.startswith(f"{column}.")
 
 
-def _least_bytes(path: Path, columns: Sequence[int]) -> int:
-    """What the texts, each read once, and their places take by the file's own account."""
-    return sum(max(size, INDEX_BYTES * values) for size, values in column_chunks(path, columns))
+def _least_bytes(footer: pq.FileMetaData, columns: Sequence[int]) -> int:
+    """Return what the texts, each read once, and their places take by the file's own account."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in columns]
+    return sum(max(chunk.total_uncompressed_size, INDEX_BYTES * chunk.num_values) for chunk in chunks)
 
 
 def _decoded_bytes(values: pa.Array) -> int:
