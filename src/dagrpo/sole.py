@@ -1,24 +1,20 @@
-"""One process at a time for a path: a lock that the system releases however its holder ends, and that nobody can delete.
+"""One process at a time for a path, by a file lock that the system releases."""
 
-On this machine it is a socket of a name that is made of the path: no file, so `rm -rf .state` does not open it, and nothing
-listens on it. A file lock holds it for other machines, as far as the file system reaches. Not for threads.
-"""
-
-import hashlib
-import socket
+import fcntl
+import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
-from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.console import say
 from dagrpo.errors import UserError
-from dagrpo.files import read_regular, write_json
+from dagrpo.files import write_json
 from dagrpo.tracking.environment import Process
 from dagrpo.visible import one_line
 
@@ -26,8 +22,6 @@ SECONDS_TO_WAIT = 60.0  # for one that was told to stop
 SECONDS_BETWEEN_LOOKS = 0.2
 LONGEST_COMMAND = 100
 LONGEST_HOST = 64
-MOST_BYTES_OF_A_NOTE = 1 << 20
-LARGEST_PID = 1 << 22  # of Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,80 +40,60 @@ _NOTED = TypeAdapter(Holder)
 
 
 def noted_holder(note: Path) -> Holder | None:
-    """Whom a note names; None where there is none, or one that says nothing: anybody may have written it."""
+    """Return whom a note names; None where there is no note, or a damaged one."""
     try:
-        holder = _NOTED.validate_json(read_regular(note, MOST_BYTES_OF_A_NOTE), strict=True)
+        return _NOTED.validate_json(note.read_bytes(), strict=True)
     except (OSError, ValidationError):
         return None
-    return holder if 0 < holder.process.pid <= LARGEST_PID else None
 
 
 @contextmanager
 def alone_with(path: Path, lock: Path) -> Iterator[int]:
-    """Keep every other process from this path; `lock` is the file for those on other machines.
+    """Keep every other process from this path, by a lock on the file `lock`. Not for threads.
 
-    Yields the descriptor of the socket: a child that is given it holds the lock, too, and keeps it should this process be
+    Yields the descriptor of that file: a child that is given it holds the lock, too, and keeps it should this process be
     killed. UserError: another process has held the path for a minute; it is named.
     """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        _wait_for(file, path, lock)
+        write_json(_note(lock), asdict(Holder(process=Process.current(), command=_command(psutil.Process()))))
+        yield file.fileno()
+
+
+def _wait_for(file: IO[str], path: Path, lock: Path) -> None:
+    if _is_locked(file):
+        return
+    say(f"Waiting for {_holder(lock)} to end, which writes {path}, too.")
     deadline = time.monotonic() + SECONDS_TO_WAIT
-    with ExitStack() as held:
-        descriptor = held.enter_context(_socket_of(path, lock, deadline))
-        _lock_for_other_machines(path, lock, deadline, held)
-        yield descriptor
+    while not _is_locked(file):
+        if time.monotonic() > deadline:
+            raise UserError(f"{path} is being written by {_holder(lock)}: wait for it to end, or stop it.")
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-@contextmanager
-def _socket_of(path: Path, lock: Path, deadline: float) -> Iterator[int]:
-    told = False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
-        while not _binds(bound, path):
-            if time.monotonic() > deadline:
-                raise _refusal(path, lock)
-            if not told:
-                say(f"Waiting for {_holder(path, lock)} to end, which writes {path}, too.")
-                told = True
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-        yield bound.fileno()
-
-
-def _binds(bound: socket.socket, path: Path) -> bool:
+def _is_locked(file: IO[str]) -> bool:
+    """Lock the file, and return whether that worked."""
     try:
-        bound.bind(f"\0{_name_of(path)}")
-    except OSError:  # somebody else has the name: a socket has no other reason here
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
-
-
-def _name_of(path: Path) -> str:
-    return f"dagrpo-{hashlib.sha256(bytes(path.resolve())).hexdigest()[:32]}"
-
-
-def _lock_for_other_machines(path: Path, lock: Path, deadline: float, held: ExitStack) -> None:
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        held.enter_context(FileLock(lock).acquire(timeout=max(0.0, deadline - time.monotonic())))
-    except Timeout:
-        raise _refusal(path, lock) from None
-    write_json(_note(lock), asdict(Holder(process=Process.current(), command=_command(psutil.Process()))))
-
-
-def _refusal(path: Path, lock: Path) -> UserError:
-    return UserError(f"{path} is being written by {_holder(path, lock)}: wait for it to end, or stop it.")
 
 
 def _note(lock: Path) -> Path:
     return lock.with_name(f"{lock.name}.json")
 
 
-def _holder(path: Path, lock: Path) -> str:
-    """The one that a note names; where that has gone, or the note has, the one that the system names."""
+def _holder(lock: Path) -> str:
+    """Return the name of the process that a note names; where that has ended, of one of its children that has the lock open."""
     holder = noted_holder(_note(lock))
     if holder is not None and not holder.process.is_gone:
         return str(holder)
-    with suppress(psutil.Error, ProcessLookupError):
-        for connection in psutil.net_connections("unix"):
-            if connection.laddr == f"@{_name_of(path)}" and connection.pid:
-                process = psutil.Process(connection.pid)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):  # it has ended, or is another user's
+            has_it_open = any(file.path == str(lock.resolve()) for file in process.open_files())
+            if has_it_open and process.pid != os.getpid():
                 return str(Holder(process=Process.running(process.pid), command=_command(process)))
     return "another process"
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -184,7 +183,6 @@ def test_a_second_stage_with_the_same_outputs_is_told_who_writes_them_and_touche
 ) -> None:
     first = _run(command, tmp_path, "slow")
     _wait_until_it_works(tmp_path)
-    shutil.rmtree(tmp_path / ".state")
     log = (tmp_path / "x.log").read_text()
     second = _impatient(command, tmp_path)
     output, _ = second.communicate(timeout=120)

@@ -169,7 +169,8 @@ def test_damaged_tables_are_refused_or_prepared(
         write_parquet(path, table[:0] if damage == "empty" else table)
     if damage == "bytes":
         content = bytearray(path.read_bytes())
-        footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")  # Arrow may end the process over a damaged one
+        # Not in the footer, over which Arrow may end the process.
+        footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
         for _ in range(4):
             content[data.draw(st.integers(0, footer - 1))] = data.draw(st.integers(0, 255))
         path.write_bytes(content)
