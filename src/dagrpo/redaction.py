@@ -6,9 +6,7 @@ Imported by SGLang's processes too, by name, for their log: it needs nothing but
 """
 
 import atexit
-import html
 import io
-import json
 import logging
 import os
 import re
@@ -16,10 +14,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, TextIO
-from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
 SHORTEST_SECRET = 6  # what is shorter is a number or a word, and stands everywhere
@@ -73,9 +69,8 @@ def without_secret_parameters(address: str) -> str:
 
 def redacted(text: str, secrets: Sequence[str] = ()) -> str:
     """As `without_passwords`, also without `secrets` and the values of variables that look like secrets."""
-    given = {form for secret in secrets for form in (secret, *_forms(secret))}
-    for form in sorted({*given, *_secrets_of_environment()}, key=len, reverse=True):
-        text = text.replace(form, HIDDEN)
+    for secret in sorted({*secrets, *_secrets_of_environment()}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
     return without_passwords(text)
 
 
@@ -142,30 +137,7 @@ def _hide(found: re.Match[str]) -> str:
 
 def _secrets_of_environment() -> Iterator[str]:
     for name, value in os.environ.items():
-        for secret in _secrets_of(name, value):
-            yield from _forms(secret)
-
-
-@lru_cache(maxsize=256)
-def _forms(secret: str) -> frozenset[str]:
-    """A secret in every form in which a message may have it, but for what is too short to be one."""
-    forms = {form for text in {secret, unquote(secret)} for form in (text, *_in_addresses(text), *_in_literals(text))}
-    return frozenset(filter(_is_long_enough, forms))
-
-
-def _in_addresses(text: str) -> Iterator[str]:
-    content = text.encode(errors="surrogateescape")  # as a variable has bytes that are no UTF-8
-    yield from (quote(content, safe=""), quote(content), quote_plus(content))
-
-
-def _in_literals(text: str) -> Iterator[str]:
-    """As JSON, Python and HTML write it, alone or beside other text: Python's quotes depend on what is in between."""
-    yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-    yield from (html.escape(text), html.escape(text, quote=False))
-    content = text.encode(errors="surrogateescape")
-    yield from (repr(text)[1:-1], ascii(text)[1:-1], repr(content)[2:-1])
-    both, end = "'\"", len("\\'\"'")
-    yield from (repr(text + both)[1:-end], ascii(text + both)[1:-end], repr(content + both.encode())[2:-end])
+        yield from (secret for secret in _secrets_of(name, value) if len(secret) >= SHORTEST_SECRET)
 
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
@@ -176,10 +148,6 @@ def _secrets_of(name: str, value: str) -> Iterator[str]:
     elif _has_secret_name(name) and not os.path.exists(value):  # a file that holds a secret is none
         yield value
         yield from value.splitlines()
-
-
-def _is_long_enough(secret: str) -> bool:
-    return len(secret) >= SHORTEST_SECRET
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.errors import UserError
-from dagrpo.files import MOST_JSON_BYTES, read_regular, write_json
+from dagrpo.files import write_json
 
 SEAL = "sha256"
 
@@ -26,29 +26,20 @@ class Damaged(UserError):
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with its seal, atomically."""
-    write_json(path, sealed(content))
+    write_json(path, {**content, SEAL: _digest(content)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """What was given to `write_sealed`. Damaged: it is missing, or not that."""
     try:
-        return unsealed(json.loads(read_regular(path, MOST_JSON_BYTES)))
+        content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(path, "is missing") from None
-    except (ValueError, RecursionError, OSError):  # no file at all, or one without an end
+    except (ValueError, OSError):
         raise Damaged(path, "is damaged") from None
-
-
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content and its digest, as one object."""
-    return {**content, SEAL: _digest(content)}
-
-
-def unsealed(value: Any) -> dict[str, Any]:
-    """The content of what `sealed` gave; ValueError where it has changed since."""
-    if not isinstance(value, dict) or value.pop(SEAL, None) != _digest(value):
-        raise ValueError("the digest does not fit")
-    return value
+    if not isinstance(content, dict) or content.pop(SEAL, None) != _digest(content):
+        raise Damaged(path, "is damaged")
+    return content
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ One line of JSON per result. A result belongs to an attempt, a function, its arg
 attempt made before: so calls that run at the same time, or are made again after a failure, find their own. A tool that keeps
 something between calls has lost it by a kill: before its first new call it is called as it was before.
 
-Each line carries its digest: one that is damaged is passed over, told of, and its call made again.
+A line that is damaged is passed over, told of, and its call made again.
 """
 
 import asyncio
@@ -22,10 +22,8 @@ from typing import IO, Any, Self
 from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.rollout.tools import CallContext, OpenTool, ToolFailure, ToolTimeout
-from dagrpo.sealed import sealed, unsealed
 
 logger = logging.getLogger(__name__)
-LONGEST_LINE = 1 << 26  # bytes: of a longer one, which no tool writes, each part is a damaged line
 KINDS = ("result", "failure", "late")  # what a line holds besides `call`
 
 
@@ -96,7 +94,7 @@ class RecordedTool:
     def _write(self, record: Mapping[str, str]) -> None:
         start = self._file.seek(0, 2)
         try:
-            self._file.write(json.dumps(sealed(record)).encode() + b"\n")
+            self._file.write(json.dumps(record).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             with suppress(OSError):
@@ -116,7 +114,7 @@ class RecordedTool:
         if call not in self._places:
             return None
         self._file.seek(self._places[call])
-        record = _record(self._file.readline(LONGEST_LINE))
+        record = _record(self._file.readline())
         if record is None or record["call"] != call:
             self._tell(1, len(self._places))
             return None
@@ -133,8 +131,10 @@ class RecordedTool:
 def _record(line: bytes) -> Mapping[str, Any] | None:
     """What a line records; None where it is damaged."""
     try:
-        record = unsealed(json.loads(line))
-    except (ValueError, RecursionError):
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
         return None
     texts = [record.get("call"), *(record[kind] for kind in KINDS if kind in record)]
     return record if len(texts) == 2 and all(isinstance(text, str) for text in texts) else None
@@ -174,6 +174,6 @@ def _whole_lines(file: IO[bytes]) -> int:
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     file.seek(0)
     start = 0
-    while line := file.readline(LONGEST_LINE):
+    while line := file.readline():
         yield start, line
         start += len(line)
