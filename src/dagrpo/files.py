@@ -240,10 +240,10 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         return path.read_bytes()
 
 
-def read_text(path: Path, remedy: str, most_bytes: int = MOST_JSON_BYTES) -> str:
+def read_text(path: Path, remedy: str) -> str:
     """The text of a regular file. UserError names it, and the remedy, when it is missing, unreadable or not UTF-8."""
     try:
-        return read_regular(path, most_bytes).decode()
+        return read_regular(path, MOST_JSON_BYTES).decode()
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {remedy}.") from None
     except OSError as error:

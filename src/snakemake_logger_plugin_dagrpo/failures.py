@@ -16,7 +16,6 @@ from rich.text import Text
 from snakemake_logger_plugin_dagrpo.run import Job
 
 FOLDER = Path(".state/failures")
-LARGEST = 1 << 20  # bytes of a record
 LONGEST = 6000  # characters of what is shown of it: ten mistakes have 5,000
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
 CRASH, STOPPED = "crash", "stopped"  # kinds of failure that say more than that there was one
@@ -44,11 +43,11 @@ def path_of(job: Job) -> Path:
 def failure_of(job: Job, *, stopping: bool) -> Failure:
     """What a job's stage has written, or what can be said without. `stopping`: the run was told to stop."""
     try:
-        record = json.loads(_text(path_of(job)))
+        record = json.loads(path_of(job).read_text())
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
             kind, sentence, log = (_shown(str(record[name])) for name in ("kind", "sentence", "log"))
             return Failure(job=job, kind=kind, sentence=sentence, log=log)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no record, or a damaged one
+    except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
         pass
     if stopping:
         return Failure(job=job, kind=STOPPED, sentence=OUTSIDE_ITS_WORK, log=None)
@@ -69,13 +68,6 @@ def _without_a_word() -> str:
 def _disk() -> Path:
     """Where the disk of this folder is mounted."""
     return next(folder for folder in (Path.cwd(), *Path.cwd().parents) if folder.is_mount())
-
-
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise OSError(f"{path} is no file")
-    with path.open("rb") as file:
-        return file.read(LARGEST).decode()
 
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:

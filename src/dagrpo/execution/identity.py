@@ -110,7 +110,7 @@ def _statements(outer: ast.AST) -> Iterator[ast.AST]:
 def _parsed(file: Path) -> ast.Module:
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError, RecursionError) as error:
+    except (SyntaxError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not Python ({error}): correct it.") from None
 
 

@@ -121,7 +121,7 @@ def _brought_up_to_date(params: Params) -> str | None:
         new = _text(_with_code(yaml.safe_load(old), params))
     except UserError:
         raise
-    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{PATH} is not what `dagrpo generate` writes: {ANEW}.") from None
     return None if new == old else new
 

@@ -22,7 +22,6 @@ PATH = Path("dvc.lock")
 KEPT = STATES / "dvc.lock"  # as it was when the latest stage of a `dvc repro` began
 CUT_SHORT = "it is cut short"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-DEEPEST = 100
 
 
 def write_lock(repo: Any, stages: Sequence[Any]) -> None:
@@ -66,7 +65,7 @@ def _trouble(path: Path) -> str | None:
         text = path.read_bytes()
         if not text.endswith(b"\n"):
             return CUT_SHORT
-        content = None if _is_too_deep(text) else yaml.load(text, LOADER)
+        content = yaml.load(text, LOADER)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -80,16 +79,6 @@ def _trouble(path: Path) -> str | None:
     ):
         return "it is not what DVC writes"
     return None
-
-
-def _is_too_deep(text: bytes) -> bool:
-    """Whether it is nested as nothing of DVC's is: libyaml's loader, which is recursive, would end this process."""
-    depth = 0
-    for event in yaml.parse(text, LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            return True
-    return False
 
 
 def _in_short(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +19,6 @@ from dagrpo.workflow.tries import Try, try_of
 SECONDS_TO_SETTLE = 60
 SECONDS_BETWEEN_DELIVERIES = 60  # under DVC
 LAST_STAGE = "report"
-LONGEST_SUMMARY = 1 << 20  # bytes of a file that is shown
 
 
 def begin(a_try: Try) -> None:
@@ -71,12 +69,11 @@ def show_results(experiment: str) -> None:
         return
     console = Console(stderr=True)
     try:
-        text = read_text(summary, "run the stage report again", LONGEST_SUMMARY)
+        text = read_text(summary, "run the stage report again")
     except UserError as error:
         say(str(error))
         return
-    with suppress(RecursionError):  # somebody else's text: nested as no table of ours is
-        console.print(Markdown(visible(text)))
+    console.print(Markdown(visible(text)))
     console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
     times = Path("logs") / experiment / "times.html"
     if times.exists():
