@@ -26,7 +26,9 @@ def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
         (("search", "nothing.parquet"), "nothing.parquet is missing"),
         (("compare", "one", "two"), "There is no experiment `one`"),
-        (("why", "nothing.json"), "nothing.json is not made by a stage"),
+        (("status", "--why", "nothing.json"), "nothing.json is not made by a stage"),
+        (("why", "nothing.json"), "`dagrpo why` is an option now: `dagrpo status --why nothing.json`."),
+        (("status", "tiny", "--why", "nothing.json"), "--why FILE stands alone: leave out the names of experiments."),
         (("new", "loss", "gspo"), "There is a loss `gspo` already"),
     ],
 )

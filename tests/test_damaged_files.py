@@ -184,7 +184,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: progress._training(Path(".state/tiny")),
         (".state/tiny/run.json", ".state/tiny/metrics/step_00001.json"),
     ),
-    "why": (_command("why", CARD), (PROVENANCE, CARD, SNAKEMAKES_RECORD)),
+    "status --why": (_command("status", "--why", CARD), (PROVENANCE, CARD, SNAKEMAKES_RECORD)),
     "diff": (_command("diff", MODEL, MODEL), (f"{MODEL}/manifest.json", f"{MODEL}/model.safetensors")),
     "convert": (
         _command("convert", MODEL, "converted", "--to", "dcp"),

@@ -26,7 +26,6 @@ from dagrpo.replay import command as replay_command
 from dagrpo.show import command as show_command
 from dagrpo.status import command as status_command
 from dagrpo.warm import command as warm_command
-from dagrpo.why import command as why_command
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
 app = typer.Typer(no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
@@ -164,7 +163,6 @@ checkpoint_commands.register(app)
 status_command.register(app)
 show_command.register(app)
 compare_command.register(app)
-why_command.register(app)
 new_command.register(app)
 doctor_command.register(app)
 plan_command.register(app)

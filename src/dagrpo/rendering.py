@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates.rendering import RENDERER
+from dagrpo.chat_templates import render_template
 from dagrpo.errors import UserError
 
 
@@ -38,7 +38,7 @@ def template_text(
     *,
     add_generation_prompt: bool,
 ) -> str:
-    """What `tokenizer.apply_chat_template` gives, by the process that holds templates within limits."""
+    """Return what `tokenizer.apply_chat_template` gives, within limits of characters."""
     if not tokenizer.chat_template:
         raise UserError(f"the tokenizer of {tokenizer.name_or_path} has no chat template: use a model that has one.")
     offered: Any = [dict(tool) for tool in tools] or None
@@ -49,7 +49,7 @@ def template_text(
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
     }
-    return RENDERER.render(chosen_template(tokenizer, offered), variables, tokenizer.name_or_path)
+    return render_template(chosen_template(tokenizer, offered), variables, tokenizer.name_or_path)
 
 
 def chosen_template(tokenizer: PreTrainedTokenizerBase, tools: Any = None) -> str:

@@ -16,7 +16,7 @@ RUN = (
     "dagrpo show arithmetic_tiny --task arithmetic --which base",
     'dagrpo show arithmetic_tiny --prompt "48+44" --tokens',
     "dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json",
-    "dagrpo why results/arithmetic_tiny/runs/seed_0/policy",
+    "dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy",
     "dagrpo verify arithmetic_tiny",
     "dagrpo verify results/arithmetic_tiny/runs/seed_0/exported",
     "dagrpo replay arithmetic_tiny --steps 3,17",

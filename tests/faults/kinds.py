@@ -26,7 +26,7 @@ class Kind(StrEnum):
     SERVER = "SGLang server"
     SCHEDULER = "scheduler of the server"
     DETOKENIZER = "detokenizer of the server"
-    HELPER = "helper of a stage"  # renders templates, or compares answers
+    HELPER = "helper of a stage"  # compares answers
     SANDBOX = "sandbox of a tool"
     DELIVERY = "delivery to MLflow"
     CTRL_C = "Ctrl-C in the terminal"
@@ -37,7 +37,6 @@ MODULES = {
     "sglang.launch_server": Kind.SERVER,
     "dagrpo.tracking.delivery": Kind.DELIVERY,
     "dagrpo.launch": Kind.LAUNCHER,
-    "dagrpo.chat_templates.worker": Kind.HELPER,
     "dagrpo.rewards.worker": Kind.HELPER,
     "bwrap": Kind.SANDBOX,
     "snakemake": Kind.SNAKEMAKE,

@@ -121,7 +121,7 @@ def test_what_a_run_is_about_to_make_again_is_not_told_as_stale(made_up: Project
 
 def test_a_folder_with_another_dagrpo_than_the_one_that_runs_is_refused(made_up: Project) -> None:
     Path("src/dagrpo").mkdir(parents=True)
-    for command in (["status"], ["why", str(made_up.provenances[0])]):
+    for command in (["status"], ["status", "--why", str(made_up.provenances[0])]):
         done = CliRunner().invoke(app, command)
         assert "This folder has a dagrpo of its own" in str(done.exception)
 

@@ -1,14 +1,17 @@
 """The command `dagrpo status`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dagrpo.completion import experiments as names
+from dagrpo.errors import UserError
 
-EPILOG = "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; `dagrpo status --json | jq '.[].state'`"
+EPILOG = "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; `dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy`"
 
 
 def status(
@@ -16,7 +19,17 @@ def status(
         list[str] | None,
         typer.Argument(metavar="[EXPERIMENT ...]", help="all if none is named", autocompletion=names),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for programs: a list with an object per experiment")] = False,
+    why: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="why the stage that makes this output, checkpoint folder or provenance.json would run again: "
+            "which parameter, input, or line of code has changed",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="for programs: a list with an object per experiment; with --why one object")
+    ] = False,
 ) -> None:
     """Say of every experiment in this folder whether it is done, running, stale, stopped or failed, and why."""
     from dagrpo.freshness.own_code import require_own_code
@@ -24,6 +37,9 @@ def status(
     from dagrpo.status.experiments import statuses
 
     require_own_code()
+    if why is not None:
+        _explain(why, experiments or (), as_json=as_json)
+        return
     found = statuses(experiments or ())
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
@@ -31,6 +47,25 @@ def status(
         terminal.console().print(terminal.shown(found))
 
 
+def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
+    from dagrpo.status.terminal import console
+    from dagrpo.status.why import explain, rendered
+
+    if experiments:
+        raise UserError("--why FILE stands alone: leave out the names of experiments.")
+    explanation = explain(file)
+    if as_json:
+        typer.echo(json.dumps(asdict(explanation) | {"is_up_to_date": explanation.is_up_to_date}, indent=2))
+    else:
+        console().print(rendered(explanation))
+
+
+def _former_why(file: Annotated[Path | None, typer.Argument()] = None) -> None:
+    """Name the option that this command became."""
+    raise UserError(f"`dagrpo why` is an option now: `dagrpo status --why {file or 'FILE'}`.")
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(epilog=EPILOG)(status)
+    app.command("why", hidden=True)(_former_why)

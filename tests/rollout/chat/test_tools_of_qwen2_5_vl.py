@@ -12,7 +12,7 @@ from tests.rollout.calls.tools import TOOLS
 from tests.rollout.chat.tokenizers import decoded, encoded
 from tests.rollout.problems import example
 
-from dagrpo.chat_templates.rendering import RENDERER
+from dagrpo.chat_templates import render_template
 from dagrpo.models.qwen2_5_vl_tools import TEMPLATE
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.params.rollout import Conversation
@@ -38,7 +38,7 @@ def published() -> Iterator[Path]:
 
 
 def text(template: str, messages: list[Message], **variables: Any) -> str:
-    return RENDERER.render(template, {"messages": messages, "tools": None, **variables}, "a test")
+    return render_template(template, {"messages": messages, "tools": None, **variables}, "a test")
 
 
 @pytest.mark.parametrize("before", [[], [SYSTEM]])

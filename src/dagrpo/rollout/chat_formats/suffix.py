@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagrpo.chat_templates.rendering import TemplateRefusal
+from dagrpo.chat_templates import TemplateRefusal
 from dagrpo.rollout.calls import call_id
 from dagrpo.rollout.chat import Message, ToolSchema
 from dagrpo.rollout.chat_formats.text import QUESTION, THOUGHT, TemplateText

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates.rendering import TemplateRefusal
+from dagrpo.chat_templates import TemplateRefusal
 from dagrpo.errors import UserError
 from dagrpo.rendering import completion_text
 from dagrpo.rollout.calls import Attempt, CallSyntax, attempts_in, call_id

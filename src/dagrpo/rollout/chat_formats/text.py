@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates.rendering import TemplateRefusal
+from dagrpo.chat_templates import TemplateRefusal
 from dagrpo.errors import UserError
 from dagrpo.rendering import chosen_template, template_text
 from dagrpo.rollout.calls import call_id

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat_templates.rendering import TemplateRefusal
+from dagrpo.chat_templates import TemplateRefusal
 from dagrpo.errors import UserError
 from dagrpo.records import Example
 from dagrpo.rendering import prompt_text

@@ -1,4 +1,4 @@
-"""`dagrpo why`: the changes of the stage that makes a file, and of the stages before it."""
+"""`dagrpo status --why`: the changes of the stage that makes a file, and of the stages before it."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ from dagrpo.__main__ import app
 from dagrpo.errors import UserError
 from dagrpo.execution.identity import ROOT
 from dagrpo.freshness import code
-from dagrpo.why.explanation import explain
+from dagrpo.status.why import explain
 
 
 def text(path: Path) -> str:
-    done = CliRunner().invoke(app, ["why", str(path)])
+    done = CliRunner().invoke(app, ["status", "--why", str(path)])
     assert done.exit_code == 0, done.exception
     return done.stdout
 
@@ -73,7 +73,7 @@ def test_a_job_that_was_killed_is_told(made_up: Project) -> None:
 
 def test_programs_get_one_object(made_up: Project) -> None:
     made_up.write_params(training={"steps": 7})
-    done = CliRunner().invoke(app, ["why", str(made_up.provenance("train")), "--json"])
+    done = CliRunner().invoke(app, ["status", "--why", str(made_up.provenance("train")), "--json"])
     told = json.loads(done.stdout)
     assert told["is_up_to_date"] is False
     assert told["own"]["changes"][0]["name"] == "training.steps"

@@ -1,8 +1,12 @@
-"""Why a stage would run again: its own changes, and those of the stages before it."""
+"""Explain why a stage would run again."""
 
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Group
+from rich.text import Text
 
 from dagrpo.errors import UserError
 from dagrpo.execution.damaged import is_noted
@@ -12,8 +16,11 @@ from dagrpo.freshness.code import changed_lines
 from dagrpo.freshness.made import Made, all_made, experiments, maker_of, named, stage_and_seed
 from dagrpo.freshness.today import Today
 from dagrpo.nearest import nearest
+from dagrpo.visible import one_line
 
 UNFINISHED = Path(".snakemake/incomplete")
+MOST_LINES_OF_A_FILE = 12  # of code, that are shown
+LONGEST = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Explanation:
 
 
 def explain(file: Path) -> Explanation:
-    """UserError: no stage on record has made the file."""
+    """Find the changes of the stage that makes a file, and of those before it. UserError: no recorded stage made it."""
     made = maker_of(file)
     today = Today.read()
     if made is None:
@@ -110,3 +117,38 @@ def _notes(made: Made) -> list[str]:
     if is_noted(made.experiment, made.provenance):
         notes.append("a later stage has found one of its outputs damaged")
     return notes
+
+
+def rendered(explanation: Explanation) -> Group:
+    """Return the explanation as a terminal shows it."""
+    return Group(*_lines(explanation))
+
+
+def _lines(explanation: Explanation) -> Iterator[Text]:
+    made_by = f"{one_line(explanation.file, LONGEST)} is made by {explanation.made_by}"
+    if explanation.is_up_to_date:
+        yield Text(f"{made_by}, which has nothing to do: no parameter, input, output or line of its code has changed.")
+        return
+    if explanation.own is None:
+        yield Text(f"{made_by}. Nothing of its own has changed, but what comes before it would run again:")
+    else:
+        yield Text(f"{made_by}, which would run again:", style="bold")
+        yield from _rendered_reason(explanation.own)
+    for reason in explanation.before:
+        yield Text(f"{reason.what} comes before it and would run again:", style="bold")
+        yield from _rendered_reason(reason)
+
+
+def _rendered_reason(reason: Reason) -> Iterator[Text]:
+    yield from (Text(f"  {note}", style="yellow") for note in reason.notes)
+    for change in reason.changes:
+        yield Text(f"  {change.kind}: {one_line(str(change), LONGEST)}", style="yellow")
+        lines = reason.lines.get(change.name, ())
+        yield from (_code_line(line) for line in lines[:MOST_LINES_OF_A_FILE])
+        if len(lines) > MOST_LINES_OF_A_FILE:
+            yield Text(f"    and {len(lines) - MOST_LINES_OF_A_FILE} more lines", style="dim")
+
+
+def _code_line(line: str) -> Text:
+    is_new = line.partition(": ")[2].startswith("+")
+    return Text(f"    line {one_line(line, LONGEST)}", style="green" if is_new else "red")

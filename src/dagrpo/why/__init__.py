@@ -1,1 +1,0 @@
-"""`dagrpo why FILE`: why the stage that makes a file would run again."""
