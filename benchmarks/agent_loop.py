@@ -82,7 +82,7 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         """It takes none."""
 
-    def digests(self) -> list[dict[str, str]]:
+    def digests(self) -> list[list[dict[str, str]]]:
         return []
 
 

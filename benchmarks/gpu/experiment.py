@@ -24,10 +24,11 @@ TOY: dict[str, Any] = {
     "training": {"steps": 1, "evaluate_every": 0, "mini_batches": 1},
     "algorithm": {"kl": {"coefficient": 0.0}},
 }
-# Of several GPUs: a server on each beside the trainer's processes, and servers with a GPU to themselves.
+# Of several GPUs: a server on each beside the trainer's processes, servers with a GPU to themselves, and a server on two.
 TOGETHER: dict[str, dict[str, Any]] = {
     "replicas": {"engine": {"replicas": 2}, "training": {"processes": 2}, "sft": {"processes": 2}},
     "own_gpus": {"engine": {"own_gpus": True}},
+    "tensor_parallel": {"engine": {"tensor_parallel": 2}},
 }
 ON_GPU: dict[str, Any] = {  # heads of 64, which every attention of the server takes
     "model": {"fresh": {"hidden_size": 256, "intermediate_size": 512, "max_position_embeddings": 1024}},

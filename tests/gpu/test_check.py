@@ -317,10 +317,11 @@ def test_one_gpu_leaves_out_what_several_do_together_and_two_run_it(
         started.run()
         assert started.parts["several"]["status"] == status
     assert [command[3] for command in commands] == ["2"]
-    assert [(each.training.processes, each.engine.replicas, each.engine.own_gpus) for each in trained] == [
-        (2, 2, False),
-        (1, 1, True),
+    found = [
+        (each.training.processes, each.engine.replicas, each.engine.own_gpus, each.engine.tensor_parallel)
+        for each in trained
     ]
+    assert found == [(2, 2, False, 1), (1, 1, True, 1), (1, 1, False, 2)]
     assert "| all-reduce, GB/s of each link | 350.0 |" in (tmp_path / "table.md").read_text()
 
 

@@ -48,11 +48,11 @@ def serving(initial: Path, weights: Tensors, tmp_path_factory: pytest.TempPathFa
 def test_its_digests_are_those_of_the_adapter_that_was_handed_over_last(serving: ServerPool, weights: Tensors) -> None:
     changed = drawn(weights, 2)
     serving.load(changed, "changed")
-    (held,) = serving.digests()
+    ((held,),) = serving.digests()
     both = JointTensors(weights, changed)
     known = counterparts([*held], [*both.specs])
     assert known.keys() == held.keys()
-    assert not_held([*known], held, known, both) == []
+    assert not_held([*known], [held], known, both) == []
     assert HandOver(Gates(), 7).check(serving, changed, 1, updated=True)[COMPARED] >= 1
 
 

@@ -47,6 +47,35 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "give them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false",
         ),
         (
+            {
+                "training": {"lora": {"rank": 4, "serving": "adapter"}},
+                "runtime": {"engine": {"tensor_parallel": 2}},
+            },
+            "set training.lora.serving to merged, or runtime.engine.tensor_parallel to 1",
+        ),
+        (
+            {"model": SEEING, "runtime": {"engine": {"tensor_parallel": 2}}},
+            "runtime.engine.tensor_parallel is 2, but a vision tower over several GPUs was never tried",
+        ),
+        (
+            {"runtime": {"engine": {"tensor_parallel": 3}}},
+            "tensor_parallel is 3, which cannot divide 4 attention heads, 2 key-value heads and an MLP of 384: set it to one of 1, 2, 4",
+        ),
+        (
+            {
+                "model": {"fresh": {"num_attention_heads": 16, "intermediate_size": 100}},
+                "runtime": {"engine": {"tensor_parallel": 8}},
+            },
+            "2 key-value heads and an MLP of 100: set it to one of 1, 2, 4",
+        ),
+        (
+            {
+                "rollout": {"deterministic": False},
+                "runtime": {"teacher": {"tensor_parallel": 2, "servers": ["http://127.0.0.1:30000"]}},
+            },
+            "start them with --tp-size 2, and set runtime.teacher.tensor_parallel to 1",
+        ),
+        (
             {"training": {"samples_per_prompt": 1}},
             "algorithm.advantage grpo compares the samples of a prompt: set training.samples_per_prompt to 2 or more",
         ),

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 from tests.plan.conftest import params_with, qwen3
 
+from dagrpo.params.runtime import Engine
 from dagrpo.plan.activations import of_layers, of_logits, per_token
 from dagrpo.plan.amounts import GIBIBYTE, Memory
 from dagrpo.plan.memory import Models, stages
 from dagrpo.plan.models import policy_shape
 from dagrpo.plan.sequences import Lengths, MicroBatch
-from dagrpo.plan.server import cache_bytes
+from dagrpo.plan.server import cache_bytes, server_memory
 from dagrpo.plan.shape import Shape
+from dagrpo.plan.speed import Speed
 from dagrpo.plan.training import of_train
-from dagrpo.plan.work import Passes, forward_flops, passes_of, update_flops
+from dagrpo.plan.work import Passes, forward_flops, passes_of, sampling_seconds, update_flops
 
 WEIGHTS, HEAD = 596_049_920, 155_582_464
 
@@ -267,6 +269,38 @@ def test_a_server_with_a_gpu_to_itself_adds_nothing_to_that_of_the_policy(shape:
     assert alone.total == max(memory.total for memory in beside.on_device)
     (on_cpu, _) = stages(qwen3(apart), models, on_gpu=False)
     assert on_cpu == stages(qwen3(), models, on_gpu=False)[0]
+
+
+def test_gpus_that_divide_a_model_share_its_weights_and_as_much_of_the_cache_as_there_are_key_value_heads(
+    shape: Shape,
+) -> None:
+    """Of 8 key-value heads, each of 16 ranks has one that another has, too."""
+
+    def server(ranks: int, *, gpu: bool) -> Memory:
+        return server_memory("server", shape, Engine(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
+
+    cache = cache_bytes(shape, 65_536, "bfloat16")
+    for ranks, shares in ((1, 1), (4, 4), (16, 8)):
+        assert server(ranks, gpu=True).of("weights") == 2 * WEIGHTS // ranks
+        assert server(ranks, gpu=True).of("key-value cache") == cache // shares
+    assert server(4, gpu=False) == server(1, gpu=False)
+
+
+def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> None:
+    speed = Speed(update=1.0, fine_tuning=1.0, sampling=1e12, bandwidth=1e11, cache_bandwidth=1e11)
+    alone, divided = (
+        sampling_seconds(
+            shape,
+            params := qwen3({"runtime": {"engine": {"tensor_parallel": ranks}}}),
+            speed,
+            attempts=64,
+            prompts=8,
+            prompt=100,
+            lengths=Lengths.of_training(params, shape.positions),
+        )
+        for ranks in (1, 4)
+    )
+    assert divided == pytest.approx(alone / 4)
 
 
 def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:

@@ -60,7 +60,7 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         raise NotImplementedError("nothing here has weights")
 
-    def digests(self) -> list[Mapping[str, str]]:
+    def digests(self) -> list[list[Mapping[str, str]]]:
         raise NotImplementedError("nothing here has weights")
 
 

@@ -114,8 +114,8 @@ class ScriptedEngine:
     def release_memory(self) -> None:
         """It takes none."""
 
-    def digests(self) -> list[Mapping[str, str]]:
-        return [{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]
+    def digests(self) -> list[list[Mapping[str, str]]]:
+        return [[{name: digest_on_cpu(tensor) for name, tensor in self._model.state_dict().items()}]]
 
     def interrupt(self) -> None:
         self.interrupted.set()

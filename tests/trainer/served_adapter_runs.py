@@ -43,8 +43,8 @@ class Serving(runs.ScriptedEngine):
     def taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return tensors
 
-    def digests(self) -> list[Mapping[str, str]]:
-        return [{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.adapter).items()}]
+    def digests(self) -> list[list[Mapping[str, str]]]:
+        return [[{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.adapter).items()}]]
 
 
 def served_run(

@@ -38,8 +38,8 @@ class HalfLoadedLiar(HalfLoaded):
         super().fill(weights)
         self.told = {name: weights.read(name) for name in weights.specs}
 
-    def digests(self) -> list[Mapping[str, str]]:
-        return [{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.told).items()}]
+    def digests(self) -> list[list[Mapping[str, str]]]:
+        return [[{name: digest_on_cpu(tensor) for name, tensor in (self.base | self.told).items()}]]
 
 
 class Deaf(Serving):
@@ -53,8 +53,8 @@ class Deaf(Serving):
 class Silent(Serving):
     """Reports digests of its weights alone, as SGLang does by itself."""
 
-    def digests(self) -> list[Mapping[str, str]]:
-        return [{name: digest_on_cpu(tensor) for name, tensor in self.base.items()}]
+    def digests(self) -> list[list[Mapping[str, str]]]:
+        return [[{name: digest_on_cpu(tensor) for name, tensor in self.base.items()}]]
 
 
 class Drifting(Serving):

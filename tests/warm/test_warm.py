@@ -4,16 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
 
 from dagrpo.__main__ import app
 from dagrpo.errors import UserError
+from dagrpo.execution.devices import VISIBLE, visible_devices
 from dagrpo.params.documents import params_yaml
+from dagrpo.params.runtime import Engine
 from dagrpo.params.schema import Params
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine import open as opening
+from dagrpo.rollout.engine.own_servers import gpus_of
 from dagrpo.warm.command import model_of
 
 
@@ -36,14 +40,14 @@ def test_the_server_is_that_of_the_experiment_and_samples_once(params: Params, m
     opened: list[tuple[Path, dict[str, Any]]] = []
     sampled: list[SamplingRequest] = []
 
-    class Engine:
+    class Opened:
         def generate(self, requests: list[SamplingRequest], *, lockstep: bool) -> None:
             sampled.extend(requests)
 
     @contextmanager
-    def open_engine(model: Path, engine: object, log: Path, **settings: Any) -> Iterator[Engine]:
+    def open_engine(model: Path, engine: object, log: Path, **settings: Any) -> Iterator[Opened]:
         opened.append((model, settings))
-        yield Engine()
+        yield Opened()
 
     monkeypatch.setattr(opening, "open_engine", open_engine)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -55,6 +59,28 @@ def test_the_server_is_that_of_the_experiment_and_samples_once(params: Params, m
     assert settings["deterministic"] == params.rollout.deterministic
     [request] = sampled
     assert request.top_p < 1 < request.top_k, "the sampler's kernels are compiled by a request that filters"
+
+
+def test_one_server_is_enough_and_has_the_gpus_that_it_divides_its_model_over(
+    params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = params.runtime.engine.model_copy(update={"replicas": 2, "tensor_parallel": 2, "own_gpus": True})
+    changed = params.model_copy(update={"runtime": params.runtime.model_copy(update={"engine": engine})})
+    Path("params.yaml").write_text(params_yaml(changed))
+    opened: list[Engine] = []
+
+    @contextmanager
+    def open_engine(model: Path, engine: Engine, log: Path, **settings: Any) -> Iterator[Any]:
+        opened.append(engine)
+        assert gpus_of(engine, visible_devices()) == ["GPU-0,GPU-1"]
+        yield mock.Mock()
+
+    monkeypatch.setenv(VISIBLE, "GPU-0,GPU-1,GPU-2,GPU-3")
+    monkeypatch.setattr(opening, "open_engine", open_engine)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    _make_model(params)
+    assert CliRunner().invoke(app, ["warm"], catch_exceptions=False).exit_code == 0
+    assert len(opened) == 1
 
 
 def test_a_machine_without_a_gpu_is_told_that_nothing_is_compiled(params: Params) -> None:

@@ -50,6 +50,12 @@ class Engine(Section):
         description="Servers with the same weights that a stage starts, each on a GPU of its own where there are any. Each samples its "
         "part of a batch. Only of runtime.engine: a teacher has one server.",
     )
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="GPUs that each server divides every layer over (SGLang's --tp-size), for a model that is too large for one, or to "
+        "sample faster. Has to divide the attention heads and the width of the MLP, and to divide the key-value heads or be a multiple "
+        "of them. Rounds otherwise than one GPU. Not with pictures, nor with training.lora.serving adapter. On a CPU: processes.",
+    )
     own_gpus: bool = Field(
         False,
         description="While the policy is trained, these servers have GPUs to themselves, beside one for each of "
@@ -72,12 +78,17 @@ class Engine(Section):
 
     @model_validator(mode="after")
     def _tensors_reach_a_server_of_our_own_alone(self) -> Self:
-        if self.weight_sync == "tensors" and (self.servers or self.own_gpus or self.replicas > 1):
+        if self.weight_sync == "tensors" and (self.servers or self.own_gpus or self.gpus > 1):
             raise UserError(
                 "weight_sync is tensors, which only one server on the GPU of the policy, or on its CPU, can open: set it to null, or "
-                "leave servers, own_gpus and replicas at their defaults"
+                "leave servers, own_gpus, replicas and tensor_parallel at their defaults"
             )
         return self
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the servers take that a stage starts."""
+        return self.replicas * self.tensor_parallel
 
 
 def _wrong_with(address: str) -> str | None:
@@ -249,6 +260,11 @@ class Runtime(Section):
                 raise UserError(
                     f"{section}.threads is {engine.threads}, and {section}.servers names servers that run elsewhere, which begin with "
                     f"their own number of threads: set {section}.threads to 1"
+                )
+            if engine.tensor_parallel > 1 and engine.servers:
+                raise UserError(
+                    f"{section}.tensor_parallel is {engine.tensor_parallel}, and {section}.servers names servers that run elsewhere: "
+                    f"start them with --tp-size {engine.tensor_parallel}, and set {section}.tensor_parallel to 1"
                 )
         return self
 

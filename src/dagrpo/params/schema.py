@@ -20,7 +20,7 @@ from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.experiment import Experiment
 from dagrpo.params.lora import untrained_tower
 from dagrpo.params.mistakes import mistakes
-from dagrpo.params.model import Model
+from dagrpo.params.model import NOT_WITH_PICTURES, Model, require_divided
 from dagrpo.params.plain import require_plain
 from dagrpo.params.report import Report
 from dagrpo.params.reward import Reward
@@ -264,6 +264,16 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_engine_can_divide_a_fresh_model(self) -> Self:
+        ranks, fresh = self.runtime.engine.tensor_parallel, self.model.fresh
+        if ranks > 1 and self.model.source == "fresh":
+            if fresh.takes_pictures:
+                raise UserError(f"runtime.engine.tensor_parallel is {ranks}, {NOT_WITH_PICTURES}")
+            key, heads = "runtime.engine.tensor_parallel", fresh.num_attention_heads
+            require_divided(heads, fresh.num_key_value_heads, fresh.intermediate_size, ranks, key)
+        return self
+
+    @model_validator(mode="after")
     def _weights_stay_beside_a_served_adapter(self) -> Self:
         if self.training.lora.serving == "merged":
             return self
@@ -271,6 +281,12 @@ class Params(Section):
             raise UserError(
                 "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "
                 "them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false"
+            )
+        if self.runtime.engine.tensor_parallel > 1:
+            raise UserError(
+                f"training.lora.serving is adapter and runtime.engine.tensor_parallel {self.runtime.engine.tensor_parallel}, but what "
+                "each GPU then holds of an adapter cannot be verified: set training.lora.serving to merged, or "
+                "runtime.engine.tensor_parallel to 1"
             )
         if self.model.source == "fresh" and self.model.may_take_pictures:
             raise UserError(

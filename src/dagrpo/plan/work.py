@@ -54,10 +54,12 @@ def sampling_seconds(
     """Of generating so many attempts at so many problems, each as long as it may be.
 
     The slower one of two: computing, 2 N for each token that is written or taken in (a prompt once for all of its attempts), and
-    reading the weights, once for each step of decoding. On top of it, reading every attempt's keys and values so far.
+    reading the weights, once for each step of decoding. On top of it, reading every attempt's keys and values so far. GPUs that divide
+    the model share all of it; what they send each other is not counted.
     """
     engine, dtype = params.runtime.engine, params.rollout.dtype
     servers = len(engine.servers) or (engine.replicas if speed.processes_add_up else 1)
+    ranks = engine.tensor_parallel if speed.processes_add_up else 1
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
@@ -65,7 +67,7 @@ def sampling_seconds(
     computing = 2 * shape.arithmetic.parameters * (written + prompts * prompt) / speed.sampling
     reading = steps * shape.weights * BYTES[dtype] / speed.bandwidth
     kept = (prompt + lengths.whole) / 2 * shape.cached_per_token * BYTES[dtype]
-    return max(computing, reading) + written * kept / speed.cache_bandwidth + steps * speed.per_step
+    return (max(computing, reading) + written * kept / speed.cache_bandwidth) / ranks + steps * speed.per_step
 
 
 def hand_over_seconds(shape: Shape, params: Params) -> float:

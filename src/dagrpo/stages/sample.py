@@ -48,7 +48,7 @@ def work(job: Job) -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(gpus=runtime.engine.replicas, memory_mb=4000, memory_per_byte=3, minutes=720)
+    return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=720)
 
 
 STAGE = Stage(

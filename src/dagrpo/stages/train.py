@@ -162,8 +162,9 @@ def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[st
 
 
 def needs(runtime: Runtime) -> Needs:
-    processes, engine, threads = runtime.training.processes, runtime.engine, runtime.training.all_threads
-    gpus = processes + engine.replicas if engine.own_gpus else max(processes, engine.replicas)
+    engine, threads = runtime.engine, runtime.training.all_threads
+    policy = max(runtime.training.processes, runtime.teacher.tensor_parallel)  # a teacher's server shares its GPUs
+    gpus = policy + engine.gpus if engine.own_gpus else max(policy, engine.gpus)
     return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=7 * 1440)
 
 

@@ -28,7 +28,7 @@ def warm() -> None:
         raise UserError("There is nothing to compile: torch sees no GPU here. `dagrpo doctor` says what one needs.")
     if params.runtime.engine.servers:
         raise UserError("There is nothing to compile: runtime.engine.servers run elsewhere.")
-    with own_devices(1):  # one that no run holds
+    with own_devices(params.runtime.engine.tensor_parallel):  # those of one server, which no run holds
         sample_once(model_of(params), params, Path("logs") / f"{params.experiment.name}.warm.server.log")
 
 
@@ -55,7 +55,7 @@ def sample_once(model: Path, params: "Params", log: Path) -> None:
     request = SamplingRequest(input_ids=(1, 2, 3, 4), seed=0, temperature=1.0, top_p=0.9, top_k=20, max_new_tokens=4)
     with open_engine(
         model,
-        params.runtime.engine,
+        params.runtime.engine.model_copy(update={"replicas": 1, "own_gpus": False}),
         log,
         dtype=rollout.dtype,
         head_dtype=rollout.head_dtype,

@@ -33,8 +33,11 @@ SHOWN = (
     "enable_fp32_lm_head",
     "lora_backend",
     "tp_size",
+    "disable_custom_all_reduce",
+    "enable_torch_symm_mem",
     "dtype",
 )
+EXPORTED = ("NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")  # to the processes of a server
 
 
 class MadeUpPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -88,7 +91,7 @@ def resolved(case: dict[str, Any]) -> dict[str, Any]:
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, it is the answer
             return {"refused": f"{type(error).__name__}: {error}"}
         decided = args.resolved_dict()
-    return {name: decided[name] for name in SHOWN}
+    return {name: decided[name] for name in SHOWN} | {name: os.environ.get(name) for name in EXPORTED}
 
 
 def modules_of(case: dict[str, Any]) -> list[str]:

@@ -56,7 +56,8 @@ class Serving:
         if path == "/update_weight_version":
             self.version = body["new_version"]
         if path == "/weights_checker":
-            return 200, {"ranks": [{"checksums": self.checksums}]}
+            place = {"tp_rank": 0, "tp_size": 1, "dp_size": 1, "pp_size": 1}
+            return 200, {"ranks": [{"checksums": self.checksums, "parallelism_info": [place]}]}
         if path != "/generate":
             return 200, {"success": True}
         if set(body.get("lora_path", [None])) != {*self.loaded}:
@@ -174,7 +175,7 @@ def test_digests_of_the_version_that_was_handed_over_are_reported_and_of_any_oth
         pool.load(_adapter(0), "step_0")
         (name,) = script.loaded
         script.checksums = {f"{name}:{NAME}": "1", "model.norm.weight": "2"}
-        assert pool.digests() == [{NAME: "1", "model.norm.weight": "2"}]
+        assert pool.digests() == [[{NAME: "1", "model.norm.weight": "2"}]]
         pool.load(_adapter(1), "step_1")
         with pytest.raises(
             ServerError, match=rf"holds {name}:base_model.* of no adapter that this run has handed over"
@@ -191,7 +192,7 @@ def test_weights_that_are_handed_over_whole_may_lie_beside_an_adapter_that_an_ea
     script.checksums = {f"step_9-of-an-earlier-run:{NAME}": "1", "model.norm.weight": "2"}
 
     def use(pool: ServerPool) -> None:
-        assert pool.digests() == [{"model.norm.weight": "2"}]
+        assert pool.digests() == [[{"model.norm.weight": "2"}]]
 
     _with_pool(serve(script).address, tmp_path, use, serves_adapters=False)
 

@@ -157,16 +157,25 @@ def test_logprobs_that_are_not_of_the_tokens_that_were_sampled_are_refused(outpu
 
 
 def test_digests_are_read_and_anything_else_is_a_sentence() -> None:
-    rank = {"checksums": {"model.norm.weight": "00ff"}}
-    told = {"success": True, "ranks": [rank]}
-    assert digests_of(json.dumps(told).encode(), ADDRESS) == {"model.norm.weight": "00ff"}
+    def of_rank(rank: int, size: int, digest: str, replicas: int = 1) -> dict[str, Any]:
+        place = {"tp_rank": rank, "tp_size": size, "dp_size": replicas, "pp_size": 1}
+        return {"checksums": {"model.norm.weight": digest}, "parallelism_info": [place]}
+
+    told = {"success": True, "ranks": [of_rank(0, 2, "00ff"), of_rank(1, 2, "00fe")]}
+    assert digests_of(json.dumps(told).encode(), ADDRESS) == [
+        {"model.norm.weight": "00ff"},
+        {"model.norm.weight": "00fe"},
+    ]
     for answer in (
         b"",
         b"[" * 100_000,
         b"3",
         b"{}",
         b'{"ranks": []}',
-        json.dumps({"ranks": [rank, rank]}).encode(),
+        json.dumps({"ranks": [{"checksums": {"model.norm.weight": "00ff"}}]}).encode(),
+        json.dumps({"ranks": [of_rank(0, 1, "00ff"), of_rank(0, 1, "00ff")]}).encode(),
+        json.dumps({"ranks": [of_rank(0, 2, "00ff")]}).encode(),
+        json.dumps({"ranks": [of_rank(0, 1, "00ff", replicas=2)]}).encode(),
     ):
         with pytest.raises(ServerError, match=r"did not answer /weights_checker .*digest_mebibytes to 0"):
             digests_of(answer, ADDRESS)

@@ -10,13 +10,14 @@ from dagrpo.params.rollout import HeadDtype
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.command import (
     PICTURE_FLAGS,
+    divided_environment,
     picture_environment,
     server_command,
     server_environment,
     write_settings,
 )
 
-ENGINE = Engine(max_total_tokens=2048, max_running_requests=7, request_timeout=900)
+ENGINE = Engine(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 
 
 def command(
@@ -43,11 +44,19 @@ def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
         "--weight-version v-1",
         "--max-total-tokens 2048",
         "--max-running-requests 7",
+        "--tp-size 2",
         "--watchdog-timeout 900",
         "--host 127.0.0.1 --port 31000",
         f"--model-path {tmp_path}",
     ):
         assert flag in line
+
+
+def test_a_server_that_divides_its_model_starts_beside_a_policy_and_on_a_cpu_without_numa_nodes() -> None:
+    assert divided_environment(1, gpu=True) == divided_environment(1, gpu=False) == {}
+    assert divided_environment(2, gpu=True) == {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
+    cores = divided_environment(3, gpu=False)["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
+    assert cores == [f"0-{(os.cpu_count() or 1) - 1}"] * 3
 
 
 def test_logits_are_computed_in_float32_where_that_is_asked_for(tmp_path: Path) -> None:

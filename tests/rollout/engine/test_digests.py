@@ -1,9 +1,11 @@
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
+from tests.rollout.engine import divided
 
 from dagrpo.checkpoints.tensor_hash import tensor_hash
 from dagrpo.checkpoints.tensors import StateTensors
@@ -65,12 +67,51 @@ def test_joined_tensors_and_embeddings_with_rows_of_zeros_are_recognised_and_one
     joined = torch.cat([q, k, v])
 
     def is_held(digest: str) -> bool:
-        return not not_held(["qkv"], {"qkv": digest}, {"qkv": QKV}, weights)
+        return not not_held(["qkv"], [{"qkv": digest}], {"qkv": QKV}, weights)
 
     assert is_held(digest(joined))
     assert is_held(digest(torch.cat([joined, torch.zeros(54, 5, dtype=dtype)])))  # 10 rows: 54 more
     joined[7, 2] *= -1
     assert not is_held(digest(joined))
+
+
+def test_what_sglangs_layers_hold_in_each_of_several_ranks_is_recognised_and_one_changed_bit_is_not() -> None:
+    """Of 6 key-value heads each rank has 6, 3, 2 or 1, or two ranks have the same; 200 tokens are filled up to 256 or, for 3, to 384."""
+    pytest.importorskip("sglang")
+    environment = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, divided.__file__, "1", "2", "3", "6", "12"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    weights = divided.weights()
+    for line in done.stdout.splitlines()[-5:]:
+        held = json.loads(line)
+        known = comparable(counterparts([*held[0]], [*weights]), StateTensors(weights), len(held))
+        assert known.keys() == held[0].keys()
+        assert not_held([*known], held, known, StateTensors(weights)) == []
+        for name, parts in known.items():
+            changed = weights | {parts[-1]: weights[parts[-1]].clone()}
+            changed[parts[-1]].view(torch.int32).view(-1)[-1] ^= 1
+            assert not_held([*known], held, known, StateTensors(changed)) == [name]
+
+
+def test_of_several_ranks_only_what_is_known_to_be_divided_in_one_way_is_compared() -> None:
+    names = [
+        "model.layers.0.mlp.gate.weight",
+        "model.layers.0.self_attn.q_norm.weight",
+        "model.layers.0.self_attn.sinks",
+        "model.layers.0.mlp.dense.weight",
+        "model.visual.blocks.0.attn.proj.weight",
+    ]
+    weights = StateTensors({name: torch.zeros(32, 32) for name in names})
+    known = {name: (name,) for name in names}
+    assert [*comparable(known, weights)] == names
+    assert [*comparable(known, weights, 2)] == names[:2]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ class Case:
     pictures: bool = False
     adapter: bool = False
     release_memory: bool = False
+    tensor_parallel: int = 1
     head_dtype: HeadDtype = None
 
     def to_resolve(self, folder: Path) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class Case:
         (model / "config.json").write_text(json.dumps(PICTURES if self.pictures else TEXT))
         command = server_command(
             model,
-            Engine(release_memory=self.release_memory),
+            Engine(release_memory=self.release_memory, tensor_parallel=self.tensor_parallel),
             30_000,
             write_settings(folder, "0" * 64),
             dtype=self.dtype,
@@ -108,13 +109,22 @@ EACH_KIND = [
     Case(card="H200", dtype="bfloat16", deterministic=True, pictures=True, release_memory=True),
     Case(card="RTX 4090", dtype="bfloat16", deterministic=False, head_dtype="float32"),
     Case(card="L40S", dtype="float16", deterministic=True),
+    Case(card="H100", dtype="bfloat16", deterministic=True, tensor_parallel=2),
+    Case(card="RTX 4090", dtype="bfloat16", deterministic=False, tensor_parallel=2),
 ]
 EVERY = [
     Case(card=card, dtype=dtype, deterministic=deterministic, **kind)
     for card in CAPABILITIES
     for dtype in ("float32", "bfloat16", "float16")
     for deterministic in (False, True)
-    for kind in ({}, {"pictures": True}, {"adapter": True}, {"release_memory": True}, {"head_dtype": "float32"})
+    for kind in (
+        {},
+        {"pictures": True},
+        {"adapter": True},
+        {"release_memory": True},
+        {"head_dtype": "float32"},
+        {"tensor_parallel": 2},
+    )
 ]
 
 
@@ -139,5 +149,11 @@ def test_sglang_resolves_every_command_line_to_an_attention_that_takes_its_type(
         assert decided["enable_fp32_lm_head"] is (case.head_dtype == "float32")
         assert (decided["max_total_tokens"], decided["max_running_requests"]) == (65_536, 256), case
         assert 0.5 < decided["mem_fraction_static"] < 0.95, (case, decided)
+        assert decided["tp_size"] == case.tensor_parallel
         if case.deterministic:
             assert decided["sampling_backend"] == "pytorch", case  # flashinfer's ignores seeds
+        if case.deterministic and case.tensor_parallel > 1:  # what depends on how many tokens are added up at once
+            assert decided["disable_custom_all_reduce"], case
+            assert not decided["enable_torch_symm_mem"], case
+            assert decided["NCCL_ALGO"] == "allreduce:tree", case
+            assert decided["NCCL_MIN_NCHANNELS"] == decided["NCCL_MAX_NCHANNELS"], case

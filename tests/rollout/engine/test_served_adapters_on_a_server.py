@@ -96,16 +96,16 @@ def test_a_server_tells_every_bit_of_its_adapter_and_of_the_weights_beside_it(
 ) -> None:
     tensors = adapter(tiny_model, 3)
     pool.load(tensors, "third")
-    (told,) = pool.digests()
+    ((told,),) = pool.digests()
     for weights, count in ((tensors, 4 * 4 * 2), (HuggingFaceTensors(tiny_model), 4 * 7 + 2)):
         known = counterparts([*told], [*weights.specs])
         assert len(known) == count
-        assert not_held([*known], told, known, weights) == []
+        assert not_held([*known], [told], known, weights) == []
     flipped = {name: tensors.read(name).clone() for name in tensors.specs}
     known = counterparts([*told], [*tensors.specs])
     for name, parts in known.items():
         flipped[parts[-1]].view(torch.int32)[-1, -1] ^= 1
-        assert not_held([name], told, known, StateTensors(flipped)) == [name]
+        assert not_held([name], [told], known, StateTensors(flipped)) == [name]
 
 
 def test_an_earlier_version_and_what_somebody_else_has_left_are_gone(

@@ -202,6 +202,7 @@ def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> 
         (True, {"weight_sync": "folder"}, None),
         (True, {"own_gpus": True}, None),
         (True, {"replicas": 2}, None),
+        (True, {"tensor_parallel": 2}, None),
         (True, {"release_memory": True}, "cuda"),
         (True, {"release_memory": True, "weight_sync": "tensors"}, "cuda"),
         (False, {}, None),
@@ -280,7 +281,9 @@ def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeyp
     assert released == []
 
 
-@pytest.mark.parametrize("elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"replicas": 2}])
+@pytest.mark.parametrize(
+    "elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"replicas": 2}, {"tensor_parallel": 2}]
+)
 def test_tensors_for_servers_that_cannot_open_them_are_refused(elsewhere: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="weight_sync is tensors"):
         Engine.model_validate({"weight_sync": "tensors"} | elsewhere)

@@ -51,8 +51,8 @@ class HalfLoadedLiar(HalfLoaded):
         super().fill(weights)
         self._said = {name: digest_on_cpu(weights.read(name)) for name in weights.specs}
 
-    def digests(self) -> list[Mapping[str, str]]:
-        return [self._said]
+    def digests(self) -> list[list[Mapping[str, str]]]:
+        return [[self._said]]
 
 
 class Changed(runs.ScriptedEngine):

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 import torch
 from tests.rollout.scripted_engine import ScriptedEngine
@@ -12,14 +14,14 @@ State = dict[str, torch.Tensor]
 
 
 class _Holding(ScriptedEngine):
-    """One or more servers that hold what each was given."""
+    """One or more servers that hold what each was given, each with as many ranks as it was given states."""
 
-    def __init__(self, *held: State) -> None:
+    def __init__(self, *held: State | list[State]) -> None:
         super().__init__()
-        self.held = held
+        self.held = [ranks if isinstance(ranks, list) else [ranks] for ranks in held]
 
-    def digests(self) -> list[dict[str, str]]:  # type: ignore[override]
-        return [{name: digest_on_cpu(tensor) for name, tensor in state.items()} for state in self.held]
+    def digests(self) -> list[list[Mapping[str, str]]]:
+        return [[{name: digest_on_cpu(each) for name, each in state.items()} for state in ranks] for ranks in self.held]
 
 
 def _weights(step: int) -> State:
@@ -50,6 +52,29 @@ def test_one_bit_of_one_tensor_is_found() -> None:
     flipped["layer.5.weight"].view(torch.int32)[3] ^= 1
     with pytest.raises(UserError, match=r"1 of 8 tensors .* such as layer\.5\.weight"):
         HandOver(Gates(), seed=7).check(_Holding(flipped), StateTensors(weights), 1, updated=True)
+
+
+def test_each_rank_of_a_server_is_compared_with_its_share_and_has_to_change() -> None:
+    name = "model.layers.0.mlp.down_proj.weight"
+    whole, later = torch.arange(32.0).view(4, 8), torch.arange(1.0, 33.0).view(4, 8)
+
+    def ranks(left: torch.Tensor, right: torch.Tensor) -> _Holding:
+        return _Holding([{name: left[:, :4]}, {name: right[:, 4:]}])
+
+    gate = HandOver(Gates(unchanged_weights=1), seed=7)
+    assert gate.check(ranks(whole, whole), StateTensors({name: whole}), 0, updated=False) == {COMPARED: 1}
+    assert gate.check(ranks(later, later), StateTensors({name: later}), 1, updated=True) == {COMPARED: 1}
+    with pytest.raises(UserError, match="after step 2 server 0 holds other weights"):
+        gate.check(ranks(whole, later), StateTensors({name: whole}), 2, updated=True)
+    frozen = torch.cat([later[:, :4], whole[:, 4:]], dim=1)  # the share of one rank is as before
+    with pytest.raises(UserError, match="in 1 hand-overs in a row not a bit"):
+        gate.check(ranks(frozen, frozen), StateTensors({name: frozen}), 2, updated=True)
+
+
+def test_an_adapter_that_several_ranks_divide_is_refused() -> None:
+    adapter = {"base_model.model.model.layers.0.mlp.down_proj.lora_A.weight": torch.zeros(4, 8)}
+    with pytest.raises(UserError, match="server 0 divides the adapter over 2 GPUs, so that it cannot be verified"):
+        HandOver(Gates(), seed=7).check(_Holding([adapter, adapter]), StateTensors(adapter), 0, updated=False)
 
 
 def test_a_large_model_is_compared_in_parts_that_differ_from_step_to_step() -> None:

@@ -84,7 +84,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
 
 
 def test_a_healthy_hand_over_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:
-    (held,) = engine.digests()
+    ((held,),) = engine.digests()
     assert counterparts([*held], [*weights]).keys() == held.keys()
     figures = HandOver(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
     assert figures == {COMPARED: len(held)}

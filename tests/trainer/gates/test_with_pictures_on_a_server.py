@@ -90,7 +90,7 @@ def _problem(model: Path, rollout: Rollout, number: int) -> Problem:
 
 
 def test_every_tensor_of_the_tower_and_of_the_language_model_is_compared(engine: ServerPool, weights: State) -> None:
-    (held,) = engine.digests()
+    ((held,),) = engine.digests()
     known = counterparts([*held], [*weights])
     assert {part for parts in known.values() for part in parts} == weights.keys()
     assert {name for name in held if name not in known} <= {"model.layers.0.self_attn.rotary_emb.axis_map"}

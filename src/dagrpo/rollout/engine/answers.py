@@ -232,16 +232,23 @@ def _require_matched(of_logprobs: tuple[int, ...], sampled: Any, address: str) -
         )
 
 
-def digests_of(data: bytes, address: str) -> dict[str, str]:
-    """The digests of a server's tensors, by name. ServerError: it does not report them in a form that is known here."""
+def digests_of(data: bytes, address: str) -> list[dict[str, str]]:
+    """Return the digests of the tensors of each rank of a server, by name, [ranks].
+
+    ServerError: it does not report them, or divides its weights in another way than by tensor parallelism.
+    """
     try:
-        (rank,) = json.loads(data)["ranks"]
-        return {str(name): str(digest) for name, digest in rank["checksums"].items()}
+        ranks = json.loads(data)["ranks"]
+        places = [rank["parallelism_info"][0] for rank in ranks]  # of the model; a draft model's would follow
+        known = [(place["tp_rank"], place["tp_size"], place["dp_size"], place["pp_size"]) for place in places]
+        if not ranks or known != [(number, len(ranks), 1, 1) for number in range(len(ranks))]:
+            raise ValueError
+        return [{str(name): str(digest) for name, digest in rank["checksums"].items()} for rank in ranks]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ServerError(
-            f"{address} did not answer /weights_checker with the digests of the tensors of one process "
+            f"{address} did not answer /weights_checker with the digests of the tensors of each rank "
             f"({one_line(_text(data[:LONGEST_MESSAGE]), 80)}): set training.gates.digest_mebibytes to 0, or use the version "
-            "of SGLang that requirements/ names, with one device for each server."
+            "of SGLang that requirements/ names, without --dp-size and --pp-size."
         ) from None
 
 

@@ -221,14 +221,14 @@ class ServerClient:
         await self._post("/release_memory_occupation", {"tags": [_CACHE, _WEIGHTS]})
         self._has_left = True
 
-    async def digests(self) -> dict[str, str]:
-        """The digest of each tensor that it holds, by its own names (see digests.py), and an adapter's by PEFT's.
+    async def digests(self) -> list[dict[str, str]]:
+        """Return the digest of each tensor that each rank holds, by its own names (see digests.py), and an adapter's by PEFT's.
 
         Only while no request is running: to report them, a server swaps adapters. ServerError also when it reports digests of another
         adapter than the one that requests name. Where they name none, those of adapters that an earlier run has left are dropped.
         """
         told = digests_of(await self._post("/weights_checker", {"action": "checksum"}, MOST_DIGESTS), self.address)
-        return without_name(told, self._adapter, self.address)
+        return [without_name(rank, self._adapter, self.address) for rank in told]
 
     async def empty_cache(self) -> None:
         """Forget all prompts; waits until the server is idle."""

@@ -92,6 +92,7 @@ def server_command(
         "config": str(settings),
         "dtype": dtype,
         "weight-version": version,
+        "tp-size": str(engine.tensor_parallel),
         "max-total-tokens": str(engine.max_total_tokens),
         "max-running-requests": str(engine.max_running_requests),
         "chunked-prefill-size": "4096",
@@ -158,6 +159,19 @@ def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
     # Two such requests at the same time end the scheduler, so that only lockstep, which has one at a time, asks for it.
     together = {"SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1"} if deterministic else {}
     return kept | together
+
+
+def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
+    """Return what a server that divides its model over so many ranks is told besides.
+
+    On GPUs SGLang would refuse to start where one has less free memory than another, as beside a policy that has some of them alone.
+    On a CPU it would refuse more ranks than there are NUMA nodes, unless it is told their cores: all may have all.
+    """
+    if ranks == 1:
+        return {}
+    if gpu:
+        return {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
+    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([f"0-{(os.cpu_count() or 1) - 1}"] * ranks)}
 
 
 def _is_dropped(name: str) -> bool:

@@ -6,6 +6,7 @@ tensor that it holds in another form still (quantised, experts joined) has no co
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +20,27 @@ JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 LONGER = (("model.", "model.language_model."), ("visual.", "model.visual."))
 _INNER = 32  # a multiple of this is the inner width of an MLP that SGLang takes as it is, on a CPU; on a GPU, one of 8
 _VOCABULARY = 64  # SGLang fills embeddings up with zeros, to a multiple of so many rows
+Division = Literal["whole", "rows", "columns", "vocabulary"]
+# How several ranks divide the tensors of a module of the language model (SGLang's layers/linear.py); norms are in each of them.
+_DIVISIONS: dict[str, Division] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), "rows"),
+    **dict.fromkeys(("o_proj", "down_proj"), "columns"),
+    **dict.fromkeys(("embed_tokens", "lm_head"), "vocabulary"),
+    "gate": "whole",  # of experts
+}
+_OF_KEY_VALUE_HEADS = ("k_proj", "v_proj")  # which several ranks have where there are fewer heads than ranks
 
 
-def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors) -> dict[str, tuple[str, ...]]:
-    """Those of the `counterparts` that an engine holds as they are: SGLang fills up the MLPs of a vision tower."""
-    return {name: parts for name, parts in known.items() if not any(_is_filled_up(part, weights) for part in parts)}
+def comparable(known: Mapping[str, tuple[str, ...]], weights: Tensors, ranks: int = 1) -> dict[str, tuple[str, ...]]:
+    """Return those of the `counterparts` whose form in an engine of so many ranks is known.
+
+    SGLang fills up the MLPs of a vision tower. How several ranks divide a tower, or a tensor of a name not listed here, is not known.
+    """
+    return {
+        name: parts
+        for name, parts in known.items()
+        if not any(_is_filled_up(part, weights) or (ranks > 1 and _division(part) is None) for part in parts)
+    }
 
 
 def _is_filled_up(name: str, weights: Tensors) -> bool:
@@ -59,42 +76,85 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def not_held(
-    names: Sequence[str], held: Mapping[str, str], known: Mapping[str, Sequence[str]], weights: Tensors
+    names: Sequence[str], held: Sequence[Mapping[str, str]], known: Mapping[str, Sequence[str]], weights: Tensors
 ) -> list[str]:
-    """Return those of an engine's tensors whose digests are not those of the checkpoint's tensors that make them up.
+    """Return those of a server's tensors whose digests are not those of the checkpoint's tensors that make them up.
 
-    `held`: the engine's digests; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a server
-    there are computed there, and the process waits for all of them once; SGLang's other way to make a digest is tried where it differs.
+    `held`: [ranks] the digests of each; `known`: the parts of each tensor (see `counterparts`). Of weights on a GPU the digests of a
+    server there are computed there, and the process waits for all of them once; SGLang's other way to make a digest is tried where it
+    differs.
     """
-    hashes: dict[str, Tensor] = {}  # [forms] of each tensor on a GPU
+    hashes: dict[tuple[str, int], Tensor] = {}  # [forms] of each tensor on a GPU, in each rank
     wrong = []
     for name in names:
-        tensor = _joined(known[name], weights)
-        if tensor.is_cuda:
-            hashes[name] = torch.stack([tensor_hash(each) for each in _forms(tensor)])
-        elif not _is_digest_of(held[name], tensor):
-            wrong.append(name)
+        read = {part: weights.read(part) for part in known[name]}
+        for rank, digests in enumerate(held):
+            forms = _forms(read, rank, len(held))
+            if forms and forms[0].is_cuda:
+                hashes[name, rank] = torch.stack([tensor_hash(each) for each in forms])
+            elif not _is_digest_of(digests.get(name, ""), forms):
+                wrong.append(name)
     totals = torch.cat([*hashes.values()]).tolist() if hashes else []
-    for name, each in hashes.items():
+    for (name, rank), each in hashes.items():
         own, totals = totals[: len(each)], totals[len(each) :]
-        if held[name] not in map(in_hex, own) and not _is_digest_of(held[name], _joined(known[name], weights)):
-            wrong.append(name)
-    return wrong
+        digest = held[rank].get(name, "")
+        if digest not in map(in_hex, own):
+            read = {part: weights.read(part) for part in known[name]}
+            if not _is_digest_of(digest, _forms(read, rank, len(held))):
+                wrong.append(name)
+    return [*dict.fromkeys(wrong)]
 
 
-def _joined(parts: Sequence[str], weights: Tensors) -> Tensor:
-    read = [weights.read(name) for name in parts]
-    return read[0] if len(read) == 1 else torch.cat(read)
-
-
-def _is_digest_of(digest: str, tensor: Tensor) -> bool:
-    """Return whether it is one of the two that SGLang may make of the tensor."""
-    forms = _forms(tensor)
+def _is_digest_of(digest: str, forms: Sequence[Tensor]) -> bool:
+    """Return whether it is one of the two that SGLang may make of one of the forms."""
     return any(digest_on_cpu(each) == digest for each in forms) or any(digest_on_gpu(each) == digest for each in forms)
 
 
-def _forms(tensor: Tensor) -> list[Tensor]:
-    """The tensor itself and, of a matrix, the one with rows of zeros below that an embedding becomes."""
+def _forms(parts: Mapping[str, Tensor], rank: int, ranks: int) -> list[Tensor]:
+    """Return all that a rank may hold of tensors that it joins: of keys and values, a head may be in one rank or in several."""
+    if ranks == 1:
+        return _with_rows_of_zeros(torch.cat([*parts.values()]) if len(parts) > 1 else next(iter(parts.values())))
+    shared = any(name.split(".")[-2] in _OF_KEY_VALUE_HEADS for name in parts)
+    copies = [count for count in range(1, ranks + 1) if ranks % count == 0] if shared else [1]
+    return [torch.cat(held) for each in copies if (held := _held(parts, rank, ranks, each)) is not None]
+
+
+def _held(parts: Mapping[str, Tensor], rank: int, ranks: int, copies: int) -> list[Tensor] | None:
+    """Return a rank's share of each part where every key-value head is in so many ranks; None: they cannot be divided so."""
+    shares = []
+    for name, tensor in parts.items():
+        division = _division(name)
+        has_copies = name.split(".")[-2] in _OF_KEY_VALUE_HEADS
+        place, count = (rank // copies, ranks // copies) if has_copies else (rank, ranks)
+        if division == "whole" or (division == "columns" and tensor.dim() == 1):  # a bias beside columns is added once
+            shares.append(tensor)
+        elif division == "vocabulary":
+            shares.append(_vocabulary_share(tensor, place, count))
+        elif tensor.shape[-1 if division == "columns" else 0] % count:
+            return None
+        else:
+            shares.append(tensor.chunk(count, -1 if division == "columns" else 0)[place])
+    return shares
+
+
+def _division(name: str) -> Division | None:
+    """Return how SGLang divides a tensor of a checkpoint over ranks; None: this is not known here."""
+    if "visual." in name or "." not in name:
+        return None
+    module = name.split(".")[-2]
+    return "whole" if module.endswith("norm") else _DIVISIONS.get(module)
+
+
+def _vocabulary_share(tensor: Tensor, rank: int, ranks: int) -> Tensor:
+    """Return a rank's rows of an embedding, the last of which are zeros where the vocabulary is filled up."""
+    unit = _VOCABULARY if -(-len(tensor) // _VOCABULARY) * _VOCABULARY % ranks == 0 else _VOCABULARY * ranks
+    size = -(-len(tensor) // unit) * unit // ranks
+    rows = tensor[rank * size : (rank + 1) * size]
+    return torch.cat([rows, tensor.new_zeros(size - len(rows), tensor.shape[1])])
+
+
+def _with_rows_of_zeros(tensor: Tensor) -> list[Tensor]:
+    """Return the tensor itself and, of a matrix, the one with rows of zeros below that an embedding becomes."""
     missing = -len(tensor) % _VOCABULARY if tensor.dim() == 2 else 0
     return [tensor, torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])])] if missing else [tensor]
 

@@ -63,8 +63,9 @@ class RolloutEngine(Protocol):
         """Leave the GPU until `load`, which comes next. No effect unless runtime.engine.release_memory asks for it."""
         ...
 
-    def digests(self) -> Sequence[Mapping[str, str]]:
-        """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py).
+    def digests(self) -> Sequence[Sequence[Mapping[str, str]]]:
+        """Return what each server says that it holds, [servers][ranks]: its name of each tensor, and that tensor's digest (see
+        digests.py). A server has one rank for each GPU that it divides its weights over.
 
         Only while no request is running.
         """

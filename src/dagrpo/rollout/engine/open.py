@@ -63,7 +63,7 @@ def open_engine(
             served = model if weights is None else folder.write(weights)
             name = new_version(version)
 
-            def make(log: Path, gpu: str | None) -> SGLangServer:
+            def make(log: Path, gpus: str | None) -> SGLangServer:
                 return SGLangServer(
                     served,
                     params,
@@ -73,7 +73,7 @@ def open_engine(
                     deterministic=deterministic,
                     version=name.sent,
                     keep_pictures=keep_pictures,
-                    only_gpu=gpu,
+                    only_gpus=gpus,
                     adapter=None if adapter is None else adapter.form,
                 )
 
@@ -145,7 +145,7 @@ def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None
     which the server could not open.
     """
     gpu = torch.cuda.is_available()
-    shares = gpu and loads and params.replicas == 1 and not params.own_gpus
+    shares = gpu and loads and params.gpus == 1 and not params.own_gpus
     if params.weight_sync != "tensors" and not (params.weight_sync is None and shares):
         return None
     device = sync_device(gpu)

@@ -10,7 +10,7 @@ from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.server import SGLangServer
 
 SUFFIX = ".server.log"
-# Makes one with this log. It sees the one GPU that is named; None: all that this process sees.
+# Makes one with this log. It sees the GPUs that are named, as CUDA_VISIBLE_DEVICES names them; None: all that this process sees.
 Make = Callable[[Path, str | None], SGLangServer]
 
 
@@ -19,7 +19,7 @@ def start_all(stack: ExitStack, engine: Engine, log: Path, make: Make) -> list[S
 
     None is waited for before all have begun: each takes a while. Raises what SGLangServer does; UserError: too few GPUs.
     """
-    servers = [make(log_of(log, number), gpu) for number, gpu in enumerate(gpus_of(engine, visible_devices()))]
+    servers = [make(log_of(log, number), gpus) for number, gpus in enumerate(gpus_of(engine, visible_devices()))]
     for server in servers:
         stack.callback(server.stop)
         server.begin()
@@ -35,16 +35,18 @@ def log_of(log: Path, number: int) -> Path:
 
 
 def gpus_of(engine: Engine, visible: Sequence[str]) -> list[str | None]:
-    """The GPU of each server, among those that this process sees; None: it sees what this process sees.
+    """Return the GPUs of each server, with commas, among those that this process sees; None: it sees what this process sees.
 
     Processes that train have the first ones (distributed.py), so that servers with GPUs to themselves have the last.
+    UserError: there are too few.
     """
-    count = engine.replicas
+    each, count = engine.tensor_parallel, engine.gpus
     if not visible or (count == 1 and not engine.own_gpus):
-        return [None] * count
+        return [None] * engine.replicas
     if len(visible) < count:
         raise UserError(
-            f"runtime.engine.replicas is {count}, and each server needs a GPU, but the number that is visible here ({VISIBLE}) is "
-            f"{len(visible)}: set it to {len(visible)}."
+            f"replicas is {engine.replicas} and tensor_parallel {each}, which takes {count} GPUs, but the number that is visible here "
+            f"({VISIBLE}) is {len(visible)}: lower one of the two."
         )
-    return [*(visible[-count:] if engine.own_gpus else visible[:count])]
+    own = visible[-count:] if engine.own_gpus else visible[:count]
+    return [",".join(own[first : first + each]) for first in range(0, count, each)]

@@ -257,11 +257,11 @@ class ServerPool:
     async def _release_everywhere(self) -> None:
         await all_of(server.release_memory() for server in self._servers.values())
 
-    def digests(self) -> list[Mapping[str, str]]:
-        """What each server says that it holds: its name of each tensor, and that tensor's digest (see digests.py)."""
+    def digests(self) -> list[Sequence[Mapping[str, str]]]:
+        """Return what each server says that it holds, [servers][ranks]: its name of each tensor, and that tensor's digest."""
         return self._loop.run(self._digests())
 
-    async def _digests(self) -> list[Mapping[str, str]]:
+    async def _digests(self) -> list[Sequence[Mapping[str, str]]]:
         return [*await all_of(server.digests() for server in self._servers.values())]
 
     async def _load_everywhere(self, folder: Path) -> None:

@@ -1,24 +1,40 @@
 """Whether a model folder has what SGLang needs, asked before a slow start."""
 
+import math
 from pathlib import Path
 
 from dagrpo.checkpoints.weight_map import INDEX, files_of_weights
 from dagrpo.files import read_object
 from dagrpo.models.pictures import PREPROCESSOR, takes_pictures
-from dagrpo.params.model import SERVED_PATCH_SIZES
+from dagrpo.params.model import NOT_WITH_PICTURES, SERVED_PATCH_SIZES, require_divided
 from dagrpo.rollout.engine.errors import ServerError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
-def require_servable(model: Path) -> None:
-    """Refuse, before a slow start, a folder that SGLang could not serve; UserError says what is missing, or wrong with its index."""
+def require_servable(model: Path, ranks: int = 1) -> None:
+    """Refuse, before a slow start, a folder that SGLang could not serve; UserError says what is missing, or wrong with its index, or
+    why so many ranks cannot divide the model.
+    """
     missing = _missing_from(model)
     if missing is not None:
         raise ServerError(f"{model} cannot be served, it has no {missing}: run the stage that makes this model again.")
     if (model / INDEX).is_file():  # SGLang opens what it names
         files_of_weights(model)
     _require_served_patches(model)
+    if ranks > 1:
+        _require_divided(model, ranks)
+
+
+def _require_divided(model: Path, ranks: int) -> None:
+    if takes_pictures(model):
+        raise ServerError(f"{model}: tensor_parallel is {ranks}, {NOT_WITH_PICTURES}.")
+    config = read_object(model / "config.json")
+    text = config.get("text_config") or config
+    heads = text.get("num_attention_heads")
+    if heads:
+        inner = math.gcd(*(text.get(width) or 0 for width in ("intermediate_size", "moe_intermediate_size")))
+        require_divided(heads, text.get("num_key_value_heads") or heads, inner, ranks, f"{model}: tensor_parallel")
 
 
 def _require_served_patches(model: Path) -> None:

@@ -31,6 +31,7 @@ from dagrpo.rollout.engine.adapters import AdapterForm
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import (
     HOST,
+    divided_environment,
     picture_environment,
     server_command,
     server_environment,
@@ -72,14 +73,14 @@ class SGLangServer:
         version: str = "default",
         port: int | None = None,
         keep_pictures: bool = False,
-        only_gpu: str | None = None,
+        only_gpus: str | None = None,
         adapter: AdapterForm | None = None,
     ) -> None:
         """Nothing is started yet. `deterministic` matters on a GPU, and to models that take pictures. `port` None: any free one.
 
-        `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`. `only_gpu`:
-        the GPU that it sees, by index or UUID; None: all that this process sees, of which it takes the first. `adapter`: what it is
-        to serve beside the weights.
+        `version` is what the server calls the weights that it starts with. `keep_pictures`: see `picture_environment`. `only_gpus`:
+        those that it sees, by index or UUID, with commas; None: all that this process sees, of which it takes the first ones.
+        `adapter`: what it is to serve beside the weights.
         """
         self._model = model
         self._engine = engine
@@ -90,7 +91,7 @@ class SGLangServer:
         self._version = version
         self._wanted_port = port
         self._keep_pictures = keep_pictures
-        self._only_gpu = only_gpu
+        self._only_gpus = only_gpus
         self._adapter = adapter
         self._port = 0
         self._process: WatchedProcess | None = None
@@ -119,7 +120,7 @@ class SGLangServer:
 
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
-        require_servable(self._model)
+        require_servable(self._model, self._engine.tensor_parallel)
         self._port = free_port(self._wanted_port)
         self._process = self._launch(self._port)
         self._begun = True
@@ -197,10 +198,11 @@ class SGLangServer:
             adapter=self._adapter,
         )
         engine = self._engine
-        inherited = os.environ | ({} if self._only_gpu is None else {VISIBLE: self._only_gpu})
+        inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
             inherited, scratch, gpu=gpu, leaves=engine.release_memory, threads=engine.threads
         )
+        environment |= divided_environment(engine.tensor_parallel, gpu=gpu)
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
         return WatchedProcess(

@@ -9,6 +9,7 @@ Where an adapter is handed over, the weights that stay in the server are compare
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dagrpo.rollout.engine.interface import RolloutEngine
 
 COMPARED = "gate/digest_tensors"
 _MEBIBYTE = 1 << 20
+Ranks = list[dict[str, str]]  # the digests of each rank of a server
 
 
 class HandOver:
@@ -29,7 +31,7 @@ class HandOver:
     def __init__(self, params: Gates, seed: int) -> None:
         self._params = params
         self._seed = seed
-        self._held: list[dict[str, str]] = []
+        self._held: list[Ranks] = []
         self._stay: dict[str, str] | None = None  # digests of the weights beside an adapter
         self.unchanged = 0  # hand-overs in a row: belongs to a run's state
 
@@ -41,7 +43,7 @@ class HandOver:
         """
         if not self._params.digest_mebibytes:
             return {}
-        held = [dict(each) for each in engine.digests()]
+        held = [[dict(rank) for rank in server] for server in engine.digests()]
         if any(map(is_of_an_adapter, weights.specs)):
             self._require_adapter(held, weights, finished)
         compared = sum(self._compare(server, digests, weights, finished) for server, digests in enumerate(held))
@@ -49,8 +51,8 @@ class HandOver:
         self._held = held
         return {COMPARED: float(compared)}
 
-    def _compare(self, server: int, held: Mapping[str, str], weights: Tensors, finished: int) -> int:
-        known = comparable(counterparts([*held], [*weights.specs]), weights)
+    def _compare(self, server: int, held: Ranks, weights: Tensors, finished: int) -> int:
+        known = comparable(counterparts([*held[0]], [*weights.specs]), weights, len(held))
         chosen = self._drawn(known, weights, finished)
         wrong = not_held(chosen, held, known, weights)
         if wrong:
@@ -62,10 +64,17 @@ class HandOver:
             )
         return len(chosen)
 
-    def _require_adapter(self, held: Sequence[Mapping[str, str]], weights: Tensors, finished: int) -> None:
-        """Every server reports digests of the whole adapter, and its other tensors are those of before."""
+    def _require_adapter(self, held: Sequence[Ranks], weights: Tensors, finished: int) -> None:
+        """Raise UserError unless every server reports digests of the whole adapter, and its other tensors are those of before."""
         adapter = {name for name in weights.specs if is_of_an_adapter(name)}
-        for server, digests in enumerate(held):
+        for server, ranks in enumerate(held):
+            if len(ranks) > 1:
+                raise UserError(
+                    f"server {server} divides the adapter over {len(ranks)} GPUs, so that it cannot be verified: start it with --tp-size "
+                    "1; set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set training.lora.serving to "
+                    "merged."
+                )
+            (digests,) = ranks
             told = {part for parts in counterparts([*digests], [*adapter]).values() for part in parts}
             if told != adapter:
                 raise UserError(
@@ -94,11 +103,12 @@ class HandOver:
                 left -= size
         return chosen
 
-    def _require_change(self, held: list[dict[str, str]], finished: int, *, updated: bool) -> None:
+    def _require_change(self, held: list[Ranks], finished: int, *, updated: bool) -> None:
         """A server that has been lost meanwhile says nothing about the others."""
         if not updated or len(held) != len(self._held):
             return
-        stuck = any(now == before for now, before in zip(held, self._held, strict=True))
+        ranks = zip(chain(*held), chain(*self._held), strict=True)
+        stuck = any(now == before for now, before in ranks)
         self.unchanged = self.unchanged + 1 if stuck else 0
         if self.unchanged >= self._params.unchanged_weights:
             raise UserError(
