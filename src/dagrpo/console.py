@@ -1,12 +1,12 @@
 """What a person sees while a stage works: a progress bar, and a summary at its end. Goes to stderr, never into outputs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,11 +17,24 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
+
+from dagrpo.visible import visible
 
 SECONDS_BETWEEN_LINES = 10.0
 Item = TypeVar("Item")
-_console = Console(stderr=True)
+
+
+class VisibleConsole(Console):
+    """The terminal, on which no text hides, reorders or controls: its characters without a glyph are escaped."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+_console = VisibleConsole(stderr=True)
 
 
 class Advance(Protocol):

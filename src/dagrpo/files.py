@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 
 from dagrpo.errors import UserError
 from dagrpo.full_disk import NotEnoughRoom, full_disk_naming
-from dagrpo.visible import visible
 
 MOST_JSON_BYTES = 1 << 28  # of a file that is read as a whole
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
@@ -322,7 +321,7 @@ def naming_parquet(path: Path, remedy: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is not a readable parquet file ({visible(first_line)}): {remedy}.") from None
+        raise UserError(f"{path} is not a readable parquet file ({first_line}): {remedy}.") from None
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dagrpo.console import VisibleConsole
 from dagrpo.errors import UserError
 from dagrpo.files import read_text
 from dagrpo.params.base import Extractor
@@ -88,7 +88,7 @@ def show(task: str, path: Path) -> None:
     """Print the table of answers, what share each extractor finds right, and the lines they disagree on."""
     verifier = get_task(task).verifier
     graded = grade_lines(read_lines(path), verifier, path)
-    console = Console(highlight=False)
+    console = VisibleConsole(highlight=False)
     console.print(_answers(graded, f"{escape(path.name)}, read by the verifier {verifier} of {task}"))
     for position, extractor in enumerate(EXTRACTORS):
         right = sum(each.judgements[position].verdict == "right" for each in graded)

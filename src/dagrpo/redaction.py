@@ -75,14 +75,14 @@ def redacted(text: str, secrets: Sequence[str] = ()) -> str:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Log lines and their tracebacks without secrets; `secrets`: some that are in no variable."""
+    """Log lines and their tracebacks without secrets and control characters; `secrets`: some that are in no variable."""
 
     def __init__(self, *arguments: Any, secrets: Sequence[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._secrets = tuple(secrets)
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record), self._secrets)
+        return _fit_to_show(super().format(record), self._secrets)
 
 
 def hide_secrets_in_tracebacks() -> None:
@@ -150,8 +150,15 @@ def _secrets_of(name: str, value: str) -> Iterator[str]:
         yield from value.splitlines()
 
 
+def _fit_to_show(text: str, secrets: Sequence[str] = ()) -> str:
+    """Return a text for a log or a terminal: without secrets, and with its characters without a glyph escaped."""
+    from dagrpo.visible import visible  # which imports this module
+
+    return visible(redacted(text, secrets))
+
+
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    print(redacted("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
+    print(_fit_to_show("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
 
 
 def _print_traceback_of_thread(failed: threading.ExceptHookArgs) -> None:

@@ -18,7 +18,6 @@ from dagrpo import console
 from dagrpo.errors import UserError
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.files import read_json, write_json
-from dagrpo.visible import visible
 
 FOLDER = Path(".state/failures")
 SCREEN = "DAGRPO_SCREEN"  # set by Snakemake's screen, which shows failures itself
@@ -86,7 +85,7 @@ class Ending:
         """Write down why the job failed; print it where nobody else will."""
         self._note(kind, sentence)
         if self._speaks:
-            print(f"{self._stage.name}: {visible(sentence)}\nLog: {self._log}", file=sys.stderr, flush=True)
+            print(f"{self._stage.name}: {sentence}\nLog: {self._log}", file=sys.stderr, flush=True)
 
     def tell_bug(self, words: str) -> None:
         """Write down a bug. Python then prints its traceback, unless the same bug is on record from an earlier attempt."""
@@ -128,7 +127,7 @@ class Ending:
             stage=self._stage.name,
             what=self._what,
             kind=kind,
-            sentence=visible(sentence),
+            sentence=sentence,
             log=str(self._log),
             attempt=self._attempt,
             step=_finished_steps(self._stage),

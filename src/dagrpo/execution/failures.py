@@ -1,6 +1,7 @@
 """Which exceptions the user can mend, and the sentence that says how. All others are bugs.
 
-No sentence has a secret: libraries quote addresses with their passwords.
+No sentence has a secret, as libraries quote addresses with their passwords, nor a character without a glyph: files,
+servers and models are quoted, too.
 """
 
 import errno
@@ -9,6 +10,7 @@ import sys
 from dagrpo.errors import TransientError, UserError
 from dagrpo.full_disk import NO_ROOM, about_room
 from dagrpo.redaction import redacted
+from dagrpo.visible import visible
 
 MISTAKE = 65  # exit code after the user's mistake (EX_DATAERR): the stage is not started again
 TRANSIENT = 75  # exit code after something outside broke (EX_TEMPFAIL): the stage is started again
@@ -29,12 +31,12 @@ def sentence_of(error: BaseException) -> str | None:
     else in the file's place. A refused connection, say, says nothing that they could act on.
     """
     sentence = _sentence_of(error)
-    return None if sentence is None else redacted(sentence)
+    return None if sentence is None else visible(redacted(sentence))
 
 
 def words_of(error: BaseException) -> str:
     """What is recorded of any error: the sentence of one that the user can mend, else the exception's name and text."""
-    return sentence_of(error) or redacted(f"{type(error).__name__}: {error}").strip().removesuffix(":")
+    return sentence_of(error) or visible(redacted(f"{type(error).__name__}: {error}")).strip().removesuffix(":")
 
 
 def _sentence_of(error: BaseException) -> str | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
+from dagrpo.console import VisibleConsole
 from dagrpo.errors import UserError
 from dagrpo.files import read_object, sha256_of
 from dagrpo.provenance.graph import Graph
@@ -67,10 +67,10 @@ def lineage(target: str, root: Path | None = None, history: bool = True) -> Line
 
 def show(target: str) -> None:
     """Print both trees. Raises like `lineage`."""
-    console = Console(highlight=False)
+    console = VisibleConsole(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    with Console(stderr=True).status("reading provenance files and the history of runs"):
+    with VisibleConsole(stderr=True).status("reading provenance files and the history of runs"):
         result = lineage(target)
     console.print(_rich("made from", result.up))
     console.print(_rich("used for", result.down))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagrpo.completion import experiments, seeds
+from dagrpo.console import VisibleConsole
 from dagrpo.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,7 +99,6 @@ def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> i
 
 
 def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> None:
-    from rich.console import Console
 
     from dagrpo.determinism import explained
     from dagrpo.distributed import process_group
@@ -111,7 +111,7 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
         checks = replay(run, steps, world)
     if not world.is_rank_zero:
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = VisibleConsole(highlight=False, markup=False, emoji=False)
     console.print(terminal.table(run, [check for check in checks if check.step in steps or check.difference]))
     console.print(terminal.basis(run, checks, here))
     if difference := terminal.first_difference(checks):

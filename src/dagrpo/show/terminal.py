@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from dagrpo.checkpoints.token_text import Decode
+from dagrpo.console import VisibleConsole
 from dagrpo.rollout.segments import Segment
 from dagrpo.rollout.transcript import Call, Said, Transcript
 from dagrpo.show.attempts import Chosen, Shown
@@ -25,9 +26,9 @@ FOLDED_TEXT = 1500  # characters of a turn
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
 
 
-def console() -> Console:
+def console() -> VisibleConsole:
     """Where attempts are shown: nothing in a text is markup, a number to highlight or an emoji."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return VisibleConsole(highlight=False, markup=False, emoji=False)
 
 
 def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:

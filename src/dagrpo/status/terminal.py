@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
+from dagrpo.console import VisibleConsole
 from dagrpo.project_folder import REMEDY, without_snakefile
 from dagrpo.status.experiments import Stale, State, Status
 from dagrpo.status.progress import Progress
@@ -23,9 +24,9 @@ LONGEST_CHANGE, LONGEST_NAME = 160, 80
 PIPE_WIDTH = 200
 
 
-def console() -> Console:
+def console() -> VisibleConsole:
     """Where it is shown: nothing in a text is markup. A pipe breaks no line."""
-    made = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    made = VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not made.is_terminal:
         made.width = PIPE_WIDTH
     return made

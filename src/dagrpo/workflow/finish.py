@@ -4,15 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.markdown import Markdown
 
-from dagrpo.console import say
+from dagrpo.console import VisibleConsole, say
 from dagrpo.errors import UserError
 from dagrpo.execution.frame import dvc_drives
 from dagrpo.files import json_text, read_text
 from dagrpo.params.schema import Params, read_params
-from dagrpo.visible import visible
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.tries import Try, try_of
 
@@ -67,13 +65,13 @@ def show_results(experiment: str) -> None:
     summary = report / "summary.md"
     if dvc_drives() or not summary.exists():
         return
-    console = Console(stderr=True)
+    console = VisibleConsole(stderr=True)
     try:
         text = read_text(summary, "run the stage report again")
     except UserError as error:
         say(str(error))
         return
-    console.print(Markdown(visible(text)))
+    console.print(Markdown(text))
     console.print(f"Report: {(report / 'report.html').resolve()}", soft_wrap=True)
     times = Path("logs") / experiment / "times.html"
     if times.exists():

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from dagrpo.console import VisibleConsole
 from dagrpo.errors import UserError
 from dagrpo.execution.record import STATES
 from dagrpo.files import atomic_file, read_text, write_text
@@ -140,5 +140,5 @@ def _say(text: str) -> None:
     _console().print(text, markup=False)
 
 
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)  # made anew: to wherever stdout leads now
+def _console() -> VisibleConsole:
+    return VisibleConsole(highlight=False, soft_wrap=True)  # made anew: to wherever stdout leads now

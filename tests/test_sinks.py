@@ -1,0 +1,94 @@
+"""Whatever a model, a file's name or a library says, neither terminal nor log gets a character that controls or hides."""
+
+import logging
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+from dagrpo import __main__, console
+from dagrpo.errors import UserError
+from dagrpo.execution.failures import sentence_of, words_of
+from dagrpo.files import read_json
+from dagrpo.redaction import RedactingFormatter
+from dagrpo.show import terminal as show_terminal
+from dagrpo.status import terminal as status_terminal
+from dagrpo.visible import HIDDEN
+
+HOSTILE = "a\x1b[2J\x1b]8;;https://evil.example\x1b\\b\x9b31m\u202ec\u2066\u200b\ud800"
+ESCAPED = r"\u001b[2J\u001b]8;;https://evil.example\u001b\b\u009b31m\u202ec\u2066\u200b\ud800"
+
+
+def _assert_harmless(text: str) -> None:
+    assert r"\u001b[2J" in text
+    assert r"\u202e" in text
+    assert not {unicodedata.category(character) for character in text if character not in "\n\t"} & HIDDEN
+
+
+def _bar() -> None:
+    with console.progress(HOSTILE, 1) as bar:
+        bar.advance(1, HOSTILE)
+
+
+SAYS: dict[str, Callable[[], object]] = {
+    "a sentence": lambda: console.say(HOSTILE),
+    "a summary": lambda: console.summary(HOSTILE, [(HOSTILE, HOSTILE)]),
+    "progress": _bar,
+    "status": lambda: status_terminal.console().print(Text(HOSTILE), HOSTILE),
+    "show": lambda: show_terminal.console().print(Text(HOSTILE), HOSTILE),
+}
+
+
+@pytest.mark.parametrize("say", SAYS.values(), ids=SAYS)
+def test_what_is_said_on_the_terminal_is_escaped(
+    say: Callable[[], object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    say()
+    said = capsys.readouterr()
+    _assert_harmless(said.out + said.err)
+
+
+def test_colours_of_our_own_reach_a_terminal_and_none_of_a_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    coloured = console.VisibleConsole(force_terminal=True, color_system="standard", width=1000)
+    coloured.print(Text(HOSTILE, style="red"))
+    assert capsys.readouterr().out == f"\x1b[31ma{ESCAPED}\x1b[0m\n"
+
+
+def test_a_mistake_is_printed_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise UserError(f"there is no {HOSTILE}")
+
+    monkeypatch.setattr(__main__, "app", refuse)
+    with pytest.raises(SystemExit):
+        __main__.main()
+    _assert_harmless(capsys.readouterr().err)
+
+
+def test_the_name_of_a_file_is_told_escaped(tmp_path: Path) -> None:
+    name = HOSTILE.replace("/", "").replace("\ud800", "")
+    with pytest.raises(UserError) as missing:
+        read_json(tmp_path / name)
+    _assert_harmless(str(sentence_of(missing.value)))
+    _assert_harmless(words_of(RuntimeError(name)))
+
+
+def test_a_line_of_a_log_is_escaped_with_its_traceback() -> None:
+    try:
+        raise RuntimeError(HOSTILE)
+    except RuntimeError:
+        record = logging.LogRecord("x", logging.ERROR, "x", 1, "%s", (HOSTILE,), sys.exc_info())
+    line = RedactingFormatter("%(message)s").format(record)
+    _assert_harmless(line)
+    assert line.count(r"\u001b[2J") == 2
+
+
+def test_the_traceback_of_a_bug_is_printed_escaped() -> None:
+    hide = "from dagrpo.redaction import hide_secrets_in_tracebacks as hide; hide()"
+    program = f"{hide}; raise RuntimeError(chr(27) + '[2J' + chr(0x202e))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    _assert_harmless(done.stderr)
