@@ -1,26 +1,34 @@
 """Blocks that torch compiles: one graph for batches of any lengths, in packed rows as a GPU attends to them and in padded ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from tests.trainer import vision
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 
+from dagrpo.checkpoints.adapted import low_rank_updates
 from dagrpo.distributed import World
 from dagrpo.errors import UserError
 from dagrpo.params.lora import Lora
 from dagrpo.params.runtime import Layout
 from dagrpo.trainer import packed_attention
-from dagrpo.trainer.adapter import add_adapter, begin
+from dagrpo.trainer.adapter import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.compiled import compile_layers
 from dagrpo.trainer.gates.compilation import prepare_compilation
 from dagrpo.trainer.packing import Batch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
+from dagrpo.trainer.sharding import _shard_policy
 
 CPU = torch.device("cpu")
 LENGTHS = ([20, 30, 9], [17, 40, 11, 5], [33, 33, 8], [50, 12])
@@ -29,11 +37,16 @@ LENGTHS = ([20, 30, 9], [17, 40, 11, 5], [33, 33, 8], [50, 12])
 def attention_of_any_lengths(
     query: Tensor, key: Tensor, value: Tensor, ends: Tensor, seen_ends: Tensor, *longest: int, **options: Any
 ) -> Tensor:
-    """Return what the GPU's kernel does, without a window: [tokens, heads, head size]."""
+    """Return what the GPU's kernel does: [tokens, heads, head size]."""
     segment, place = _places(query, ends)
     seen_segment, seen_place = _places(key, seen_ends)
-    before = (seen_ends.diff() - ends.diff())[segment]  # tokens of the prompt that a segment follows
-    mask = (segment[:, None] == seen_segment) & (seen_place <= (place + before)[:, None])
+    last = (place + (seen_ends.diff() - ends.diff())[segment])[
+        :, None
+    ]  # after the tokens of the prompt that a segment follows
+    mask = (segment[:, None] == seen_segment) & (seen_place <= last)
+    window = options["window_size"][0]
+    if window >= 0:
+        mask = mask & (seen_place >= last - window)
     query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))
     output = scaled_dot_product_attention(query, key, value, mask, scale=options["scale"], enable_gqa=True)
     return output[0].transpose(0, 1)
@@ -52,7 +65,7 @@ def _batch(lengths: list[int], layout: str) -> Batch:
     return whole.laid_out(range(len(ids)), 0, CPU, "padded" if layout == "padded" else "packed", share_prompts=share)
 
 
-def _policy(case: str = "", **config: Any) -> Policy:
+def _policy(case: str = "") -> Policy:
     torch.manual_seed(0)
     shape = Qwen2Config(
         hidden_size=32,
@@ -61,7 +74,7 @@ def _policy(case: str = "", **config: Any) -> Policy:
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=64,
-        **config,
+        **(WINDOWS if "windows" in case else {}),
     )
     policy = Policy(Qwen2ForCausalLM(shape).eval(), dtype=torch.bfloat16 if "bfloat16" in case else torch.float32)
     if "an adapter" in case:
@@ -81,13 +94,23 @@ def _nothing_compiled_before() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+# Layout, policy, and graphs: one, or two where the first layer is unlike the others.
 CASES = [
-    ("padded", "float32"),
-    ("packed", "float32"),
-    ("shared prompts", "float32"),
-    ("padded", "bfloat16, recomputed"),
-    ("packed", "bfloat16, recomputed"),
+    ("padded", "float32", 1),
+    ("packed", "bfloat16, recomputed", 1),
+    ("packed", "an adapter, recomputed", 2),
+    ("shared prompts", "windows, bfloat16", 2),
 ]
+MORE_CASES = [
+    *CASES,
+    ("packed", "float32", 1),
+    ("shared prompts", "float32", 1),
+    ("padded", "bfloat16, recomputed", 1),
+    ("padded", "an adapter", 2),
+    ("padded", "windows", 1),
+    ("packed", "windows", 2),
+]
+WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}  # from the second layer on
 
 
 @pytest.fixture
@@ -97,37 +120,79 @@ def _attends_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_attention, "varlen_attn", attention_of_any_lengths)
 
 
-@pytest.mark.parametrize(("layout", "case"), CASES)
+@pytest.mark.parametrize(("layout", "case", "graphs"), CASES)
 @pytest.mark.usefixtures("_attends_as_on_a_gpu")
-def test_one_graph_without_breaks_takes_batches_of_any_lengths(layout: str, case: str) -> None:
-    _require_one_graph(layout, case, "aot_eager")
+def test_few_graphs_without_breaks_take_batches_of_any_lengths(layout: str, case: str, graphs: int) -> None:
+    _require_graphs(_policy(case), [_batch(lengths, layout) for lengths in LENGTHS], graphs, "aot_eager")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("layout", "case"), CASES)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(("layout", "case", "graphs"), MORE_CASES)
 @pytest.mark.usefixtures("_attends_as_on_a_gpu")
-def test_one_graph_takes_them_by_inductor_too(layout: str, case: str) -> None:
-    _require_one_graph(layout, case, "inductor")
+def test_more_policies_take_as_few_and_by_inductor_too(layout: str, case: str, graphs: int, backend: str) -> None:
+    _require_graphs(_policy(case), [_batch(lengths, layout) for lengths in LENGTHS], graphs, backend)
 
 
-def _require_one_graph(layout: str, case: str, backend: str) -> None:
-    """Check that logprobs and gradients are those of layers that are not compiled, to 1e-5 in float32."""
+@pytest.mark.parametrize(
+    ("family", "tower"),
+    [
+        pytest.param("qwen2_5_vl", "trained", marks=pytest.mark.nightly),
+        ("qwen3_vl", "frozen"),
+    ],
+)
+def test_one_graph_takes_sequences_with_pictures_and_the_tower_has_none(
+    family: str, tower: vision.Vision, tmp_path: Path
+) -> None:
+    policy = vision.policy_of(family, tmp_path, tower).float()
+    rows = ([0, 1, 2], [1, 3, 4, 0], [2, 3], [0, 4])
+    batches = [vision.sequences(each).laid_out(range(len(each)), 0, CPU, "padded") for each in rows]
+    _require_graphs(policy, batches, 1, "aot_eager")
+
+
+@pytest.mark.parametrize("case", ["float32", pytest.param("bfloat16, recomputed", marks=pytest.mark.nightly)])
+@pytest.mark.usefixtures("_attends_as_on_a_gpu")
+def test_one_graph_takes_weights_that_two_processes_share(case: str) -> None:
+    """The other process of the group answers with this one's share, compiled or not."""
     policy = _policy(case)
-    batches = [_batch(lengths, layout) for lengths in LENGTHS]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        _shard_policy(policy, init_device_mesh("cpu", (2,)), World(rank=0, size=2, device=CPU))
+        _require_graphs(policy, [_batch(lengths, "packed") for lengths in LENGTHS], 1, "aot_eager")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_policy_without_its_adapter_takes_one_graph_more() -> None:
+    policy = _policy("an adapter")
+    for update in low_rank_updates(policy.model).values():
+        torch.nn.init.ones_(update.up)
+    batch, reference = _batch(LENGTHS[0], "padded"), WithoutAdapter(policy)
+    known = _computed(policy, batch)[0], token_logprobs(reference, batch, 1.0).logprobs
+    assert not torch.equal(*known)
+    compile_layers(policy, "aot_eager")
+    now = _computed(policy, batch)[0], token_logprobs(reference, batch, 1.0).logprobs
+    torch.testing.assert_close(now, known, rtol=0, atol=1e-5)
+    assert (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())) == (3, 0)
+
+
+def _require_graphs(policy: Policy, batches: Sequence[Batch], graphs: int, backend: str) -> None:
+    """Check that logprobs and gradients are those of layers that are not compiled, to 1e-5 in float32."""
     uncompiled = [_computed(policy, batch) for batch in batches]
     compile_layers(policy, backend)
     near = 2e-2 if policy.dtype == torch.bfloat16 else 1e-5
     for batch, known in zip(batches, uncompiled, strict=True):
         for now, before in zip(_computed(policy, batch), known, strict=True):
             assert float((now - before).norm()) <= near * max(1.0, float(before.norm()))
-    assert (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())) == (1, 0)
+    assert (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())) == (graphs, 0)
 
 
 def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, ...]:
     policy.zero_grad()
     logprobs = token_logprobs(policy, batch, 1.0).logprobs
     torch.autograd.backward(logprobs.sum())
-    return logprobs.detach(), *(each.grad for each in policy.parameters() if each.grad is not None)
+    gradients = [each.grad for each in policy.parameters() if each.grad is not None]
+    return logprobs.detach(), *(each.to_local() if isinstance(each, DTensor) else each for each in gradients)
 
 
 def test_on_a_cpu_layers_are_compiled_where_it_is_asked_for_alone() -> None:
@@ -142,25 +207,16 @@ def test_on_a_cpu_layers_are_compiled_where_it_is_asked_for_alone() -> None:
     assert counters["stats"]["unique_graphs"] == 1, "layers that are compiled no more were compiled once more"
 
 
-def test_a_policy_with_an_adapter_is_refused() -> None:
-    policy, world = _policy("an adapter"), World(rank=0, size=1, device=CPU)
-    with pytest.raises(UserError, match="it has an adapter"):
-        prepare_compilation(policy, True, world, "padded", share_prompts=False)
-
-
 @pytest.mark.parametrize(
-    ("layout", "share", "config", "reason"),
+    ("layout", "share", "reason"),
     [
-        ("packed", False, {}, "packed rows on a CPU"),
-        ("padded", True, {}, "through a cache"),
-        ("packed", False, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}, "a window"),
+        ("packed", False, "packed rows on a CPU"),
+        ("padded", True, "through a cache"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_with_its_reason(
-    layout: Layout, share: bool, config: dict[str, Any], reason: str
-) -> None:
+def test_what_cannot_be_compiled_is_refused_with_its_reason(layout: Layout, share: bool, reason: str) -> None:
     with pytest.raises(UserError, match=f"compile is true, .*{reason}.*; set it to false or null"):
-        prepare_compilation(_policy(**config), True, World(rank=0, size=1, device=CPU), layout, share_prompts=share)
+        prepare_compilation(_policy(), True, World(rank=0, size=1, device=CPU), layout, share_prompts=share)
 
 
 def test_a_layer_that_breaks_the_graph_is_refused_with_the_words_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,11 @@ REDUCTION = (
     "each forward and backward pass, which sends as much each time and keeps only a share. The two round sums otherwise. null: "
     "each_micro_batch on GPUs, each_mini_batch on a CPU."
 )
+COMPILE = (
+    "Have torch compile the layers of the language model: fewer kernels, other last bits, and some minutes before the first update. Not "
+    "with experts, shared prompts in padded rows, nor packed rows on a CPU. null: true on a GPU where rollout.deterministic is false and "
+    "the model allows it."
+)
 
 
 class SftRuntime(Section):
@@ -134,6 +139,7 @@ class SftRuntime(Section):
         1, description="Processes that share the model (FSDP), one per GPU; divides sft.batch_size."
     )
     reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
+    compile: bool | None = Field(None, description=COMPILE)
     save_every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(500, description="Steps between resumable states.")
 
     @property
@@ -170,13 +176,7 @@ class TrainingRuntime(Section):
         description="Processes that share the policy (FSDP), one per GPU; divides the completions of a mini-batch.",
     )
     reduce_gradients: Reduction | None = Field(None, description=REDUCTION)
-    compile: bool | None = Field(
-        None,
-        description="Have torch compile the layers of the policy: fewer kernels, other last bits, and some minutes before the first "
-        "update. Not with several processes, an adapter, pictures or experts, windows in packed rows or shared prompts in padded ones, "
-        "nor with packed rows on a CPU. "
-        "null: true on a GPU where rollout.deterministic is false and the model allows it.",
-    )
+    compile: bool | None = Field(None, description=COMPILE)
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="Threads that each of these processes computes with on a CPU, and cores that it asks its scheduler for; null: two for "

@@ -36,13 +36,13 @@ def mask_or_window(
 ) -> Tensor | None:
     """Called as transformers' mask functions are. A packed row has no padding, and needs no mask.
 
-    In its place the layers are given the number of tokens that each token attends to, a tensor without dimensions; None: all.
-    Some families tell their window to the mask function alone (Qwen2-MoE, Phi-MoE).
+    In its place the layers are given a tensor [tokens that each token attends to, 0]; None: all. A compiled layer reads a shape
+    without leaving its graph, unlike a value. Some families tell their window to the mask function alone (Qwen2-MoE, Phi-MoE).
     """
     if attention_mask is not None:
         mask: Tensor | None = sdpa_mask(*inputs, attention_mask=attention_mask, local_size=local_size, **options)
         return mask
-    return None if local_size is None else torch.tensor(local_size)
+    return None if local_size is None else torch.empty(local_size, 0)
 
 
 def attended(
@@ -68,7 +68,7 @@ def attended(
         of_row = [each.float() for each in of_row]
     if segments.seen is not None:
         of_row[1:] = [each.index_select(0, segments.seen) for each in of_row[1:]]
-    scaling, window = options.get("scaling"), None if attention_mask is None else int(attention_mask)
+    scaling, window = options.get("scaling"), None if attention_mask is None else attention_mask.shape[0]
     if is_for_kernel(query, value):
         return _by_kernel(of_row, segments, scaling, window)[None], None
     return _by_length(module, of_row, segments, scaling, window)[None].to(query.dtype), None

@@ -24,6 +24,7 @@ from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer import state
 from dagrpo.trainer.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.gates import advice_on_memory
+from dagrpo.trainer.gates.compilation import prepare_compilation
 from dagrpo.trainer.gates.layout import prepare_layout
 from dagrpo.trainer.gates.room import require_room
 from dagrpo.trainer.micro_batches import Cutter
@@ -80,6 +81,9 @@ class FineTuning:
             activation_checkpointing=run.runtime.activation_checkpointing,
         )
         self._layout = prepare_layout(self._policy, run.runtime.layout, world, section="runtime.sft")
+        prepare_compilation(
+            self._policy, run.runtime.compile, world, self._layout, share_prompts=False, section="runtime.sft"
+        )
         self._optimizer = adamw(self._policy.parameters(), run.sft.weight_decay)
         self._base = tensor_digest_of(run.model)
 

@@ -1,8 +1,12 @@
-"""Whether torch compiles the layers of a policy, as `runtime.training.compile` asks for."""
+"""Whether torch compiles the layers of a policy, as the key `compile` asks for."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from dagrpo.console import say
 from dagrpo.distributed import World
@@ -18,55 +22,80 @@ MOST_GRADIENT, MOST_GRADIENT_CAST = 1e-3, 0.1
 
 
 def prepare_compilation(
-    policy: Policy, asked: bool | None, world: World, layout: Layout, *, share_prompts: bool, backend: str = "inductor"
+    policy: Policy,
+    asked: bool | None,
+    world: World,
+    layout: Layout,
+    *,
+    share_prompts: bool,
+    section: str = "runtime.training",
+    backend: str = "inductor",
 ) -> bool:
-    """Return whether the layers are compiled from now on. The policy has been prepared for the layout.
+    """Return whether the layers are compiled from now on, the same in every rank. The policy has been prepared for the layout.
 
-    `asked`: runtime.training.compile. None: on a GPU without deterministic algorithms, where the model and the machine can; where they
-    cannot, rank 0 says why. UserError: it is asked for, and they cannot.
+    Every rank calls this. `asked`: the key `compile` of `section`. None: on a GPU without deterministic algorithms, where the model and
+    the machine can; where they cannot, rank 0 says why. UserError: it is asked for, and they cannot.
     """
     forget_compiled(policy)
     usual = policy.model.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
     if not (usual if asked is None else asked):
         return False
-    reason = why_not_compiled(policy, layout, share_prompts=share_prompts) or _fault(policy, layout, backend)
+    reason = why_not_compiled(policy, layout, share_prompts=share_prompts) or _fault(policy, world, layout, backend)
     if reason is None:
         return True
+    forget_compiled(policy)
     name = policy.model.config.model_type
     if asked:
         raise UserError(
-            f"runtime.training.compile is true, but the layers of this {name} model cannot be compiled: {reason}; set it to false or null."
+            f"{section}.compile is true, but the layers of this {name} model cannot be compiled: {reason}; set it to false or null."
         )
     if world.is_rank_zero:
-        say(f"The layers of this {name} model are not compiled (runtime.training.compile: null): {reason}.")
+        say(f"The layers of this {name} model are not compiled ({section}.compile: null): {reason}.")
     return False
 
 
-def _fault(policy: Policy, layout: Layout, backend: str) -> str | None:
-    """Compile the layers and compute a few tokens and their gradients; return what speaks against it, or None."""
+def _fault(policy: Policy, world: World, layout: Layout, backend: str) -> str | None:
+    """Compile the layers and compute a few tokens and their gradients; return what speaks against it in a rank, or None."""
     batch = EXAMPLE.laid_out(range(len(EXAMPLE)), 0, policy.model.device, layout)
-    known, known_gradient = _computed(policy, batch)
+    known = _computed(policy, batch)
     compile_layers(policy, backend)
     try:
-        logprobs, gradient = _computed(policy, batch)
+        now, reason = _computed(policy, batch), None
     except TorchDynamoException as error:
-        forget_compiled(policy)
-        return f"torch says `{str(error).strip().partition(chr(10))[0]}`"
-    nats, share = (MOST_NATS, MOST_GRADIENT) if policy.dtype == WEIGHTS else (MOST_NATS_CAST, MOST_GRADIENT_CAST)
-    difference, of_gradient = (
-        float((logprobs - known).abs().max()),
-        float((gradient - known_gradient).norm() / known_gradient.norm()),
-    )
-    if difference <= nats and of_gradient <= share:
+        now, reason = known, f"torch says `{str(error).strip().partition(chr(10))[0]}`"
+    difference = _difference(policy, world, now, known)  # in every rank
+    reason = reason or difference
+    if world.everywhere(reason is None):
         return None
-    forget_compiled(policy)
-    return f"logprobs differ by {difference:.1e} and the gradient by {of_gradient:.1e} of its norm from those of uncompiled layers"
+    return reason or "another process computes other logprobs from compiled layers"
 
 
-def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the logprobs of a batch, [tokens], and the gradient of their sum, [numbers that are trained]."""
+def _difference(
+    policy: Policy, world: World, now: tuple[Tensor, Sequence[Tensor]], known: tuple[Tensor, Sequence[Tensor]]
+) -> str | None:
+    """Return by how much logprobs or gradients differ, if that is more than rounding. Every rank calls this."""
+    nats, share = (MOST_NATS, MOST_GRADIENT) if policy.dtype == WEIGHTS else (MOST_NATS_CAST, MOST_GRADIENT_CAST)
+    pairs = [*zip(now[1], known[1], strict=True)]
+    squares = [torch.stack([(one - other).square().sum() for one, other in pairs]).sum()]
+    squares.append(torch.stack([other.square().sum() for _, other in pairs]).sum())
+    apart, whole = world.all_reduce(torch.stack(squares)).sqrt().tolist()
+    difference = float((now[0] - known[0]).abs().max())
+    if difference <= nats and apart <= share * whole:
+        return None
+    return f"logprobs differ by {difference:.1e} and the gradient by {apart / whole:.1e} of its norm from those of uncompiled layers"
+
+
+def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    """Return the logprobs of a batch, [tokens], and this rank's part of the gradient of their sum, of each weight that is trained.
+
+    With the gradients of a second call that is no more memory than AdamW's state takes, which is not there yet.
+    """
     with torch.enable_grad():
         logprobs = token_logprobs(policy, batch, 1.0).logprobs
+        torch.autograd.backward(logprobs.sum())
     trained = [each for each in policy.parameters() if each.requires_grad]
-    gradients = torch.autograd.grad(logprobs.sum(), trained, allow_unused=True, materialize_grads=True)
-    return logprobs.detach(), torch.cat([each.flatten() for each in gradients])
+    gradients = [each.new_zeros(()) if each.grad is None else each.grad for each in trained]
+    policy.zero_grad(set_to_none=True)
+    if isinstance(policy, FSDPModule):
+        policy.reshard()  # an optimizer takes the parameters as they are now
+    return logprobs.detach(), [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
