@@ -10,6 +10,7 @@ import torch.distributed as dist
 from tests.trainer import vision
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -87,7 +88,11 @@ def _policy(case: str = "") -> Policy:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_compiled_before() -> Iterator[None]:
+def _nothing_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("DAGRPO_CACHE", str(tmp_path / "cache"))
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")  # so that it is unset in the end
+        monkeypatch.delenv(name)
     torch._dynamo.reset()
     counters.clear()
     yield
@@ -193,6 +198,11 @@ def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, ...]:
     torch.autograd.backward(logprobs.sum())
     gradients = [each.grad for each in policy.parameters() if each.grad is not None]
     return logprobs.detach(), *(each.to_local() if isinstance(each, DTensor) else each for each in gradients)
+
+
+def test_what_inductor_compiles_is_kept_for_the_next_run(tmp_path: Path) -> None:
+    compile_layers(_policy())
+    assert Path(cache_dir()) == tmp_path / "cache/kernels/inductor"
 
 
 def test_on_a_cpu_layers_are_compiled_where_it_is_asked_for_alone() -> None:

@@ -1,9 +1,12 @@
 """Layers of a policy compiled by torch, one graph for all batches."""
 
+import os
+
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.params.runtime import Layout
+from dagrpo.rollout.engine.toolkit import torch_caches
 from dagrpo.trainer.policy import Policy
 from dagrpo.trainer.tower import tower_module
 
@@ -17,8 +20,11 @@ REPEATABLE: dict[str, str | int | bool] = {"deterministic": True, "max_autotune"
 def compile_layers(policy: Policy, backend: str = "inductor") -> None:
     """Have torch compile each layer of a policy when it is first computed, whole, for batches of any lengths.
 
-    Activations that are computed again in the backward pass are part of the graph, if `checkpoint_activations` came before.
+    Activations that are computed again in the backward pass are part of the graph, if `checkpoint_activations` came before. What
+    Inductor compiles is kept for the next run. UserError: somebody else may write to the cache folder.
     """
+    if backend == "inductor":
+        os.environ.update(torch_caches(os.environ))
     for layer in layers_of(policy):
         layer.compile(
             dynamic=True,

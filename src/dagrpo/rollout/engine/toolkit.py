@@ -38,16 +38,30 @@ def kernel_caches(environment: Mapping[str, str]) -> dict[str, str]:
     """
     if not environment.get("DAGRPO_CACHE"):
         return {}
-    kernels = _own_folder(_own_folder(cache_folder(environment).resolve()) / "kernels")
+    kernels = _kernels(environment)
     folders = {
         "SGLANG_CACHE_DIR": kernels,
         "SGLANG_JIT_CACHE_DIR": kernels / "jit",
         "TVM_FFI_CACHE_DIR": kernels / "tvm-ffi",
         "FLASHINFER_WORKSPACE_BASE": kernels,
-        "TRITON_CACHE_DIR": kernels / "triton",
-        "TORCHINDUCTOR_CACHE_DIR": kernels / "inductor",
     }
+    own = {name: str(folder) for name, folder in folders.items() if name not in environment}
+    return own | torch_caches(environment)
+
+
+def torch_caches(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that put what Inductor and Triton compile below the cache folder, in a folder that is made.
+
+    Inductor's own folder is below the one for temporary files, which is lost, and where another user may make it first. UserError:
+    somebody else may write to the cache folder.
+    """
+    kernels = _kernels(environment)
+    folders = {"TRITON_CACHE_DIR": kernels / "triton", "TORCHINDUCTOR_CACHE_DIR": kernels / "inductor"}
     return {name: str(folder) for name, folder in folders.items() if name not in environment}
+
+
+def _kernels(environment: Mapping[str, str]) -> Path:
+    return _own_folder(_own_folder(cache_folder(environment).resolve()) / "kernels")
 
 
 def _own_folder(folder: Path) -> Path:
