@@ -1,15 +1,23 @@
 """What ranks tell each other, and how long they wait for it. (Training together: tests/trainer.)"""
 
 import json
+import os
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
-from dagrpo.distributed import LONGEST_COLLECTIVE, LONGEST_WAIT_FOR_RANK_ZERO, process_group, single_process
+from dagrpo.distributed import (
+    ALLOCATOR_VARIABLES,
+    LONGEST_COLLECTIVE,
+    LONGEST_WAIT_FOR_RANK_ZERO,
+    process_group,
+    single_process,
+)
 
 ROOT = Path(__file__).parents[1]
 TENSORS = {
@@ -70,3 +78,17 @@ def _in_each_process(folder: Path) -> None:
 
 if __name__ == "__main__":
     _in_each_process(Path(sys.argv[1]))
+
+
+@pytest.mark.parametrize(("own", "settings"), [(None, "expandable_segments:True"), ("PYTORCH_CUDA_ALLOC_CONF", "")])
+def test_segments_of_a_gpu_expand_unless_the_user_has_set_the_allocator_up(own: str | None, settings: str) -> None:
+    """In a process of its own, whose torch has no GPU and says what its allocator was told."""
+    code = (
+        "import torch; torch.cuda.is_available = lambda: True; from dagrpo.distributed import expand_segments; "
+        "torch._C._accelerator_setAllocatorSettings(''); expand_segments(); "
+        "print(torch._C._accelerator_getAllocatorSettings())"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
+    variables = inherited if own is None else inherited | {own: "garbage_collection_threshold:0.8"}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == settings

@@ -24,6 +24,7 @@ LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
 # A collective among devices that takes longer than this hangs: an error must free the node.
 LONGEST_COLLECTIVE = timedelta(minutes=30)
 RENDEZVOUS = "DAGRPO_RENDEZVOUS"  # a private file, by which the processes of one launch find each other
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _DTYPES = {
     str(dtype): dtype for dtype in (torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8)
 }  # of tensors that are broadcast
@@ -128,6 +129,16 @@ def process_group(threads: int = 1, *, deterministic: bool = False) -> Iterator[
     patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT_FOR_RANK_ZERO)
     yield World(rank=dist.get_rank(), size=size, device=device, patient=patient)
     dist.destroy_process_group()  # not after an error: the others may never come, and the launcher ends them
+
+
+def expand_segments() -> None:
+    """Let memory that this process takes of its GPU grow in place, so that batches of ever other lengths leave no holes in it.
+
+    Nothing where the user has set the allocator up. Torch is asked, and not an environment variable set, as servers inherit those.
+    Such memory cannot be shared by CUDA IPC (see rollout/engine/tensor_sync.py).
+    """
+    if torch.cuda.is_available() and not any(name in os.environ for name in ALLOCATOR_VARIABLES):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def _rendezvous(size: int) -> Any:  # a store of torch.distributed

@@ -15,10 +15,10 @@ from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import Advance
 from dagrpo.determinism import compute_deterministically, explained
-from dagrpo.distributed import World
+from dagrpo.distributed import World, expand_segments
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.engine.interface import EngineOpener
-from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.open import may_sync_tensors, open_engine
 from dagrpo.rollout.failed_programs import FailedPrograms
 from dagrpo.rollout.prompts import Prompts, training_problems
 from dagrpo.rollout.trajectory import Problem
@@ -68,6 +68,8 @@ def train(
     UserError: the data, the checkpoint, the engine or a saved state cannot be used.
     """
     compute_deterministically(run.rollout.deterministic)
+    if not (world.is_rank_zero and may_sync_tensors(run.runtime.engine)):
+        expand_segments()
     with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
         Trainer(run, report, world, opener, report_held_out).train()
 

@@ -16,7 +16,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.console import progress
 from dagrpo.determinism import compute_deterministically, explained
-from dagrpo.distributed import World
+from dagrpo.distributed import World, expand_segments
 from dagrpo.models.pictures import processor_of
 from dagrpo.params.runtime import Layout, SftRuntime
 from dagrpo.rollout.chat import chat_format
@@ -52,6 +52,7 @@ def fine_tune(run: SftRun, report: Report, world: World) -> None:
     assert run.sft.batch_size % world.size == 0, "the schema refuses it"
     if world.device.type == "cuda":  # a CPU adds up in one order anyway
         compute_deterministically(run.deterministic)
+    expand_segments()
     with explained(), state.exclusive(run.state) if world.is_rank_zero else nullcontext():
         FineTuning(run, report, world).train()
 

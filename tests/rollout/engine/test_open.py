@@ -1,6 +1,7 @@
 """Opening an engine: whatever a server held before, it samples from the weights that were asked for."""
 
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -25,8 +26,21 @@ from dagrpo.rollout.engine import open as opening
 from dagrpo.rollout.engine.client import Endpoint
 from dagrpo.rollout.engine.command import server_command, server_environment, write_settings
 from dagrpo.rollout.engine.errors import ServerError
-from dagrpo.rollout.engine.open import open_engine
+from dagrpo.rollout.engine.open import MOST_OPEN_FILES, open_engine, raise_open_files
 from dagrpo.rollout.engine.server import SGLangServer, free_port
+
+
+def test_more_files_may_be_opened_up_to_what_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = before[1] if before[1] != resource.RLIM_INFINITY else MOST_OPEN_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        raise_open_files()
+        inherited = subprocess.run(["sh", "-c", "ulimit -n"], capture_output=True, text=True, check=True).stdout
+        assert int(inherited) == min(hard, MOST_OPEN_FILES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
 
 REQUESTS = [
     SamplingRequest(input_ids=(7, 8, 9, 10 + n), seed=n, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=12)

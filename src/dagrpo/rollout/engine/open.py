@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ from dagrpo.rollout.engine.version import new_version
 from dagrpo.rollout.engine.weights import WeightsFolder, make_writable
 
 API_KEY_VARIABLE = "SGLANG_API_KEY"  # of servers that run elsewhere
+MOST_OPEN_FILES = 65_536
 
 
 @contextmanager
@@ -51,50 +54,54 @@ def open_engine(
     our own may keep what it makes of a picture. With an `adapter` the weights stay in the servers for good, `version` is that of the
     adapter, and `load` is given tensors of its form. UserError and ServerError say in one sentence what cannot be used.
     """
+    raise_open_files()
     with ExitStack() as stack:
         loop = stack.enter_context(BackgroundLoop())
         if params.servers:
             yield _pool_of_servers_elsewhere(
                 stack, loop, model, params, dtype=dtype, weights=weights, version=version, adapter=adapter
             )
-        else:
-            folder = stack.enter_context(WeightsFolder(model, _weights_folder(params)))
-            device = device_of_sync(params, loads=weights is not None and adapter is None)
-            served = model if weights is None else folder.write(weights)
-            name = new_version(version)
+            return
+        folder = stack.enter_context(WeightsFolder(model, _weights_folder(params)))
+        device = device_of_sync(params, loads=weights is not None and adapter is None)
+        name = new_version(version)
+        start = partial(
+            SGLangServer,
+            model if weights is None else folder.write(weights),
+            params,
+            dtype=dtype,
+            head_dtype=head_dtype,
+            deterministic=deterministic,
+            version=name.sent,
+            keep_pictures=keep_pictures,
+            adapter=None if adapter is None else adapter.form,
+        )
+        servers = start_all(stack, params, log, lambda log, gpus: start(log=log, only_gpus=gpus))
+        folder.remove_weights()  # in memory, as a rule, and read
+        pool = ServerPool(
+            _clients(stack, loop, [server.endpoint for server in servers], params),
+            loop,
+            folder,
+            name,
+            leaves=params.release_memory,
+            keeps_all=deterministic,
+            adapters=None if adapter is None else AdapterFolders(adapter.form, folder),
+            sync_device=device,
+        )
+        if adapter is not None:
+            _serve(adapter, pool, folder, version)
+        yield pool
 
-            def make(log: Path, gpus: str | None) -> SGLangServer:
-                return SGLangServer(
-                    served,
-                    params,
-                    log,
-                    dtype=dtype,
-                    head_dtype=head_dtype,
-                    deterministic=deterministic,
-                    version=name.sent,
-                    keep_pictures=keep_pictures,
-                    only_gpus=gpus,
-                    adapter=None if adapter is None else adapter.form,
-                )
 
-            servers = start_all(stack, params, log, make)
-            folder.remove_weights()  # in memory, as a rule, and read
-            clients = _clients(stack, loop, [server.endpoint for server in servers], params)
-            adapters = None if adapter is None else AdapterFolders(adapter.form, folder)
-            leaves = params.release_memory
-            pool = ServerPool(
-                clients,
-                loop,
-                folder,
-                name,
-                leaves=leaves,
-                keeps_all=deterministic,
-                adapters=adapters,
-                sync_device=device,
-            )
-            if adapter is not None:
-                _serve(adapter, pool, folder, version)
-            yield pool
+def raise_open_files() -> None:
+    """Let this process and the servers that it starts open as many files as its user may, up to MOST_OPEN_FILES.
+
+    Each running request is a connection at both ends, and systems begin with 1,024 files.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _pool_of_servers_elsewhere(
@@ -138,6 +145,12 @@ def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: s
     pool.load(adapter.tensors, version)
 
 
+def may_sync_tensors(params: Engine) -> bool:
+    """Return whether the weights of these parameters may travel as tensors on a GPU that trainer and server share."""
+    alone = params.gpus == 1 and not params.own_gpus and not params.servers
+    return params.weight_sync == "tensors" or (params.weight_sync is None and alone)
+
+
 def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None:
     """Return where buckets of weights lie for the servers of these parameters; None: their weights travel in the folder.
 
@@ -145,8 +158,7 @@ def device_of_sync(params: Engine, *, loads: bool = True) -> torch.device | None
     which the server could not open.
     """
     gpu = torch.cuda.is_available()
-    shares = gpu and loads and params.gpus == 1 and not params.own_gpus
-    if params.weight_sync != "tensors" and not (params.weight_sync is None and shares):
+    if not may_sync_tensors(params) or (params.weight_sync is None and not (gpu and loads)):
         return None
     device = sync_device(gpu)
     obstacle = obstacle_to_sharing(device)

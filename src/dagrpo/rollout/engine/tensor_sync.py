@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+from dagrpo.distributed import ALLOCATOR_VARIABLES
 from dagrpo.errors import UserError
 from dagrpo.shared_memory import MEMORY
 
 BUCKET_BYTES = 512 << 20
 _ALIGNMENT = 16  # bytes: of each tensor in a bucket, so that it can be viewed in its type
-_ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _COUNTER = slice(4, 6)  # places of what counts openings among the results of _share_cuda_
 _DEVICE = 6  # place of the device among the arguments of reductions.rebuild_cuda_tensor
 
@@ -79,7 +79,7 @@ def obstacle_to_sharing(device: torch.device) -> str | None:
     """
     if device.type == "cpu":
         return None
-    if any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_VARIABLES):
+    if any("expandable_segments:True" in os.environ.get(name, "") for name in ALLOCATOR_VARIABLES):
         return "this process allocates expandable segments (PYTORCH_CUDA_ALLOC_CONF), which a server may not open"
     try:
         storage = torch.empty(1, dtype=torch.uint8, device=device).untyped_storage()
