@@ -30,6 +30,7 @@ from dagrpo.trainer.gates.compilation import prepare_compilation
 from dagrpo.trainer.packing import Batch, TokenSequences
 from dagrpo.trainer.policy import Policy, token_logprobs
 from dagrpo.trainer.sharding import _shard_policy
+from dagrpo.trainer.tower import Vision
 
 CPU = torch.device("cpu")
 LENGTHS = ([20, 30, 9], [17, 40, 11, 5], [33, 33, 8], [50, 12])
@@ -147,7 +148,7 @@ def test_more_policies_take_as_few_and_by_inductor_too(layout: str, case: str, g
     ],
 )
 def test_one_graph_takes_sequences_with_pictures_and_the_tower_has_none(
-    family: str, tower: vision.Vision, tmp_path: Path
+    family: str, tower: Vision, tmp_path: Path
 ) -> None:
     policy = vision.policy_of(family, tmp_path, tower).float()
     rows = ([0, 1, 2], [1, 3, 4, 0], [2, 3], [0, 4])
