@@ -39,6 +39,13 @@ def test_imports_are_followed_inside_functions_and_into_the_packages_of_plug_ins
     assert "some_lab" not in sys.modules, "nothing is imported to find that out"
 
 
+def test_an_import_for_type_checkers_alone_is_not_followed(lab: Path) -> None:
+    lines = "import typing\nif typing.TYPE_CHECKING:\n    import some_lab.other\nelse:\n    import some_lab.deep\n"
+    (lab / "losses.py").write_text(lines)
+    files = code_of("dagrpo.stages.score", ["some_lab.losses"])
+    assert {Path(file).name for file in files if Path(file).is_absolute()} == {"__init__.py", "losses.py", "deep.py"}
+
+
 def test_an_edit_changes_the_digest_and_an_edit_elsewhere_does_not(lab: Path) -> None:
     files = code_of("dagrpo.stages.score", ["some_lab.losses"])
     first = code_digest(files)

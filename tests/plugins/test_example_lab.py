@@ -55,6 +55,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one_of_that_plug_in() -> Non
         parse({"reward": {"components": {SHORTNESS: {"limit": 0}}}})
 
 
+def test_a_plug_in_refuses_other_parameters_that_it_cannot_work_with() -> None:
+    with pytest.raises(UserError, match="the loss tilted has no ratio to correct later updates"):
+        parse(VALUES | {"training": {"prompts_per_step": 4, "mini_batches": 2}})
+
+
 def test_code_identity_starts_at_what_is_selected() -> None:
     assert selected_modules(parse(VALUES)) == {
         "task": ["example_lab.tasks"],

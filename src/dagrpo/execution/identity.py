@@ -1,8 +1,9 @@
 """Which code a stage's result depends on: what its module imports, and the plug-ins that the parameters select.
 
 An edit to one of those files runs the stage again; an edit to anything else does not. Imports are read from the source
-(ast), inside functions too, and nothing is imported for it. Plug-ins are found by name while a stage runs, so no import
-leads to them: they count only where the parameters name them. A template or script beside a file that spells its name is code, too.
+(ast), inside functions too but not those for type checkers alone, and nothing is imported for it. Plug-ins are found by
+name while a stage runs, so no import leads to them: they count only where the parameters name them. A template or script
+beside a file that spells its name is code, too.
 """
 
 import ast
@@ -97,14 +98,21 @@ def _imports(file: Path, module: str) -> tuple[str, ...]:
 
 
 def _statements(outer: ast.AST) -> Iterator[ast.AST]:
-    """Every statement, at any depth. No expression holds one, and expressions are most of a file."""
+    """Yield every statement that may run, at any depth. No expression holds one, and expressions are most of a file."""
     waiting = [outer]
     while waiting:  # no recursion: a chain of elif is as deep as it is long
         around = waiting.pop()
         for field in _OF_STATEMENTS:
+            if field == "body" and _is_for_type_checkers(around):
+                continue
             inner = getattr(around, field, ())
             yield from inner
             waiting += inner
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    """Return True for `if TYPE_CHECKING:`, whose body never runs."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _parsed(file: Path) -> ast.Module:

@@ -1,15 +1,25 @@
 """Section `data`: where raw data comes from and how much of it is used. Read by the prepare stage."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import MOST_TOKENS, Section, Seed, Share, Unchecked
 
+if TYPE_CHECKING:
+    from dagrpo.params.schema import Params
+
 Level = Literal["sum_1_digit", "sum_2_digit", "difference_2_digit", "sum_3_terms"]
 ShapesLevel = Literal["count", "colour", "length"]
 Problems = Annotated[int, Field(ge=1, le=100_000_000)]
+
+
+class GeneratedTask(Section):
+    """Keys of a task whose problems are generated."""
+
+    def check(self, params: "Params") -> None:
+        """Raise UserError where the other parameters do not fit. Called when params.yaml is read."""
 
 
 class Arithmetic(Section):
@@ -61,7 +71,7 @@ class PythonMath(Section):
     )
 
 
-class Shapes(Section):
+class Shapes(GeneratedTask):
     seed: Seed = Field(0, description="Seed of the generator that draws the pictures.")
     train: Annotated[int, Field(ge=2, le=100_000)] = Field(4000, description="Number of training problems.")
     test: Annotated[int, Field(ge=2, le=20_000)] = Field(
@@ -82,6 +92,14 @@ class Shapes(Section):
             if self.levels.count(level) > 1:
                 raise UserError(f"data.shapes.levels lists {level} twice: list each level once")
         return self
+
+    def check(self, params: "Params") -> None:
+        """Refuse two controls at a time: a score that falls would not say which of them is the reason."""
+        if self.swapped and params.reward.permuted:
+            raise UserError(
+                "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "
+                "set one of them to false"
+            )
 
 
 class VerifiersTaskset(Section):

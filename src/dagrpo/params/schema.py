@@ -6,15 +6,16 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0
-from dagrpo.algorithms.corrections import CORRECTIONS
-from dagrpo.algorithms.losses import LOSSES
-from dagrpo.algorithms.terms import TERMS, computed
+from dagrpo.algorithms.advantages import check_advantage
+from dagrpo.algorithms.corrections import check_correction
+from dagrpo.algorithms.losses import check_loss
+from dagrpo.algorithms.terms import check_terms
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.base import Section
 from dagrpo.params.checkpoint import Checkpoint
-from dagrpo.params.data import Data
+from dagrpo.params.data import Data, GeneratedTask
 from dagrpo.params.difficulty import Difficulty
 from dagrpo.params.evaluation import Evaluation
 from dagrpo.params.experiment import Experiment
@@ -30,8 +31,8 @@ from dagrpo.params.sft import Sft
 from dagrpo.params.teacher import TEACHER
 from dagrpo.params.training import Training
 from dagrpo.params.yaml_text import read_yaml
-from dagrpo.rewards.components import COMPONENTS, lowest_reward
-from dagrpo.rollout.agents import OWN_LOOP
+from dagrpo.rewards.components import check_components
+from dagrpo.rollout.agents import check_agent
 from dagrpo.visible import sentences
 
 
@@ -103,8 +104,6 @@ class Params(Section):
             outside = section.lora.is_on and not section.lora.vision
             if self.model.source == "fresh" and outside and section.vision == "trained":
                 raise UserError(untrained_tower(name))
-        if self.model.source == "fresh" and self.checkpoint.format == "megatron":
-            raise UserError("checkpoint.format megatron has no layout for models that take pictures: set it to dcp")
         if self.model.source == "fresh" and self.runtime.training.share_prompts:
             raise UserError(
                 "runtime.training.share_prompts works with text alone, and this model takes pictures: set it to false"
@@ -137,9 +136,6 @@ class Params(Section):
                 f"data.pass_rates is {self.data.pass_rates}, which this experiment makes out of the data itself: give "
                 "another experiment's file, or choose with training.min_pass_rate and max_pass_rate"
             )
-        for name, config in self.reward.components.items():
-            if config.weight:
-                COMPONENTS.get(name).check(config, self.rollout.max_new_tokens)
         if self.data.max_prompt_tokens is not None and self.data.max_prompt_tokens > self.training.max_prompt_tokens:
             raise UserError(
                 f"data.max_prompt_tokens ({self.data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
@@ -148,60 +144,25 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _one_control_at_a_time(self) -> Self:
-        if self.reward.permuted and self.data.shapes.swapped:
-            raise UserError(
-                "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "
-                "set one of them to false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_advantage_has_what_it_needs(self) -> Self:
-        name = self.algorithm.advantage.name
-        advantage = ADVANTAGES.get(name)
-        weighted = [component for component, config in self.reward.components.items() if config.weight]
-        if advantage.needs_components and len(weighted) < 2:
-            raise UserError(
-                f"algorithm.advantage {name} normalises each component of the reward by itself, but {weighted[0]} is the only one "
-                "with a weight: give reward.components another one, or take algorithm.advantage: {name: grpo}"
-            )
-        lowest = lowest_reward(self.reward.components)
-        if advantage.never_negative and lowest is not None and lowest < BELOW_0:
-            raise UserError(
-                f"algorithm.advantage {name} takes no reward below 0, but reward.components can make one as low as {lowest:g}: raise "
-                "the lowest prices, leave out what is a penalty, or take algorithm.advantage: {name: grpo}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_that_is_learned_from_is_thrown_away(self) -> Self:
-        advantage = self.algorithm.advantage
-        if not ADVANTAGES.get(advantage.name).learns_from_equal(advantage):
-            return self
-        start = f"algorithm.advantage {advantage.name} can learn from groups of equal rewards, which training."
-        if self.training.zero_variance_filter:
-            raise UserError(
-                f"{start}zero_variance_filter leaves out: set that to false, or take algorithm.advantage: {{name: grpo}}"
-            )
-        if self.training.dynamic_sampling.wants_spread:
-            raise UserError(
-                f"{start}dynamic_sampling throws away: set its max_rounds and oversampling to 1, its spread_of to null where "
-                "max_aborts is above 0, or take algorithm.advantage: {name: grpo}"
-            )
+    def _plugins_take_the_other_parameters(self) -> Self:
+        """Ask every selected plug-in, of which only its own package knows the name."""
+        check_components(self)
+        check_advantage(self)
+        check_loss(self)
+        check_correction(self)
+        check_terms(self)
+        check_agent(self)
+        if self.checkpoint.format not in FORMATS.own_names():  # ours, whose import takes seconds, take all models
+            FORMATS.get(self.checkpoint.format).check(self)
+        for _, section in self.data:
+            if isinstance(section, GeneratedTask):
+                section.check(self)
         return self
 
     @model_validator(mode="after")
     def _a_sample_has_others_to_be_compared_with(self) -> Self:
-        if self.training.samples_per_prompt > 1:
-            return self
-        advantage, loss = self.algorithm.advantage.name, self.algorithm.loss.name
-        if ADVANTAGES.get(advantage).compares and not LOSSES.get(loss).needs_teacher:
-            raise UserError(
-                f"training.samples_per_prompt is 1, but algorithm.advantage {advantage} compares the samples of a prompt: set "
-                "training.samples_per_prompt to 2 or more, or take algorithm.advantage: {name: reinforce_plus_plus} or {name: remax}"
-            )
-        if self.training.zero_variance_filter or self.training.dynamic_sampling.wants_spread:
+        filters = self.training.zero_variance_filter or self.training.dynamic_sampling.wants_spread
+        if self.training.samples_per_prompt == 1 and filters:
             raise UserError(
                 "training.samples_per_prompt is 1, and a single sample differs from no other, so that training.zero_variance_filter "
                 "and dynamic_sampling would leave out everything: set zero_variance_filter to false, and max_rounds and oversampling "
@@ -220,38 +181,14 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_loss_has_the_updates_that_it_is_for(self) -> Self:
-        loss = self.algorithm.loss.name
-        if LOSSES.get(loss).needs_later_updates and self.training.mini_batches == 1:
+    def _the_divergence_is_of_the_policy_that_sampled(self) -> Self:
+        kl = self.algorithm.kl
+        if self.training.staleness and kl.coefficient and kl.corrected:
             raise UserError(
-                f"algorithm.loss {loss} differs from the policy gradient in what follows a step's first update, and with "
-                "training.mini_batches 1 there is none: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
+                f"training.staleness is {self.training.staleness}, but algorithm.kl.corrected multiplies by the ratio to the policy "
+                "at the beginning of the step, which is not the one that sampled then: set algorithm.kl.corrected to false, or "
+                "training.staleness to 0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _staleness_is_corrected(self) -> Self:
-        if not self.training.staleness:
-            return self
-        algorithm, start = self.algorithm, f"training.staleness is {self.training.staleness}, but"
-        loss, correction = algorithm.loss.name, algorithm.correction.name
-        if not CORRECTIONS.get(correction).weighs and not LOSSES.get(loss).anchored_on_rollout(algorithm.loss):
-            raise UserError(
-                f"{start} with algorithm.correction {correction} nothing weighs what earlier weights have sampled: take "
-                "algorithm.correction: {name: token_truncated}, or set training.staleness to 0"
-            )
-        if algorithm.kl.coefficient and algorithm.kl.corrected:
-            raise UserError(
-                f"{start} algorithm.kl.corrected multiplies by the ratio to the policy at the beginning of the step, which is not the "
-                "one that sampled then: set algorithm.kl.corrected to false, or training.staleness to 0"
-            )
-        for name in computed(algorithm.terms):
-            if TERMS.get(name).needs_teacher:
-                raise UserError(
-                    f"{start} no correction weighs algorithm.terms.{name}, whose divergence is that of tokens which the policy itself "
-                    f"has sampled: take algorithm.loss: {{name: on_policy_distillation}}, set algorithm.terms.{name}.coefficient to 0, "
-                    "or training.staleness to 0"
-                )
         return self
 
     @model_validator(mode="after")
@@ -309,11 +246,6 @@ class Params(Section):
                 f"rollout.top_k is {rollout.top_k} and rollout.top_p {rollout.top_p}, but a server tells the teacher's logprobs "
                 "over the whole vocabulary alone: set rollout.top_p to 1.0 and rollout.top_k to -1, or algorithm.teacher.source "
                 "to none"
-            )
-        if teacher.prompt == "with_solution" and rollout.agent.name != OWN_LOOP:
-            raise UserError(
-                f"algorithm.teacher.prompt is with_solution, but the prompts of rollout.agent {rollout.agent.name} are its own: set "
-                f"algorithm.teacher.prompt to plain, or take rollout.agent: {{name: {OWN_LOOP}}}"
             )
         if f"results/{self.experiment.name}/" in (teacher.folder or ""):
             raise UserError(

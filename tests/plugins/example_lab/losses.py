@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from dagrpo.algorithms.losses import Loss
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
+from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
+
+if TYPE_CHECKING:
+    from dagrpo.params.schema import Params
 
 
 class Config(Choice):
@@ -23,4 +27,10 @@ def policy_gradient(batch: TokenBatch, config: Config) -> TokenLoss:
     return TokenLoss(per_token=-scaled * batch.logprobs, metrics={"scaled_advantage": scaled.sum()})
 
 
-tilted = Loss(config=Config, function=policy_gradient, aggregation="seq-mean-token-sum")
+def check(config: Config, params: Params) -> None:
+    """Refuse later updates of a step, which nothing corrects without a ratio."""
+    if params.training.mini_batches > 1:
+        raise UserError("the loss tilted has no ratio to correct later updates: set training.mini_batches to 1")
+
+
+tilted = Loss(config=Config, function=policy_gradient, aggregation="seq-mean-token-sum", check=check)

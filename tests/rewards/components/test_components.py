@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from dagrpo.errors import UserError
+from dagrpo.params.schema import Params
 from dagrpo.records import Attempt, CallStatus, StopReason, ToolCall, Verdict
 from dagrpo.rewards.components import COMPONENTS, Judged, value_of
 
@@ -92,9 +93,10 @@ def test_the_form_is_the_one_of_the_verifier() -> None:
 
 def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
     overlong = COMPONENTS.get("overlong")
-    overlong.check(overlong.config(buffer=19), 20)
+    params = Params.model_validate({"rollout": {"max_new_tokens": 20}})
+    overlong.check(overlong.config(buffer=19), params)
     with pytest.raises(UserError, match=r"overlong.buffer is 20, .* lower it below rollout.max_new_tokens \(20\)"):
-        overlong.check(overlong.config(buffer=20), 20)
+        overlong.check(overlong.config(buffer=20), params)
 
 
 def _attempted(calls: Sequence[ToolCall] = (), **changes: Any) -> Judged:

@@ -8,6 +8,8 @@ from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.planned import PlannedFile, planned_content
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
+from dagrpo.errors import UserError
+from dagrpo.params.schema import Params
 from dagrpo_megatron import arguments, recipe_script
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
@@ -58,6 +60,11 @@ class Megatron(CheckpointFormat):
         if recipe is None:
             return []
         return [planned_content(recipe_script.FILE, recipe_script.script(recipe, config).encode(), executable=True)]
+
+    def check(self, params: Params) -> None:
+        """Raise UserError for models that take pictures."""
+        if params.model.source == "fresh" and params.model.may_take_pictures:
+            raise UserError("checkpoint.format megatron has no layout for models that take pictures: set it to dcp")
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
         text = (folder / arguments.FILE).read_text(encoding="utf-8")

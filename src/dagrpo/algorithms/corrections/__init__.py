@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
+from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
 if TYPE_CHECKING:
     import torch
+
+    from dagrpo.params.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 
@@ -29,6 +33,10 @@ class TokenWeights:
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
+def _takes_any(config: Any, params: Params) -> None:
+    """Accept all parameters."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction(Generic[ConfigType]):
     """Weights of tokens, of whole sequences, from `old_logprobs` and `rollout_logprobs`."""
@@ -36,6 +44,8 @@ class Correction(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in algorithm.correction
     function: Callable[[TokenBatch, ConfigType], TokenWeights]
     weighs: bool = True  # whether there is anything to correct twice, by a loss that is anchored on the rollout
+    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    check: Callable[[ConfigType, Params], None] = _takes_any
 
 
 CORRECTIONS: Plugins[Correction[Any]] = Plugins(
@@ -51,6 +61,19 @@ CORRECTIONS: Plugins[Correction[Any]] = Plugins(
 def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
     """The weights that algorithm.correction names."""
     return CORRECTIONS.get(config.name).function(batch, config)
+
+
+def check_correction(params: Params) -> None:
+    """Raise UserError where algorithm.correction cannot work with the other parameters."""
+    config, loss = params.algorithm.correction, params.algorithm.loss
+    correction = CORRECTIONS.get(config.name)
+    is_weighed = correction.weighs or LOSSES.get(loss.name).anchored_on_rollout(loss)
+    if params.training.staleness and not is_weighed:
+        raise UserError(
+            f"training.staleness is {params.training.staleness}, but with algorithm.correction {config.name} nothing weighs what "
+            "earlier weights have sampled: take algorithm.correction: {name: token_truncated}, or set training.staleness to 0"
+        )
+    correction.check(config, params)
 
 
 def log_ratios(batch: TokenBatch) -> torch.Tensor:

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.aggregation import Aggregation
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
+from dagrpo.errors import UserError
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
 if TYPE_CHECKING:
     import torch
 
+    from dagrpo.params.schema import Params
+
 ConfigType = TypeVar("ConfigType", bound=Choice)
 
 
 def _never(config: Any) -> bool:
     return False
+
+
+def _takes_any(config: Any, params: Params) -> None:
+    """Accept all parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,8 @@ class Loss(Generic[ConfigType]):
     # Aggregations with which it is another loss, by that one's name: they are refused.
     same_with: Mapping[Aggregation, str] = field(default_factory=dict)
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs, and no advantages
+    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    check: Callable[[ConfigType, Params], None] = _takes_any
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(
@@ -53,3 +62,15 @@ def aggregation_of(aggregation: str, config: Choice) -> Aggregation:
     """algorithm.aggregation by its own name: `default` is what the loss was published with."""
     named: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
     return named  # type: ignore[no-any-return]
+
+
+def check_loss(params: Params) -> None:
+    """Raise UserError where algorithm.loss cannot work with the other parameters."""
+    config = params.algorithm.loss
+    loss = LOSSES.get(config.name)
+    if loss.needs_later_updates and params.training.mini_batches == 1:
+        raise UserError(
+            f"algorithm.loss {config.name} differs from the policy gradient in what follows a step's first update, and with "
+            "training.mini_batches 1 there is none: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
+        )
+    loss.check(config, params)

@@ -17,6 +17,7 @@ from dagrpo.visible import one_line, shown
 
 if TYPE_CHECKING:
     from dagrpo.checkpoints.tensors import Tensors
+    from dagrpo.params.schema import Params
 
 
 class CheckpointFormat(ABC):
@@ -44,6 +45,9 @@ class CheckpointFormat(ABC):
     def extra_files(self, described_by: Path, options: Mapping[str, str]) -> list[PlannedFile]:
         """What a conversion writes beside the weights, such as a script that trains them."""
         return []
+
+    def check(self, params: "Params") -> None:  # noqa: B027  most formats take all models
+        """Raise UserError where the parameters select a model that this format cannot hold. Called when params.yaml is read."""
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
         """Lines for the summary of a checkpoint, beside size and digest."""

@@ -5,13 +5,16 @@ A component reads what the policy wrote and what was found about it. Verifiers e
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import Field
 
 from dagrpo.params.base import Factor, Section
 from dagrpo.plugins import Plugins
 from dagrpo.records import Attempt, Verdict
+
+if TYPE_CHECKING:
+    from dagrpo.params.schema import Params
 
 
 class Weighted(Section):
@@ -34,8 +37,8 @@ class Judged:
 ConfigType = TypeVar("ConfigType", bound=Weighted)
 
 
-def _fits(config: Any, max_new_tokens: int) -> None:
-    """Accept any parameters."""
+def _takes_any(config: Any, params: "Params") -> None:
+    """Accept all parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class Component(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in reward.components.<name>
     function: Callable[[Judged, ConfigType], float]
-    check: Callable[[ConfigType, int], None] = _fits  # config, rollout.max_new_tokens -> UserError: they do not fit
+    # Raises UserError where the other parameters are not ones that it can work with. Called when params.yaml is read.
+    check: Callable[[ConfigType, "Params"], None] = _takes_any
     # The lowest and the highest value, before the weight; None: they are not known.
     limits: Callable[[ConfigType], tuple[float, float]] | None = None
     needs_tools: bool = False  # worth nothing on a task without tools, which is refused
@@ -72,6 +76,13 @@ def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
             return None
         lowest += min(config.weight * each for each in limits(config))
     return lowest
+
+
+def check_components(params: "Params") -> None:
+    """Raise UserError where one of reward.components cannot work with the other parameters."""
+    for name, config in params.reward.components.items():
+        if config.weight:
+            COMPONENTS.get(name).check(config, params)
 
 
 def value_of(name: str, judged: Judged, config: Weighted) -> float:

@@ -1,12 +1,15 @@
 """overlong: DAPO's soft overlong punishment (arXiv:2503.14476, equation 13)."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from dagrpo.errors import UserError
 from dagrpo.params.base import MOST_TOKENS
 from dagrpo.rewards.components import Component, Judged, Weighted
+
+if TYPE_CHECKING:
+    from dagrpo.params.schema import Params
 
 
 class Config(Weighted):
@@ -27,8 +30,9 @@ def overlong(judged: Judged, config: Config) -> float:
     return max(-1.0, min(0.0, (allowed - judged.attempt.longest_turn) / config.buffer))
 
 
-def check(config: Config, max_new_tokens: int) -> None:
-    """UserError when the penalty begins with the first token."""
+def check(config: Config, params: "Params") -> None:
+    """Raise UserError where the penalty begins with the first token."""
+    max_new_tokens = params.rollout.max_new_tokens
     if config.buffer >= max_new_tokens:
         raise UserError(
             f"reward.components.overlong.buffer is {config.buffer}, which leaves no length without a penalty: lower it below "

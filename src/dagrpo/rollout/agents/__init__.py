@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import Field
 
+from dagrpo.errors import UserError
 from dagrpo.named_code import NamedCode, no_named_code
 from dagrpo.params.base import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
 from dagrpo.params.plugged import Choice
 from dagrpo.plugins import Plugins
 
 if TYPE_CHECKING:
+    from dagrpo.params.schema import Params
     from dagrpo.rollout.chat import ChatFormat
     from dagrpo.rollout.session import Session
     from dagrpo.rollout.trajectory import Problem, Trajectory
@@ -114,3 +116,13 @@ AGENTS: Plugins[AgentKind[Any]] = Plugins(
     key="rollout.agent.name",
     kind=AgentKind,
 )
+
+
+def check_agent(params: Params) -> None:
+    """Raise UserError where rollout.agent cannot work with the other parameters."""
+    name, teacher = params.rollout.agent.name, params.algorithm.teacher
+    if teacher.is_there and teacher.prompt == "with_solution" and name != OWN_LOOP:
+        raise UserError(
+            f"algorithm.teacher.prompt is with_solution, but the prompts of rollout.agent {name} are its own: set "
+            f"algorithm.teacher.prompt to plain, or take rollout.agent: {{name: {OWN_LOOP}}}"
+        )
