@@ -15,7 +15,7 @@ from dagrpo.errors import TransientError, UserError
 from dagrpo.execution import frame
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.failures import MISTAKE, TRANSIENT
-from dagrpo.execution.record import declared, without
+from dagrpo.execution.record import without
 from dagrpo.files import read_json, sha256_of, write_json
 from dagrpo.params.runtime import Runtime
 from dagrpo.params.sft import Sft
@@ -228,10 +228,3 @@ def test_an_input_that_was_changed_after_it_was_made_is_refused(capsys: pytest.C
     with pytest.raises(SystemExit):
         _run(_copy, "--input", f"scores={made}")
     assert f"{made} is damaged, or was changed after it was made ({provenance} says so)" in capsys.readouterr().err
-
-
-def test_a_job_file_of_half_a_surrogate_pair_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "train-0123456789abcdef.json"
-    path.write_text('{"stage": "\\ud800", "params": {}, "code": []}')
-    with pytest.raises(UserError, match="gone or damaged"):
-        declared(path)

@@ -53,7 +53,7 @@ def _own_json(path: Path) -> Any:
     try:
         content = read_json(path)
         is_damaged = named is not None and named[1] != digest_of(content)[:16]
-    except ValueError:  # a UserError, or half of a surrogate pair, of which there is no digest
+    except UserError:
         raise _damaged(path) from None
     if is_damaged:
         raise _damaged(path)
