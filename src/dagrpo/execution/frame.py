@@ -8,10 +8,11 @@ traceback of both.
 import argparse
 import logging
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,17 +24,18 @@ from dagrpo.execution.damaged import tell_damage
 from dagrpo.execution.declaration import Job, Stage
 from dagrpo.execution.ending import Ending, Kind
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
-from dagrpo.execution.former import former_outputs_kept
 from dagrpo.execution.record import STATES, configuration_of, inputs_of, outputs_of, record_of, runtime_of, state_folder
 from dagrpo.execution.threads import threads_of
-from dagrpo.files import digest_of, read_json, sha256_of, write_json
+from dagrpo.files import digest_of, link_or_copy, read_json, replace_folder, sha256_of, unshare, write_json
 from dagrpo.full_disk import NO_ROOM, full_disk_naming
+from dagrpo.listing import MANIFEST
 from dagrpo.params.runtime import Runtime
 from dagrpo.redaction import RedactingFormatter
 from dagrpo.tracking.runs import StageRun, stage_run
 from dagrpo.tracking.variations import TRY
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
+_DECLARED = frozenset({MANIFEST, "provenance.json"})
 logger = logging.getLogger(__name__)
 
 
@@ -121,7 +123,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     whole = record | _made_with(options.taken_from, runtime, threads)
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     with stage_run(recorded, configuration_of(options)) as run:
-        with former_outputs_kept(outputs.values()):
+        with _rolling_back(outputs.values()):
             stage.work(job(run))
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
@@ -188,3 +190,42 @@ def _listen_to_signals() -> None:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated(128 + signum)
+
+
+@contextmanager
+def _rolling_back(outputs: Iterable[Path]) -> Iterator[None]:
+    """Put the folders of checkpoints back if the work inside fails after it has replaced a part of them.
+
+    Snakemake puts back the files that the rules declare; of a checkpoint that is its manifest.json alone. Outputs get
+    files of their own first: other experiments may have them as hard links.
+    """
+    outputs = list(outputs)
+    for path in outputs:
+        unshare(path)
+    folders = [path.parent for path in outputs if path.name == MANIFEST]
+    for folder in folders:
+        shutil.rmtree(_beside(folder), ignore_errors=True)  # of a run that was killed
+    kept = {folder: _keep(folder) for folder in folders if (folder / MANIFEST).exists()}
+    try:
+        yield
+    except BaseException:
+        for folder, copy in kept.items():
+            replace_folder(copy, folder)
+        raise
+    finally:
+        for copy in kept.values():
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def _keep(folder: Path) -> Path:
+    """Give a folder's files a second name beside it; copy those that Snakemake writes to."""
+    copy = _beside(folder)
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        second = copy / file.relative_to(folder)
+        second.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copyfile if file.name in _DECLARED else link_or_copy)(file, second)
+    return copy
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.kept")

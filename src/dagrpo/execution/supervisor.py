@@ -5,11 +5,13 @@ is final: the same parameters would make it again. Ctrl-C and SIGTERM end it.
 """
 
 import argparse
+import hashlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -21,13 +23,15 @@ from dagrpo.execution.declaration import Stage
 from dagrpo.execution.devices import own_devices
 from dagrpo.execution.ending import Ending, Failure, Kind, is_shown_by_snakemake
 from dagrpo.execution.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
-from dagrpo.execution.record import declared, outputs_of, runtime_of
+from dagrpo.execution.record import STATES, declared, outputs_of, runtime_of
 from dagrpo.execution.reuse import taking_over
 from dagrpo.execution.room import TRAINING, require_planned_room
-from dagrpo.execution.sole_writer import sole_writer
 from dagrpo.execution.threads import fix_threads, threads_of
 from dagrpo.redaction import hide_secrets_in_tracebacks
+from dagrpo.sole import alone_with
 from dagrpo.stages import all_stages
+
+WRITING = STATES / "writing"  # locks of outputs
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
         if options.attempt is not None:
             frame.run(stage, options)  # its supervisor holds the outputs, and it inherits that
         else:
-            with sole_writer(outputs_of(options).values()) as held:
+            with _sole_writer(outputs_of(options).values()) as held:
                 _supervise(stage, options, arguments, held)
     except SystemExit as end:
         own = options.attempt is None and end.code in {MISTAKE, TRANSIENT}
@@ -55,6 +59,20 @@ def main(arguments: Sequence[str]) -> None:
             raise
         _ending_of(stage, options).tell(Kind.MISTAKE, sentence)
         raise SystemExit(1 if options.attempt is None else exit_code_of(error)) from error
+
+
+@contextmanager
+def _sole_writer(outputs: Iterable[Path]) -> Iterator[list[int]]:
+    """Hold all outputs until this process and the children that inherit these descriptors have ended.
+
+    UserError names who writes one of them.
+    """
+    with ExitStack() as held:
+        yield [held.enter_context(alone_with(path, _lock_of(path))) for path in sorted(set(outputs))]
+
+
+def _lock_of(path: Path) -> Path:
+    return WRITING / f"{hashlib.sha256(bytes(path)).hexdigest()[:16]}.lock"
 
 
 def _named_by(job: Path) -> Stage:
