@@ -1,5 +1,6 @@
 """Blocks that torch compiles: one graph for batches of any lengths, in packed rows as a GPU attends to them and in padded ones."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.trainer import vision
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.utils import run_and_get_code
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -180,6 +182,19 @@ def test_a_policy_without_its_adapter_takes_one_graph_more() -> None:
     now = _computed(policy, batch)[0], token_logprobs(reference, batch, 1.0).logprobs
     torch.testing.assert_close(now, known, rtol=0, atol=1e-5)
     assert (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())) == (3, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("_attends_as_on_a_gpu")
+def test_a_compiled_layer_is_a_third_of_the_kernels() -> None:
+    """Count calls in what Inductor generates: 170 kernels a layer are counted uncompiled (tests/made_up_gpu)."""
+    policy = _policy("bfloat16, recomputed")
+    compile_layers(policy)
+    _, graphs = run_and_get_code(_computed, policy, _batch(LENGTHS[0], "packed"))
+    calls = re.findall(
+        r"^ +(?!def )\S*(?:cpp_fused|extern_kernels\.|run_\w*_rng_state)", "\n".join(graphs), re.MULTILINE
+    )
+    assert 30 < len(calls) < 57
 
 
 def _require_graphs(policy: Policy, batches: Sequence[Batch], graphs: int, backend: str) -> None:
