@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.tracking.conftest import StartStage, finish, parent_runs, stage_record, stage_runs
 
+from dagrpo.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.curve import Curve
 from dagrpo.tracking.follow import follow
@@ -70,6 +71,17 @@ def test_following_ends_with_a_stage_that_was_killed_and_its_curve_is_there_once
     parent = parent_runs(project)["0"].info.run_id
     points = open_client(tracking_uri(project)).get_metric_history(parent, "loss")
     assert [(point.step, point.value) for point in points] == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_follower_that_starts_after_the_sync_opens_no_run(project: Path) -> None:
+    record = stage_record()
+    with noted(record, {}, {}, LOG):
+        (note,) = FOLDER.iterdir()
+        finish(project, record, {record["outputs"][0]: "2" * 64})
+    assert sync() == 1
+    with pytest.raises(UserError, match=f"{note} is missing"):
+        follow(note)
+    assert [run.info.status for run in stage_runs(project)] == ["FINISHED"]
 
 
 def test_a_follower_whose_server_is_away_ends_with_one_line(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,17 @@ def test_stages_are_recorded_in_the_order_of_the_dag(project: Path) -> None:
     assert [run.data.tags["stage"] for run in stage_runs(project)] == ["train", "export", "sample"]
 
 
+def test_an_experiment_with_a_damaged_file_keeps_none_of_the_others_from_mlflow(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(project)
+    damaged = project / "results/other/provenance.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    assert sync.sync() == 1
+    assert "other is not recorded in MLflow: results/other/provenance.json" in capsys.readouterr().err
+
+
 def test_a_moved_project_is_recorded_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(project)
     sync.sync()

@@ -31,7 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 def mode() -> str:
-    """Return when runs are recorded: on, later or off. UserError for another value of DAGRPO_TRACKING."""
+    """Return when runs are recorded, as DAGRPO_TRACKING says. UserError for another value.
+
+    on, the default: after each workflow, and while a stage works for more than 20 seconds; later: by `dagrpo ui` and
+    `dagrpo tracking rebuild` alone, for machines that do not reach the MLflow server; off: as later, and no failures.
+    """
     chosen = os.environ.get(MODE) or "on"
     if chosen not in MODES:
         raise UserError(f"{MODE}={chosen} is not known: set it to one of {', '.join(MODES)}.")

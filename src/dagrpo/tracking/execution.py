@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.execution.account import SUFFIX
 from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
@@ -105,11 +106,14 @@ class Execution:
 def finished() -> Iterator[Execution]:
     """Yield what each provenance.json of all experiments and tries tells, in the order of the DAG.
 
-    UserError: a provenance.json is damaged.
+    An experiment with a damaged file is left out, with a line on the screen.
     """
     names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
     for name in sorted(names):
-        yield from _of_folder(name)
+        try:
+            yield from list(_of_folder(name))
+        except UserError as error:
+            say(f"{name} is not recorded in MLflow: {error}")
 
 
 def _of_folder(name: str) -> Iterator[Execution]:

@@ -18,7 +18,7 @@ from dagrpo.errors import UserError
 from dagrpo.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
 from dagrpo.tracking.bring import Target, bring_steps
 from dagrpo.tracking.curve import now_ms, read_curve
-from dagrpo.tracking.execution import Execution, of_note
+from dagrpo.tracking.execution import of_note
 from dagrpo.tracking.points import log_all
 from dagrpo.tracking.stage_runs import find_experiment, open_run
 from dagrpo.tracking.store import artifact_location, open_client, require_answer, require_usable, tracking_uri
@@ -33,9 +33,9 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
 
     UserError, or what MLflow raises: it takes nothing now, and the next sync records what is missing.
     """
-    execution = of_note(note)
+    target = _opened(note)
+    execution = target.execution
     assert execution.log is not None
-    target = _opened(execution)
     monitors, offset, sample = _monitors(), 0, 0
     while _works(note):
         steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
@@ -45,12 +45,19 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
         time.sleep(pause_s)
 
 
-def _opened(execution: Execution) -> Target:
+def _opened(note: Path) -> Target:
+    """Open the run of a stage. UserError: the stage has ended meanwhile.
+
+    Under the lock of a sync: one that comes later finds the run and closes it, and one that came before has removed the note.
+    """
     home = recording_root(Path.cwd())
     uri = tracking_uri(home)
     require_usable(uri)
     require_answer(uri)
-    with FileLock(home / LOCK):  # two that begin at once would make two experiments of one name
+    with FileLock(home / LOCK):
+        execution = of_note(note)
+        if execution.status != "RUNNING":
+            raise UserError("it has ended")
         client = open_client(uri)
         experiment_id = find_experiment(client, execution.experiment, artifact_location(uri, home))
         run = open_run(client, experiment_id, execution)

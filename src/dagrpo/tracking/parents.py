@@ -4,7 +4,7 @@ Stages that all seeds share belong to a run of their own, `all seeds`; where the
 configuration that is trained again with other code has another run. Found by tags and never by remembered ids.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mlflow.entities import Param, RunTag
@@ -51,7 +51,7 @@ def find_parent(client: MlflowClient, experiment_id: str, execution: Execution, 
         CONFIGURATION: execution.configuration.get("digest", ""),
     }
     filter_string = f"tags.role = 'parent' and tags.seed = '{whose}'"
-    for run in client.search_runs([experiment_id], filter_string, order_by=["attributes.start_time DESC"]):
+    for run in all_runs(client, experiment_id, filter_string):
         tags = run.data.tags
         if all(tags.get(name, "") == value for name, value in same.items()) and not _is_of_other_code(tags, execution):
             return str(run.info.run_id)
@@ -89,14 +89,14 @@ def describe(client: MlflowClient, parent: str, execution: Execution) -> None:
 
 def settle_parents(client: MlflowClient, experiment_id: str) -> None:
     """Close the parent runs that are open and have no child at work: every sync ends with it, so that none stays open."""
-    for run in client.search_runs([experiment_id], "tags.role = 'parent' and attributes.status = 'RUNNING'"):
+    for run in list(all_runs(client, experiment_id, "tags.role = 'parent' and attributes.status = 'RUNNING'")):
         settle_parent(client, run.info.run_id)
 
 
 def settle_parent(client: MlflowClient, parent: str) -> None:
     """Close a parent unless a child runs; failed, with its sentence, where the latest run of a stage is."""
     run = client.get_run(parent)
-    latest = _latest(_children(client, run))
+    latest = _latest(all_runs(client, run.info.experiment_id, f"tags.`{PARENT}` = '{parent}'"))
     status = next((s for s in ("RUNNING", "FAILED", "KILLED") if any(c.info.status == s for c in latest)), "FINISHED")
     failed = next((child for child in latest if child.info.status == "FAILED"), None)
     _set_note(client, run, failed if status == "FAILED" else None)
@@ -105,23 +105,19 @@ def settle_parent(client: MlflowClient, parent: str) -> None:
         client.set_terminated(parent, status, end or None)
 
 
-def _children(client: MlflowClient, parent: MlflowRun) -> list[MlflowRun]:
-    """Return the runs below a parent, newest first."""
-    found, token = [], None
+def all_runs(client: MlflowClient, experiment_id: str, filter_string: str) -> Iterator[MlflowRun]:
+    """Yield the runs of an experiment that a filter finds, newest first."""
+    token = None
     while True:
-        page = client.search_runs(
-            [parent.info.experiment_id],
-            f"tags.`{PARENT}` = '{parent.info.run_id}'",
-            order_by=["attributes.start_time DESC"],
-            page_token=token,
-        )
-        found += page
+        order = ["attributes.start_time DESC"]
+        page = client.search_runs([experiment_id], filter_string, order_by=order, page_token=token)
+        yield from page
         token = page.token
         if not token:
-            return found
+            return
 
 
-def _latest(children: Sequence[MlflowRun]) -> list[MlflowRun]:
+def _latest(children: Iterable[MlflowRun]) -> list[MlflowRun]:
     """Return the last run of each stage and place: one that failed before counts no more."""
     last: dict[str, MlflowRun] = {}
     for child in children:

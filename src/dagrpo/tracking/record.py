@@ -13,7 +13,7 @@ from dagrpo.tracking.contents import Contents, contents_of
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import tag_value
 from dagrpo.tracking.parents import ERROR, settle_parents
-from dagrpo.tracking.stage_runs import find_experiment, is_recorded, open_run, tag_digests
+from dagrpo.tracking.stage_runs import WholeRuns, find_experiment, open_run, tag_digests
 from dagrpo.tracking.store import open_client, trouble_of_store
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,10 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
         client = open_client(uri)
         names = dict.fromkeys(execution.experiment for execution in executions)
         experiments = {name: find_experiment(client, name, artifacts) for name in names}
-        count = sum(_record(client, experiments[each.experiment], each) for each in executions)
+        held = {name: WholeRuns(client, experiment_id) for name, experiment_id in experiments.items()}
+        count = 0
+        for each in executions:
+            count += _record(client, experiments[each.experiment], each, held[each.experiment])
         for experiment_id in experiments.values():
             settle_parents(client, experiment_id)
     except UserError:
@@ -39,11 +42,11 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
     return count
 
 
-def _record(client: MlflowClient, experiment_id: str, execution: Execution) -> bool:
+def _record(client: MlflowClient, experiment_id: str, execution: Execution, held: WholeRuns) -> bool:
     """Record one execution; return whether it was missing. One that works is left to its follower."""
     if execution.status == "RUNNING":
         return False
-    is_missing = not is_recorded(client, experiment_id, execution)
+    is_missing = not held.have(execution)
     if is_missing:
         write_run(client, experiment_id, execution, _contents(execution))
     if execution.status != "FINISHED":

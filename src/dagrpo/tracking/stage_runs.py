@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 from dagrpo.tracking.contents import WITH_CURVES
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import digest_list, file_tag, flatten, tag_value
-from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, batches, describe, find_parent, variation_tags
+from dagrpo.tracking.parents import ATTEMPT, NOTE, PARENT, all_runs, batches, describe, find_parent, variation_tags
 
 ABOUT_CURVES = (
     "Its curves are those of the run above it, which stands for the seed. Here: completions, traces, the machine."
@@ -33,14 +33,24 @@ def find_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     return str(experiment.experiment_id)
 
 
-def is_recorded(client: MlflowClient, experiment_id: str, execution: Execution) -> bool:
-    """Return whether MLflow holds a whole run of it: with this key and these outputs, or of the same note."""
-    if execution.status != "FINISHED":
-        own = f"tags.execution = '{execution.source.stem}' and attributes.status != 'RUNNING'"
-        return bool(client.search_runs([experiment_id], own, max_results=1))
-    digests = {file_tag("output", path): digest for path, digest in execution.outputs.items()}
-    found = client.search_runs([experiment_id], f"tags.key = '{execution.key}' and attributes.status = 'FINISHED'")
-    return any(digests.items() <= run.data.tags.items() for run in found)
+class WholeRuns:
+    """The runs of an experiment that are closed, by key: asked for once, however many executions are compared."""
+
+    def __init__(self, client: MlflowClient, experiment_id: str) -> None:
+        self._tags: dict[str, list[Mapping[str, str]]] = {}
+        closed = "tags.role = 'stage' and attributes.status != 'RUNNING'"
+        for run in all_runs(client, experiment_id, closed):
+            about = {**run.data.tags, "status": run.info.status}
+            self._tags.setdefault(run.data.tags["key"], []).append(about)
+
+    def have(self, execution: Execution) -> bool:
+        """Return whether one of them is this execution's: it has its status and outputs, or is of its note."""
+        if execution.status == "FINISHED":
+            own = {file_tag("output", path): digest for path, digest in execution.outputs.items()}
+            own |= {"status": "FINISHED"}
+        else:
+            own = {"execution": execution.source.stem}
+        return any(own.items() <= tags.items() for tags in self._tags.get(execution.key, ()))
 
 
 def open_run(client: MlflowClient, experiment_id: str, execution: Execution) -> MlflowRun:
