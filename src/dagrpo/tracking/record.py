@@ -9,10 +9,11 @@ from dagrpo.console import say
 from dagrpo.errors import UserError
 from dagrpo.files import remove
 from dagrpo.tracking.bring import Target, bring
-from dagrpo.tracking.contents import Contents, contents_of
+from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.names import tag_value
 from dagrpo.tracking.parents import ERROR, settle_parents
+from dagrpo.tracking.read import contents_of
 from dagrpo.tracking.stage_runs import WholeRuns, find_experiment, open_run, tag_digests
 from dagrpo.tracking.store import open_client, trouble_of_store
 

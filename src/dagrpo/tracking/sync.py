@@ -8,7 +8,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.errors import UserError
 from dagrpo.execution.record import TOPS, provenances_of
-from dagrpo.files import digest_of, read_text, write_text
+from dagrpo.files import digest_of, write_text
 from dagrpo.tracking.attempt import FOLDER, mode
 from dagrpo.tracking.store import (
     artifact_location,
@@ -24,7 +24,6 @@ from dagrpo.tracking.variations import DVC_NAME, recording_root
 LOCK = Path(".state/tracking.lock")
 SYNCED = Path(".state/tracking.synced")  # a digest of what the last sync has found, all of which MLflow has
 SECONDS_TO_WAIT = 60.0  # for another process that brings results into MLflow
-LONGEST_DIGEST = 1 << 10  # bytes
 
 
 def record_what_is_new(every_s: float = 0) -> str:
@@ -90,4 +89,4 @@ def _state(uri: str) -> str:
 
 
 def _synced() -> str:
-    return read_text(SYNCED, "delete it", LONGEST_DIGEST) if SYNCED.exists() else ""
+    return SYNCED.read_text() if SYNCED.exists() else ""
