@@ -1,4 +1,4 @@
-"""Attempts arrive in MLflow as traces of their run, once, however often they are delivered."""
+"""Attempts arrive in MLflow as traces of their run, once, however often they are written."""
 
 import math
 from collections.abc import Callable
@@ -99,19 +99,19 @@ class CrashingClient:
 
 
 @pytest.mark.parametrize("calls", range(1, 6))
-def test_a_delivery_that_dies_after_any_call_is_completed_by_the_next(project: Path, calls: int) -> None:
+def test_writing_that_dies_after_any_call_is_completed_by_the_next(project: Path, calls: int) -> None:
     client: MlflowClient = open_client(tracking_uri(project))
     experiment = client.create_experiment("demo")
     run_id = client.create_run(experiment).info.run_id
 
-    def deliver(calls: float) -> None:
+    def log(calls: float) -> None:
         tracing: Any = CrashingClient(TracingClient(tracking_uri(project)), calls)
         about = {"experiment": experiment, "run_id": run_id, "name": "n", "time_ms": 1_700_000_000_000}
         log_traces(tracing, made_of(traces_of(TABLE, 2), **about), experiment)
 
     with pytest.raises(Crash):
-        deliver(calls)
-    deliver(math.inf)
+        log(calls)
+    log(math.inf)
     interrupted = [held(trace) for trace in traces_in(project)]
     assert [len(spans) for *_, spans in interrupted] == [4, 4]
     assert [len(assessments) for *_, assessments, _ in interrupted] == [5, 5]

@@ -1,4 +1,4 @@
-"""Held-out problems as MLflow's evaluation data sets, named by task and content. Imports MLflow: only a delivery does.
+"""Held-out problems as MLflow's evaluation data sets, named by task and content.
 
 One of the same content is there once, for all experiments that are evaluated on it.
 """

@@ -111,7 +111,7 @@ def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, poli
 
 
 def _crown(client: MlflowClient, experiment: str, version: str) -> None:
-    """Move the alias forward, never back: a record delivered again is not the newest."""
+    """Move the alias forward, never back: a page that is written again is not the newest."""
     try:
         holder = int(client.get_model_version_by_alias(experiment, CHAMPION).version)
     except MlflowException as error:
