@@ -51,6 +51,7 @@ onsuccess:
 
 onerror:
     commit(FOLDER)
+    record_runs()
 
 
 rule target:

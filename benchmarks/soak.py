@@ -1,7 +1,7 @@
-"""What piles up: server starts, generate rounds and deliveries to MLflow, with this process and the machine sampled.
+"""What piles up: server starts, generate rounds and records in MLflow, with this process and the machine sampled.
 
-    PYTHONPATH=. python benchmarks/soak.py --starts 500 --rounds 2000 --deliveries 200
-    PYTHONPATH=. python benchmarks/soak.py --starts 5 --rounds 200 --deliveries 20
+    PYTHONPATH=. python benchmarks/soak.py --starts 500 --rounds 2000 --records 200
+    PYTHONPATH=. python benchmarks/soak.py --starts 5 --rounds 200 --records 20
 
 A line is fitted to each count over the repetitions. Growth is flat where the line, over all repetitions, rises by less than
 its tolerance; the first tenth is warming up and left out. Files in /dev/shm are those of the whole machine, unless this
@@ -14,6 +14,7 @@ import argparse
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +23,14 @@ import numpy as np
 import psutil
 import torch
 
+from dagrpo.files import sha256_of, write_json
 from dagrpo.models.fresh import make_fresh
 from dagrpo.params.model import Fresh
 from dagrpo.params.runtime import Engine
 from dagrpo.records import SamplingRequest
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.seeds import sampling_seed
-from dagrpo.tracking.delivery import settle
-from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.sync import sync
 
 ENGINE = Engine(max_total_tokens=8192, max_running_requests=64)
 WARMING_UP = 0.1
@@ -88,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--deliveries", type=int, default=200)
+    parser.add_argument("--records", type=int, default=200)
     options = parser.parse_args()
     print(f"{'work':16} {'times':>6} {'count':14} {'first':>9} {'last':>9} {'rise':>9}")
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
@@ -98,7 +99,7 @@ def main() -> None:
         _report("server starts", options.starts, lambda: _start(model))
         with open_engine(model, ENGINE, Path("server.log"), dtype="float32", deterministic=True) as engine:
             _report("generate rounds", options.rounds, lambda: engine.generate(_requests(), lockstep=True))
-        _report("deliveries", options.deliveries, _deliver)
+        _report("records", options.records, _record)
 
 
 def _report(label: str, times: int, work: Callable[[], object]) -> None:
@@ -137,25 +138,22 @@ def _resident_bytes(process: psutil.Process) -> int:
         return 0
 
 
-def _deliver() -> None:
-    """One stage, recorded as a stage does it, and brought into the embedded MLflow."""
+def _record() -> None:
+    """One execution, brought into the embedded MLflow. The working directory is a folder for temporary files."""
+    path = "results/soak/runs/seed_0/scores.json"
+    write_json(Path(path), {"time": time.time_ns()})
     record = {
-        "stage": "score",
+        "stage": "census",
         "experiment": "soak",
-        "overrides": {},
         "seed": 0,
         "params": {"steps": 3},
         "code": "c" * 64,
-        "key": "e" * 64,
+        "key": sha256_of(Path(path)),
         "inputs": {"data/soak/train.parquet": "1" * 64},
-        "outputs": ["results/soak/runs/seed_0/scores.json"],
+        "outputs": {path: sha256_of(Path(path))},
     }
-    os.environ["DAGRPO_TRACKING"] = "later"
-    with stage_run(record) as run:
-        for step in range(20):
-            run.log_metrics({"loss": 1.0 / (step + 1)}, step=step)
-        run.log_outputs({"results/soak/runs/seed_0/scores.json": "2" * 64})
-    assert settle(Path.cwd()), "not delivered"
+    write_json(Path(path).with_name("scores.provenance.json"), record)
+    assert sync() == 1, "not recorded"
 
 
 if __name__ == "__main__":

@@ -155,8 +155,8 @@ def test_nothing_that_a_library_prints_has_a_secret() -> None:
 
 
 def test_nothing_that_mlflow_prints_while_a_stage_is_followed_has_a_secret(tmp_path: Path) -> None:
-    prints = "delivery.follow = lambda folder: print('MLflow asks with', os.environ['LAB_TOKEN'])"
-    code = f"import os; from pathlib import Path; from dagrpo.tracking import delivery; {prints}; delivery.main(Path())"
+    prints = "follow.follow = lambda note: print('MLflow asks with', os.environ['LAB_TOKEN'])"
+    code = f"import os; from pathlib import Path; from dagrpo.tracking import follow; {prints}; follow.main(Path())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"LAB_TOKEN": "m4rkedTokenOfTheLab"},

@@ -140,11 +140,11 @@ def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> N
 
 @tracking.command()
 def rebuild() -> None:
-    """Make the history of runs anew from provenance and metrics, such as after `dvc pull` in another clone."""
-    from dagrpo.tracking.rebuild import rebuild as record
+    """Record in MLflow what the results hold and it does not, such as after `dvc pull` or while its server was away."""
+    from dagrpo.tracking.sync import sync
 
     require_project_folder()
-    print(f"{record(Path.cwd())} executions recorded; `dagrpo ui` shows them")
+    print(f"{sync()} executions recorded; `dagrpo ui` shows them")
 
 
 @app.command(epilog="Example: `dagrpo search data/arithmetic_tiny/arithmetic/passages.parquet --port 8001`")

@@ -35,7 +35,7 @@ def test_an_account_is_read_for_the_provenance_that_it_names_and_for_no_other(tm
     path = provenance(tmp_path)
     log = tmp_path / "logs/seed_0/train.log"
     log.parent.mkdir(parents=True)
-    write_account(log, path, ACCOUNT)
+    write_account(log, path, ACCOUNT, {})
     assert read_accounts(tmp_path / "logs", [path]) == {path: ACCOUNT}
     provenance(tmp_path, "made again")
     assert read_accounts(tmp_path / "logs", [path]) == {}
@@ -43,7 +43,7 @@ def test_an_account_is_read_for_the_provenance_that_it_names_and_for_no_other(tm
 
 def test_a_damaged_account_is_none(tmp_path: Path) -> None:
     path = provenance(tmp_path)
-    write_account(tmp_path / "train.log", path, ACCOUNT)
+    write_account(tmp_path / "train.log", path, ACCOUNT, {})
     file = tmp_path / "train.execution.json"
     content = read_json(file)
     for damaged in (content | {"seconds": "long"}, {**content, "facts": None}, {"provenance": content["provenance"]}):

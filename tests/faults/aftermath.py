@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 from tests.workflow import clones
 
-from dagrpo.tracking.delivery import last_trouble, settle
+from dagrpo.files import read_object
+from dagrpo.tracking.attempt import FOLDER
 
 SECONDS_TO_END = 180.0  # a stage has a minute to end, and the machine may have other work
 MEMORY = Path("/dev/shm")
@@ -20,16 +21,14 @@ TOPS = ("data", "models", "results")
 
 
 class Witness:
-    """Looks at a run while it works: which files outside the clone it uses, and which executions it records."""
+    """Looks at a run while it works: which files outside the clone it uses."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._outside: set[Path] = set()
-        self._executions: set[str] = set()
 
     def look(self) -> None:
         """Once a moment."""
-        self._executions |= {path.name for path in (self._folder / ".state/tracking").glob("[0-9]*-*")}
         for process in clones.processes(self._folder):
             try:
                 # Not psutil's memory_maps, which asks the kernel to count every page: half a core, once a second.
@@ -45,25 +44,26 @@ class Witness:
     def lost(self, *, had_nothing_to_do: bool = False) -> list[str]:
         """Executions that MLflow does not hold, or holds as running.
 
-        A pass that had too little time, on a machine with much other work, says so: the next one brings what was left. So it is
-        with a run that had nothing to do, as after a Ctrl-C between the end of the last stage and the delivery.
+        A run that had nothing to do records nothing, as after a Ctrl-C between the end of the last stage and that of the
+        workflow: what is missing is then recorded by the command.
         """
-        if self._waiting() and (had_nothing_to_do or last_trouble(self._folder)):
-            settle(self._folder)
+        if had_nothing_to_do:
+            clones.run(self._folder, "dagrpo", "tracking", "rebuild")
+        keys = {
+            path: read_object(path)["key"] for top in TOPS for path in (self._folder / top).rglob("*provenance.json")
+        }
         database = self._folder / "mlflow.db"
-        if not self._executions or not database.is_file():
-            return [f"MLflow has no database, and {len(self._executions)} executions"] if self._executions else []
+        if not database.is_file():
+            return [f"MLflow has no database, and {len(keys)} executions"] if keys else []
         with closing(sqlite3.connect(database)) as connection:
-            held = {name for (name,) in connection.execute("select value from tags where key = 'execution'")}
+            held = {key for (key,) in connection.execute("select value from tags where key = 'key'")}
             running = connection.execute("select name from runs where status = 'RUNNING'").fetchall()
+        lost = sorted(str(path.relative_to(self._folder)) for path, key in keys.items() if key not in held)
         return [
-            *(f"MLflow has lost {name}" for name in sorted(self._executions - held)),
+            *(f"MLflow has lost {name}" for name in lost),
             *(f"MLflow shows {name} as RUNNING" for (name,) in running),
-            *(f"{name} is not delivered to MLflow" for name in self._waiting()),
+            *(f"{note.name} is left" for note in (self._folder / FOLDER).glob("*.json")),
         ]
-
-    def _waiting(self) -> list[str]:
-        return [path.parent.name for path in (self._folder / ".state/tracking").glob("[!.]*/events.*")]
 
 
 def orphans(folder: Path, seconds: float = SECONDS_TO_END) -> list[str]:

@@ -21,8 +21,8 @@ Copy = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
-def _delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliveries to MLflow are killed like everything else, and what is delivered afterwards is compared."""
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What records runs in MLflow is killed like everything else, and what MLflow has afterwards is compared."""
     monkeypatch.setenv("DAGRPO_TRACKING", "on")
 
 

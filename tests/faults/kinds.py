@@ -28,14 +28,14 @@ class Kind(StrEnum):
     DETOKENIZER = "detokenizer of the server"
     HELPER = "helper of a stage"  # compares answers
     SANDBOX = "sandbox of a tool"
-    DELIVERY = "delivery to MLflow"
+    FOLLOWER = "follower of a stage, for MLflow"
     CTRL_C = "Ctrl-C in the terminal"
     GROUP = "process group of the command"
 
 
 MODULES = {
     "sglang.launch_server": Kind.SERVER,
-    "dagrpo.tracking.delivery": Kind.DELIVERY,
+    "dagrpo.tracking.follow": Kind.FOLLOWER,
     "dagrpo.launch": Kind.LAUNCHER,
     "dagrpo.rewards.worker": Kind.HELPER,
     "bwrap": Kind.SANDBOX,

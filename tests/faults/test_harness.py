@@ -17,12 +17,10 @@ from tests.faults.damages import Place
 from tests.faults.kinds import Kind, running
 from tests.faults.phases import phase
 from tests.faults.tally import Fault, Tally
-from tests.tracking.conftest import stage_record
 from tests.workflow import clones
 
-from dagrpo.tracking.journal import journals
-from dagrpo.tracking.runs import stage_run
-from dagrpo.tracking.store import open_client
+from dagrpo.files import write_json
+from dagrpo.tracking.attempt import FOLDER
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -44,7 +42,7 @@ def test_a_process_that_outlives_its_run_is_told_and_killed(tmp_path: Path) -> N
     ("words", "kind"),
     [
         (["stage.py", "--attempt", "1"], Kind.STAGE),
-        (["dagrpo.tracking.delivery"], Kind.DELIVERY),
+        (["dagrpo.tracking.follow"], Kind.FOLLOWER),
         (["sglang.launch_server"], Kind.SERVER),
         (["dagrpo.launch", "2", "stage.py"], Kind.LAUNCHER),
         (["dagrpo.rewards.worker"], Kind.HELPER),
@@ -75,33 +73,17 @@ def test_other_bytes_missing_files_and_half_made_ones_are_told(tmp_path: Path) -
 
 
 def test_a_run_that_mlflow_lost_or_shows_as_running_is_told(tmp_path: Path) -> None:
-    for name in ("1-train-a", "2-score-b"):
-        (tmp_path / ".state/tracking" / name).mkdir(parents=True)
+    for key in ("a", "b"):
+        write_json(tmp_path / f"results/tiny/{key}/provenance.json", {"key": key})
+    write_json(tmp_path / FOLDER / "1-score-c.json", {})
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         database.execute("create table tags (key text, value text)")
         database.execute("create table runs (name text, status text)")
-        database.execute("insert into tags values ('execution', '1-train-a')")
+        database.execute("insert into tags values ('key', 'a')")
         database.execute("insert into runs values ('train', 'RUNNING')")
         database.commit()
-    witness = Witness(tmp_path)
-    witness.look()
-    assert witness.lost() == ["MLflow has lost 2-score-b", "MLflow shows train as RUNNING"]
-
-
-def test_what_a_stopped_run_left_to_deliver_is_asked_for_only_where_the_next_run_had_nothing_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("DAGRPO_TRACKING", "later")
-    with stage_run(stage_record()):
-        pass
-    open_client(f"sqlite:///{tmp_path}/mlflow.db")
-    witness = Witness(tmp_path)
-    witness.look()
-    (waiting,) = journals(tmp_path)
-    assert witness.lost() == [f"MLflow has lost {waiting.name}", f"{waiting.name} is not delivered to MLflow"]
-    assert witness.lost(had_nothing_to_do=True) == []
+    lost = ["MLflow has lost results/tiny/b/provenance.json", "MLflow shows train as RUNNING", "1-score-c.json is left"]
+    assert Witness(tmp_path).lost() == lost
 
 
 def test_a_file_in_memory_that_a_process_leaves_is_told(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Pa
     logs.mkdir(parents=True)
     _trained_here(params)
     provenance = Path("results", params.experiment.name, "runs/seed_0/rollouts/provenance.json")
-    write_account(logs / "train.log", provenance, _taken(372.0))
+    write_account(logs / "train.log", provenance, _taken(372.0), {})
     other = params_with({"rollout": {"max_new_tokens": 10}})
     here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
     told = plan_of(other, here)
@@ -262,7 +262,7 @@ def test_what_a_run_took_beside_its_steps_counts_unless_it_was_resumed(
     logs.mkdir(parents=True)
     _trained_here(params)
     write_account(
-        logs / "train.log", Path("results/arithmetic_tiny/runs/seed_0/rollouts/provenance.json"), _taken(seconds)
+        logs / "train.log", Path("results/arithmetic_tiny/runs/seed_0/rollouts/provenance.json"), _taken(seconds), {}
     )
     assert measured(params).beside_steps == beside
 

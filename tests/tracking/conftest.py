@@ -1,4 +1,4 @@
-"""A project folder with an embedded MLflow database, and stages that run in it."""
+"""A project folder with an embedded MLflow database, and executions of stages in it."""
 
 import json
 import shutil
@@ -12,20 +12,30 @@ from typing import Any
 
 import pytest
 
-from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.files import write_json
+from dagrpo.tracking.contents import Contents
+from dagrpo.tracking.execution import Execution
+from dagrpo.tracking.parents import settle_parents
+from dagrpo.tracking.record import write_run
+from dagrpo.tracking.stage_runs import find_experiment
+from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
 
+STARTED = 1_700_000_000_000  # milliseconds since 1970
 # What a stage does in a process of its own, up to the point where the test decides how it ends.
 PROGRAM = """
 import json, os, signal, sys, time
+from pathlib import Path
 from dagrpo.errors import Terminated
-from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.attempt import noted
+from dagrpo.tracking.curve import Curve
 
 def terminate(signum, frame):
     raise Terminated(128 + signum)
 
 signal.signal(signal.SIGTERM, terminate)
-with stage_run(json.loads(sys.argv[1])) as run:
-    run.log_metrics({"loss": 0.5}, step=1)
+with noted(json.loads(sys.argv[1]), {}, {"git.commit": "abc"}, Path("stage.log")):
+    curve = Curve(Path("stage.log"))
+    curve.add(1, {"loss": 0.5})
     print("started", flush=True)
     """
 
@@ -33,7 +43,7 @@ StartStage = Callable[..., "subprocess.Popen[str]"]
 
 
 def stage_record(stage: str = "train", seed: int | None = 0, **changes: Any) -> dict[str, Any]:
-    """What the stage frame passes to stage_run."""
+    """What the stage frame passes to `noted`."""
     folder = "models/demo/tiny" if seed is None else f"results/demo/runs/seed_{seed}/{stage}"
     record = {
         "stage": stage,
@@ -49,6 +59,38 @@ def stage_record(stage: str = "train", seed: int | None = 0, **changes: Any) -> 
     return record | changes
 
 
+def execution(record: Mapping[str, Any], **changes: Any) -> Execution:
+    """A finished execution of a record whose outputs all have the same digest."""
+    values: dict[str, Any] = {
+        "source": Path(record["outputs"][-1]),
+        "record": record,
+        "places": tuple(record["outputs"]),
+        "outputs": dict.fromkeys(record["outputs"][:-1], "2" * 64),
+        "configuration": {},
+        "facts": {"git.commit": "abc"},
+        "started": STARTED,
+        "ended": STARTED + 5000,
+        "status": "FINISHED",
+    }
+    return Execution(**(values | changes))
+
+
+def write(root: Path, made: Execution, contents: Contents | None = None) -> None:
+    """Write the run of an execution, as a sync does."""
+    uri = tracking_uri(root)
+    client = open_client(uri)
+    experiment_id = find_experiment(client, made.experiment, artifact_location(uri, root))
+    write_run(client, experiment_id, made, contents or Contents())
+    settle_parents(client, experiment_id)
+
+
+def finish(root: Path, record: Mapping[str, Any], outputs: Mapping[str, str], name: str = "provenance.json") -> Path:
+    """Write the provenance.json of an execution that has ended well. outputs: {path: sha256}"""
+    path = root / Path(next(iter(outputs))).parent / name
+    write_json(path, {**record, "outputs": dict(outputs)})
+    return path
+
+
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables; making them takes seconds, copying them does not."""
@@ -61,7 +103,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project without a database; journals are sent when a test says so."""
+    """A project without a database; runs are recorded when a test says so."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("DAGRPO_TRACKING", "later")

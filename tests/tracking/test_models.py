@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tracking.conftest import stage_record, stage_runs
+from tests.tracking.conftest import execution, stage_record, stage_runs, write
 from tests.tracking.test_pages import CONFIGURATION, page, report
 from tests.tracking.test_traces import TABLE, traces_in
 
 from dagrpo.files import write_json
-from dagrpo.tracking.delivery import settle
-from dagrpo.tracking.journal import FOLDER
+from dagrpo.tracking.attempts import traces_of
+from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.models import checkpoints_in
 from dagrpo.tracking.parents import NOTE
-from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.store import open_client, tracking_uri
 
 RUN = "results/demo/runs/seed_0"
@@ -31,26 +30,24 @@ STAGES: dict[str, tuple[tuple[str, ...], str | None]] = {  # what each reads and
 }
 
 
-def run_stage(stage: str) -> None:
+def run_stage(project: Path, stage: str) -> None:
     read, made = STAGES[stage]
     inputs = {path: DIGESTS[path] for path in read}
     outputs = {made: DIGESTS[made]} if made else {COMPLETIONS: "c" * 64}
     params = {"training": {"steps": 40}} if stage == "train" else {}
     record = stage_record(stage, inputs=inputs, outputs=[*outputs, f"{RUN}/{stage}.json"], params=params)
-    with stage_run(record, CONFIGURATION) as run:
-        if stage == "train":
-            run.log_attempts(TABLE, 1)  # of step 10
-        run.log_outputs(outputs)
+    contents = Contents(traces=[traces_of(TABLE, 1)] if stage == "train" else [])  # of step 10
+    write(project, execution(record, outputs=outputs, configuration=CONFIGURATION), contents)
 
 
-def score() -> None:
+def score(project: Path) -> None:
     """Of completions that the trained policy has made."""
     provenance = Path(COMPLETIONS).with_name("completions.provenance.json")
-    provenance.parent.mkdir(parents=True)
+    provenance.parent.mkdir(parents=True, exist_ok=True)
     write_json(provenance, {"inputs": {EXPORTED: DIGESTS[EXPORTED], **TEST, "src/dagrpo/files.py": "f" * 64}})
     record = stage_record("score", inputs={COMPLETIONS: "c" * 64}, outputs=[f"{RUN}/eval/gsm8k/trained/scores.json"])
-    with stage_run(record, CONFIGURATION) as run:
-        run.log_attempts(TABLE.drop_columns(["step"]), 1)
+    contents = Contents(traces=[traces_of(TABLE.drop_columns(["step"]), 1)])
+    write(project, execution(record, configuration=CONFIGURATION), contents)
 
 
 def links(project: Path) -> dict[str, Any]:
@@ -77,10 +74,9 @@ LINKS = {
 
 def test_a_policy_is_an_output_of_what_made_it_and_an_input_of_what_reads_it(project: Path) -> None:
     for stage in STAGES:
-        run_stage(stage)
-    score()
+        run_stage(project, stage)
+    score(project)
     report(project, page())
-    assert settle(project)
     assert links(project) == {**LINKS, "score": (["trained-seed-0"], []), "report": ([], [])}
     models = open_client(tracking_uri(project)).search_logged_models(["1"])
     assert sorted((m.name, m.tags["manifest.sha256"][0], m.tags["manifest.trainer.sha256"][0]) for m in models) == [
@@ -96,8 +92,7 @@ def test_a_policy_is_an_output_of_what_made_it_and_an_input_of_what_reads_it(pro
 @pytest.mark.parametrize("order", [("report", *reversed(STAGES)), (*reversed(STAGES), "report")])
 def test_in_whatever_order_it_is_told_a_policy_is_one_model(project: Path, order: tuple[str, ...]) -> None:
     for stage in order:
-        run_stage(stage) if stage != "report" else report(project, page())
-        assert settle(project)
+        run_stage(project, stage) if stage != "report" else report(project, page())
     found = links(project)
     made = {stage: [name for name, _ in found[stage][1]] for stage in STAGES}
     assert made == {stage: [name for name, _ in LINKS[stage][1]] for stage in STAGES}
@@ -105,24 +100,19 @@ def test_in_whatever_order_it_is_told_a_policy_is_one_model(project: Path, order
     assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
 
 
-def test_what_is_delivered_twice_is_linked_once(project: Path) -> None:
-    for stage in STAGES:
-        run_stage(stage)
-    score()
-    shutil.copytree(project / FOLDER, project / "kept")
-    assert settle(project)
-    once = links(project)
-    shutil.copytree(project / "kept", project / FOLDER, dirs_exist_ok=True)
-    assert settle(project)
-    assert links(project) == once
+def test_what_is_recorded_twice_is_linked_once(project: Path) -> None:
+    for _ in range(2):
+        for stage in STAGES:
+            run_stage(project, stage)
+        score(project)
+    assert {stage: links(project)[stage] for stage in STAGES} == LINKS
     assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
 
 
 def test_a_scored_attempt_belongs_to_its_policy_and_one_of_later_training_to_none(project: Path) -> None:
-    run_stage("export")
-    run_stage("train")
-    score()
-    assert settle(project)
+    run_stage(project, "export")
+    run_stage(project, "train")
+    score(project)
     (scored, trained) = sorted(traces_in(project), key=lambda trace: "step" in trace.info.tags)
     (model,) = [
         model for model in open_client(tracking_uri(project)).search_logged_models(["1"]) if model.name.startswith("t")
@@ -141,7 +131,6 @@ def test_only_checkpoints_of_a_seed_are_policies() -> None:
 
 def test_a_copied_project_finds_what_a_version_of_its_model_has(project: Path) -> None:
     report(project, page())
-    assert settle(project)
     copy = shutil.copytree(project, project.with_name(f"{project.name}-copy"))
     client = open_client(f"sqlite:///{copy}/mlflow.db")
     assert client.get_model_version_download_uri("demo", "1").startswith(f"{copy}/mlartifacts/")

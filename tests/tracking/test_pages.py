@@ -1,19 +1,16 @@
 """The run of a seed says what happened, once, however often and in whatever order it is told."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from mlflow.exceptions import MlflowException
-from tests.tracking.conftest import parent_runs, stage_record, stage_runs
+from tests.tracking.conftest import STARTED, execution, parent_runs, stage_record, stage_runs, write
 
-from dagrpo.errors import UserError
-from dagrpo.files import write_parquet
-from dagrpo.tracking.delivery import settle
-from dagrpo.tracking.journal import FOLDER
-from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.contents import Artifact, Contents, Page
+from dagrpo.tracking.curve import Step
+from dagrpo.tracking.parents import settle_parents
+from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client, tracking_uri
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
@@ -37,11 +34,9 @@ def page(*, is_better: bool = True, trained: str = "b") -> dict[str, Any]:
 
 
 def report(project: Path, content: dict[str, Any], **changes: Any) -> None:
-    metrics, curves = project / "metrics.parquet", pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]})
-    write_parquet(metrics, curves)
-    with stage_run(stage_record("report", None, **changes), CONFIGURATION) as run:
-        run.log_page(0, content, curves)
-        run.log_artifact(metrics)
+    pages = [Page(seed=0, content=content, curves=pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))]
+    contents = Contents(pages=pages, artifacts=[Artifact(name="report.html", content=b"<html>")])
+    write(project, execution(stage_record("report", None, **changes), configuration=CONFIGURATION), contents)
 
 
 def champion(project: Path) -> str | None:
@@ -53,7 +48,6 @@ def champion(project: Path) -> str | None:
 
 def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies(project: Path) -> None:
     report(project, page())
-    assert settle(project)
     (parent,) = parent_runs(project).values()
     assert parent.info.run_name == "seed 0, 403581bc", "with one seed the stages that all share belong to it"
     assert parent.data.metrics["eval/gsm8k/greedy_difference"] == 0.5
@@ -61,7 +55,7 @@ def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies(project:
     assert parent.data.tags["interval.eval/gsm8k/greedy_difference"] == "+50.0 (+40.0 to +60.0)"
     assert parent.data.tags["mlflow.note.content"] == "GRPO raised it."
     files = open_client(tracking_uri(project)).list_artifacts(parent.info.run_id)
-    assert [file.path for file in files] == ["metrics.parquet"], "what the report stage shows"
+    assert [file.path for file in files] == ["report.html"], "what the report stage shows"
     assert parent.data.params == {"training.steps": "40"}
     assert [entry.dataset.name for entry in parent.inputs.dataset_inputs] == ["gsm8k/test"]
     assert sorted(output.step for output in parent.outputs.model_outputs) == [0, 40]
@@ -69,7 +63,6 @@ def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies(project:
 
 def test_scores_know_their_policy_and_their_data(project: Path) -> None:
     report(project, page())
-    assert settle(project)
     data = {"field_name": "metrics.eval/gsm8k/greedy", "dataset_name": "gsm8k/test", "dataset_digest": "d" * 36}
     models = open_client(tracking_uri(project)).search_logged_models(["1"], order_by=[data | {"ascending": False}])
     assert [(model.name, model.tags["manifest.sha256"][0]) for model in models] == [
@@ -78,36 +71,29 @@ def test_scores_know_their_policy_and_their_data(project: Path) -> None:
     ]
 
 
-def test_a_page_delivered_twice_is_there_once(project: Path) -> None:
+def test_a_page_recorded_twice_is_there_once(project: Path) -> None:
     report(project, page())
-    shutil.copytree(project / FOLDER, project / "kept")
-    for _ in range(2):
-        assert settle(project)
-        shutil.copytree(project / "kept", project / FOLDER, dirs_exist_ok=True)
+    report(project, page())
     client = open_client(tracking_uri(project))
     (parent,) = parent_runs(project).values()
-    assert len(stage_runs(project)) == 1
     assert len(parent.outputs.model_outputs) == len(client.search_logged_models(["1"])) == 2
     assert len(client.search_model_versions("name = 'demo'")) == 1
     assert [point.step for point in client.get_metric_history(parent.info.run_id, "reward/mean")] == [1, 2]
+    assert len(client.get_metric_history(parent.info.run_id, "eval/gsm8k/greedy_base")) == 1
 
 
 def test_a_policy_that_training_has_not_changed_is_one_with_the_base_policy(project: Path) -> None:
     report(project, page(trained="a"))
-    assert settle(project)
     (parent,) = parent_runs(project).values()
     assert len(parent.outputs.model_outputs) == 1
 
 
 def test_the_champion_moves_only_with_a_difference_that_is_shown(project: Path) -> None:
     report(project, page(is_better=False))
-    assert settle(project)
     assert champion(project) is None
     report(project, page(trained="c"))
-    assert settle(project)
     assert champion(project) == "2"
     report(project, page(is_better=False, trained="e"))
-    assert settle(project)
     assert champion(project) == "2"
     third = open_client(tracking_uri(project)).get_model_version("demo", "3")
     assert third.tags["verdict"] == third.description == "the interval excludes 0"
@@ -115,20 +101,19 @@ def test_the_champion_moves_only_with_a_difference_that_is_shown(project: Path) 
 
 def test_a_try_is_no_champion(project: Path) -> None:
     report(project, page(), experiment="demo~403581bc")
-    assert settle(project)
     assert champion(project) is None
     assert parent_runs(project)["0"].info.run_name == "seed 0, try 403581bc"
 
 
+def train(project: Path, steps: int, **changes: Any) -> None:
+    curve = [Step(step, STARTED + step, {"reward/mean": step / 10}) for step in range(1, steps + 1)]
+    record = stage_record(key=changes.pop("key", "e" * 64))
+    write(project, execution(record, configuration=CONFIGURATION, **changes), Contents(steps=curve))
+
+
 def test_a_killed_and_resumed_training_is_one_whole_curve(project: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), stage_run(stage_record(), CONFIGURATION) as run:
-        for step in (1, 2):
-            run.log_metrics({"reward/mean": step / 10}, step)
-        raise KeyboardInterrupt
-    with stage_run(stage_record(), CONFIGURATION) as run:
-        for step in (1, 2, 3):  # told again from the first
-            run.log_metrics({"reward/mean": step / 10}, step)
-    assert settle(project)
+    train(project, 2, status="KILLED", outputs={})
+    train(project, 3, started=STARTED + 9000, ended=STARTED + 12_000)  # reported again from the first step on
     (parent,) = parent_runs(project).values()
     points = open_client(tracking_uri(project)).get_metric_history(parent.info.run_id, "reward/mean")
     assert [(point.step, point.value) for point in points] == [(1, 0.1), (2, 0.2), (3, 0.3)]
@@ -138,26 +123,34 @@ def test_a_killed_and_resumed_training_is_one_whole_curve(project: Path) -> None
 
 def test_training_of_other_code_has_a_run_of_its_own(project: Path) -> None:
     for key in ("e", "f"):
-        with stage_run(stage_record(key=key * 64), CONFIGURATION) as run:
-            run.log_metrics({"reward/mean": 0.5}, 1)
-    assert settle(project)
+        train(project, 1, key=key * 64)
     first, second = stage_runs(project)
     assert first.data.tags["mlflow.parentRunId"] != second.data.tags["mlflow.parentRunId"]
 
 
-def test_a_failed_run_says_its_sentence_until_it_is_mended(project: Path) -> None:
-    with pytest.raises(UserError), stage_run(stage_record("score"), CONFIGURATION):
-        raise UserError("row 3: no answer.")
-    with stage_run(stage_record("sample"), CONFIGURATION):
-        pass
-    assert settle(project)
+def test_a_failed_run_says_its_sentence_until_it_succeeds(project: Path) -> None:
+    def run(stage: str, **changes: Any) -> None:
+        write(project, execution(stage_record(stage), configuration=CONFIGURATION, **changes))
+
+    run("score", status="FAILED", error="row 3: no answer.", outputs={})
+    run("sample")
     failed = parent_runs(project)["0"]
     assert failed.info.status == "FAILED", "the whole is what its stages are, not what the last one is"
     assert failed.data.tags["mlflow.note.content"] == "**Failed.** score: row 3: no answer."
-    with stage_run(stage_record("score"), CONFIGURATION):
-        pass
-    assert settle(project)
-    mended = parent_runs(project)["0"]
-    assert mended.info.status == "FINISHED"
-    assert mended.data.tags["mlflow.note.content"] == ""
-    assert "error" not in mended.data.tags
+    run("score", started=STARTED + 1)
+    whole = parent_runs(project)["0"]
+    assert whole.info.status == "FINISHED"
+    assert whole.data.tags["mlflow.note.content"] == ""
+    assert "error" not in whole.data.tags
+
+
+def test_a_parent_runs_while_any_child_does_and_the_same_outputs_are_never_made_by_two(project: Path) -> None:
+    client = open_client(tracking_uri(project))
+    write(project, execution(stage_record("sample")))
+    running = execution(stage_record("train"), status="RUNNING", outputs={}, ended=None)
+    open_run(client, "1", running)
+    settle_parents(client, "1")
+    assert parent_runs(project)["0"].info.status == "RUNNING"
+    write(project, execution(stage_record("train", key="f" * 64), started=STARTED + 1))
+    statuses = [(run.data.tags["stage"], run.info.status) for run in stage_runs(project)]
+    assert sorted(statuses) == [("sample", "FINISHED"), ("train", "FINISHED"), ("train", "KILLED")]

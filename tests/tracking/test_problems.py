@@ -1,22 +1,19 @@
 """What an evaluation asks is in MLflow once: the problems as a data set, the form in which they are put as a prompt."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow.tracing.client import TracingClient
-from tests.tracking.conftest import parent_runs, stage_record, stage_runs
+from tests.tracking.conftest import execution, parent_runs, stage_record, stage_runs, write
 
 from dagrpo.files import sha256_of, write_parquet
 from dagrpo.records import Example
 from dagrpo.tasks.schema import to_table
 from dagrpo.tasks.task import chat
-from dagrpo.tracking.delivery import settle
-from dagrpo.tracking.journal import FOLDER
+from dagrpo.tracking.contents import Contents, DataSet
 from dagrpo.tracking.problems import problems_of
-from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.store import open_client, tracking_uri
 
 SYSTEM = "You are an expert."
@@ -46,8 +43,9 @@ def write_split(*examples: Example) -> Path:
 
 
 def sample(split: Path, **changes: Any) -> None:
-    with stage_run(stage_record("sample", **changes)) as run:
-        run.log_dataset(split, "gsm8k/test", sha256_of(split), "evaluation")
+    data = DataSet(name="gsm8k/test", digest=sha256_of(split), path=split, context="evaluation")
+    contents = Contents(data_sets=[data], problems=[(data, problems_of(split))])
+    write(Path.cwd(), execution(stage_record("sample", **changes)), contents)
 
 
 def data_sets(project: Path) -> list[tuple[str, list[Any]]]:
@@ -68,7 +66,6 @@ def versions(project: Path) -> list[tuple[int, Any]]:
 def test_held_out_problems_are_an_evaluation_data_set_of_the_experiment(project: Path) -> None:
     split = write_split(example(0, "How many?"), example(1, "How far?"))
     sample(split)
-    assert settle(project)
     digest = sha256_of(split)
     assert data_sets(project) == [(f"gsm8k/test@{digest[:8]}", [("How far?", "1"), ("How many?", "0")])]
     (data,) = open_client(tracking_uri(project)).search_datasets(["1"])
@@ -77,7 +74,6 @@ def test_held_out_problems_are_an_evaluation_data_set_of_the_experiment(project:
 
 def test_the_form_of_a_task_is_a_prompt_of_the_run(project: Path) -> None:
     sample(write_split(example(0, "How many?"), example(1, "How far?")))
-    assert settle(project)
     form = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "{{question}} Answer after ####."}]
     assert versions(project) == [(1, form)]
     for run in (*stage_runs(project), *parent_runs(project).values()):
@@ -86,14 +82,10 @@ def test_the_form_of_a_task_is_a_prompt_of_the_run(project: Path) -> None:
     assert prompt.name == "gsm8k.prompt"
 
 
-def test_delivered_twice_and_by_every_seed_they_are_there_once(project: Path) -> None:
+def test_recorded_twice_and_by_every_seed_they_are_there_once(project: Path) -> None:
     split = write_split(example(0, "How many?"), example(1, "How far?"))
-    for seed in (0, 1):
+    for seed in (0, 1, 0, 1):
         sample(split, seed=seed)
-    shutil.copytree(project / FOLDER, project / "kept")
-    for _ in range(2):
-        assert settle(project)
-        shutil.copytree(project / "kept", project / FOLDER, dirs_exist_ok=True)
     assert [len(records) for _, records in data_sets(project)] == [2]
     assert len(versions(project)) == 1
 
@@ -101,7 +93,6 @@ def test_delivered_twice_and_by_every_seed_they_are_there_once(project: Path) ->
 def test_another_form_is_another_version_and_other_problems_another_data_set(project: Path) -> None:
     sample(write_split(example(0, "How many?")))
     sample(write_split(example(0, "How many?", prompt=chat("How many?"))))
-    assert settle(project)
     assert [version for version, _ in versions(project)] == [1, 2]
     assert len(data_sets(project)) == 2
 
@@ -110,7 +101,6 @@ def test_two_experiments_with_the_same_problems_share_them(project: Path) -> Non
     split = write_split(example(0, "How many?"))
     sample(split)
     sample(split, experiment="other")
-    assert settle(project)
     client = open_client(tracking_uri(project))
     assert len(client.search_datasets()) == 1
     assert len(client.search_datasets(["1"])) == len(client.search_datasets(["2"])) == 1
@@ -120,7 +110,6 @@ def test_two_experiments_with_the_same_problems_share_them(project: Path) -> Non
 def test_problems_that_differ_in_their_picture_alone_are_two(project: Path) -> None:
     split = write_split(example(0, "What is this?", images=(b"a",)), example(1, "What is this?", images=(b"b",)))
     sample(split)
-    assert settle(project)
     assert data_sets(project)[0][1] == [("What is this?", "0"), ("What is this?", "1")]
 
 
@@ -134,5 +123,4 @@ def test_a_model_with_the_name_of_a_prompt_costs_the_prompt_alone(project: Path)
     client = open_client(tracking_uri(project))
     client.create_registered_model("gsm8k.prompt")
     sample(write_split(example(0, "How many?")))
-    assert settle(project)
     assert len(data_sets(project)) == 1

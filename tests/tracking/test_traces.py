@@ -1,7 +1,6 @@
-"""Attempts arrive in MLflow as traces of their run, once, however often they are delivered."""
+"""Attempts arrive in MLflow as traces of their run, once, however often they are written."""
 
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ from mlflow.entities import Trace
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 from tests.rollout import conversations as made
-from tests.tracking.conftest import stage_record, stage_runs
+from tests.tracking.conftest import execution, stage_record, stage_runs, write
 
 from dagrpo.tracking.attempts import LONGEST, trace_of, traced_steps, traces_of
-from dagrpo.tracking.delivery import settle
-from dagrpo.tracking.journal import FOLDER
-from dagrpo.tracking.runs import stage_run
+from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.store import open_client, tracking_uri
 from dagrpo.tracking.traces import as_written, log_traces, made_of
 
@@ -44,14 +41,12 @@ def held(trace: Trace) -> tuple[Any, ...]:
 
 @pytest.fixture
 def recorded(project: Path) -> Path:
-    """A project in which a stage has logged its attempts, delivered nowhere yet."""
-    with stage_run(stage_record()) as run:
-        run.log_attempts(TABLE, 3)
+    """A project in which attempts of a stage are recorded."""
+    write(project, execution(stage_record()), Contents(traces=[traces_of(TABLE, 3)]))
     return project
 
 
 def test_a_trace_has_a_span_per_turn_and_per_call(recorded: Path) -> None:
-    assert settle(recorded)
     best, between, worst = traces_in(recorded)
     spans = best.data.spans
     assert [(span.name, span.span_type) for span in spans] == [
@@ -70,7 +65,6 @@ def test_a_trace_has_a_span_per_turn_and_per_call(recorded: Path) -> None:
 
 
 def test_a_trace_belongs_to_its_run_and_says_what_it_is_worth(recorded: Path) -> None:
-    assert settle(recorded)
     best = traces_in(recorded)[0]
     (run,) = stage_runs(recorded)
     assert best.info.trace_metadata["mlflow.sourceRun"] == run.info.run_id
@@ -79,17 +73,6 @@ def test_a_trace_belongs_to_its_run_and_says_what_it_is_worth(recorded: Path) ->
     (truth,) = [each.expectation.value for each in best.info.assessments if each.expectation]
     assert truth == "84"
     assert best.info.tags["step"] == "10"
-
-
-def test_traces_delivered_twice_are_there_once(recorded: Path) -> None:
-    shutil.copytree(recorded / FOLDER, recorded / "kept")
-    assert settle(recorded)
-    once = [held(trace) for trace in traces_in(recorded)]
-    shutil.rmtree(recorded / FOLDER)
-    shutil.move(recorded / "kept", recorded / FOLDER)
-    assert settle(recorded)
-    assert [held(trace) for trace in traces_in(recorded)] == once
-    assert len(once) == 3
 
 
 class Crash(Exception):
@@ -116,19 +99,19 @@ class CrashingClient:
 
 
 @pytest.mark.parametrize("calls", range(1, 6))
-def test_a_delivery_that_dies_after_any_call_is_completed_by_the_next(project: Path, calls: int) -> None:
+def test_writing_that_dies_after_any_call_is_completed_by_the_next(project: Path, calls: int) -> None:
     client: MlflowClient = open_client(tracking_uri(project))
     experiment = client.create_experiment("demo")
     run_id = client.create_run(experiment).info.run_id
 
-    def deliver(calls: float) -> None:
+    def log(calls: float) -> None:
         tracing: Any = CrashingClient(TracingClient(tracking_uri(project)), calls)
         about = {"experiment": experiment, "run_id": run_id, "name": "n", "time_ms": 1_700_000_000_000}
         log_traces(tracing, made_of(traces_of(TABLE, 2), **about), experiment)
 
     with pytest.raises(Crash):
-        deliver(calls)
-    deliver(math.inf)
+        log(calls)
+    log(math.inf)
     interrupted = [held(trace) for trace in traces_in(project)]
     assert [len(spans) for *_, spans in interrupted] == [4, 4]
     assert [len(assessments) for *_, assessments, _ in interrupted] == [5, 5]

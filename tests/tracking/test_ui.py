@@ -9,17 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.listening import beyond_loopback, open_sockets
-from tests.tracking.conftest import stage_record
+from tests.tracking.conftest import execution, stage_record, write
 
-from dagrpo.tracking.delivery import settle
-from dagrpo.tracking.runs import stage_run
 from dagrpo.tracking.ui import serve
 
 
 def test_the_address_of_the_experiments_runs_is_printed_once_it_answers(project: Path) -> None:
-    with stage_run(stage_record()):
-        pass
-    assert settle(project)
+    write(project, execution(stage_record()))
     (project / "params.yaml").write_text("experiment: {name: demo}\n")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

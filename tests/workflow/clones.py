@@ -60,7 +60,7 @@ def copied(folder: Path, destination: Path) -> Path:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a command in a clone: programs of this interpreter's folder, the clone's own package.
 
-    Unless the environment says otherwise, runs are journalled and not delivered: MLflow's import alone takes 5 s each time.
+    Unless the environment says otherwise, no run is recorded in MLflow: its import alone takes 5 s each time.
     """
     programs = Path(sys.executable).parent  # not VIRTUAL_ENV's: another environment may be active
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "MLFLOW_", "OMP_"))}

@@ -19,8 +19,8 @@ from dagrpo.workflow.dvc_links import keep_other_experiments
 from dagrpo.workflow.dvc_lock import require_readable_lock
 from dagrpo.workflow.finish import (
     begin,
+    record_runs,
     require_same_parameters,
-    settle_tracking,
     show_results,
 )
 from dagrpo.workflow.invocation import (
@@ -238,7 +238,7 @@ def start():
 
 def finish():
     commit(FOLDER)
-    settle_tracking()
+    record_runs()
     told_by_snakemake(lambda: require_same_parameters(params))
     if wants_report():
         show_results(FOLDER)

@@ -19,7 +19,7 @@ from dagrpo.files import read_object, sha256_of, write_json
 from dagrpo.tracking.environment import environment_tags
 
 SUFFIX = ".execution.json"
-FACTS = ("git.", "version.", "hardware.", "environment.lock")  # tags of the environment that are kept
+FACTS = ("git.", "version.", "hardware.", "environment.", "mlflow.source.")  # tags of the environment that are kept
 KIBIBYTE = 1024
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class Stopwatch:
 
     def __init__(self, root: Path) -> None:
         tags = environment_tags(root)
-        self._facts = {name: value for name, value in tags.items() if name.startswith(FACTS)}
-        self._facts |= {"version.dagrpo": version} if (version := version_of("dagrpo")) else {}
+        self.facts = {name: value for name, value in tags.items() if name.startswith(FACTS)}
+        self.facts |= {"version.dagrpo": version} if (version := version_of("dagrpo")) else {}
         self._started = datetime.now(UTC)
         self._since = time.monotonic()
 
@@ -60,7 +60,7 @@ class Stopwatch:
             memory=_peak(resource.RUSAGE_SELF),
             memory_of_children=_peak(resource.RUSAGE_CHILDREN),
             is_taken_over=is_taken_over,
-            facts=self._facts,
+            facts=self.facts,
         )
 
 
@@ -69,10 +69,14 @@ def _peak(whose: int) -> int:
     return resource.getrusage(whose).ru_maxrss * KIBIBYTE
 
 
-def write_account(log: Path, provenance: Path, account: Account) -> None:
-    """Keep it beside the stage's log. A disk that is full by now costs the account, not the stage."""
+def write_account(log: Path, provenance: Path, account: Account, configuration: Mapping[str, Any]) -> None:
+    """Write it beside the stage's log. A disk that is full by now costs the account, not the stage.
+
+    configuration: of the whole experiment, for the history of runs.
+    """
+    about = {"provenance": sha256_of(provenance), "configuration": dict(configuration)}
     try:
-        write_json(log.with_suffix(SUFFIX), {"provenance": sha256_of(provenance)} | asdict(account))
+        write_json(log.with_suffix(SUFFIX), about | asdict(account))
     except OSError as error:
         logger.warning("how this execution went is not recorded: %s", error)
 

@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 from dagrpo.params.base import Section
 from dagrpo.params.runtime import Runtime
-from dagrpo.tracking.runs import StageRun
 
 SectionType = TypeVar("SectionType", bound=Section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One execution of a stage: its files, its parameters, and the run that records it."""
+    """One execution of a stage: its files and its parameters."""
 
     stage: str
     experiment: str  # name of its folders: that of the experiment, or <name>~<digest> for a try
@@ -26,8 +25,7 @@ class Job:
     runtime: Runtime  # changes no result
     threads: int  # that each of its processes computes with, whatever the machine has
     state: Path  # folder for resumable state; shared only by jobs whose results agree as far as both go
-    log: Path  # logs of whatever the job starts go beside it
-    run: StageRun
+    log: Path  # logs of what the job starts, and its curves, go beside it
 
     def input(self, name: str) -> Path:
         """The one input of that name."""

@@ -31,7 +31,7 @@ from dagrpo.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.listing import MANIFEST
 from dagrpo.params.runtime import Runtime
 from dagrpo.redaction import RedactingFormatter
-from dagrpo.tracking.runs import StageRun, stage_run
+from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
@@ -101,36 +101,33 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
     threads = threads_of(stage, runtime)
     record = record_of(stage, options)
 
-    def job(run: StageRun) -> Job:
-        return Job(
-            stage=stage.name,
-            experiment=options.experiment,
-            overrides=record["overrides"],
-            seed=options.seed,
-            inputs=inputs,
-            outputs=outputs,
-            params=record["params"],
-            runtime=runtime,
-            threads=threads,
-            state=state_folder(stage, record),
-            log=options.log,
-            run=run,
-        )
-
+    job = Job(
+        stage=stage.name,
+        experiment=options.experiment,
+        overrides=record["overrides"],
+        seed=options.seed,
+        inputs=inputs,
+        outputs=outputs,
+        params=record["params"],
+        runtime=runtime,
+        threads=threads,
+        state=state_folder(stage, record),
+        log=options.log,
+    )
     if rank() > 0:
-        stage.work(job(StageRun(None)))
+        stage.work(job)
         return
     whole = record | _made_with(options.taken_from, runtime, threads)
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
-    with stage_run(recorded, configuration_of(options)) as run:
+    configuration = configuration_of(options)
+    with noted(recorded, configuration, stopwatch.facts, options.log):
         with _rolling_back(outputs.values()):
-            stage.work(job(run))
+            stage.work(job)
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
             write_json(outputs["provenance"], whole | {"outputs": digests})
-        run.log_outputs(digests)
-    is_taken_over = options.taken_from is not None
-    account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
-    write_account(options.log, outputs["provenance"], account)
+        is_taken_over = options.taken_from is not None
+        account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
+        write_account(options.log, outputs["provenance"], account, configuration)
     note_what_ran([str(path) for path in outputs.values()], outputs["provenance"], record)
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from dagrpo.errors import UserError
 from dagrpo.provenance.records import Execution, files_of
 from dagrpo.tracking.store import (
-    hide_password,
     is_initialised,
     open_client,
     require_answer,
     require_usable,
     tracking_uri,
+    trouble_of_store,
 )
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ def _client(uri: str) -> "MlflowClient":
     try:
         return open_client(uri)
     except Exception as error:  # the border to a server or a database, which may answer anything
-        from dagrpo.tracking.trouble import trouble_of_store
-
-        trouble = hide_password(trouble_of_store(error, uri), Path.cwd())
-        raise UserError(f"the runs on record cannot be read: {trouble}.") from error
+        raise UserError(f"the runs on record cannot be read: {trouble_of_store(error, uri)}.") from error
 
 
 def _tags_of_runs(client: "MlflowClient") -> Iterator[Mapping[str, str]]:

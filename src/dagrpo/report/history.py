@@ -1,6 +1,6 @@
 """What the history of runs says of each seed, and of all seeds together: the page's numbers, in the history's form.
 
-The form is that of `dagrpo.tracking.pages`, which nothing here imports: the history takes it, or says that it cannot.
+`dagrpo.tracking.bring` writes it into the runs of MLflow.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

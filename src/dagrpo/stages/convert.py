@@ -13,7 +13,6 @@ def work(job: Job) -> None:
 
     source, folder = job.input("source").parent, job.output("manifest").parent
     manifest = convert(source, folder, job.section(Checkpoint, "checkpoint"))
-    job.run.log_metrics(facts.figures(folder, manifest))
     console.summary(f"convert: {source} to {manifest.format}", facts.lines(folder, manifest))
 
 

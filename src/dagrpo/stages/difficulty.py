@@ -27,7 +27,6 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
     from dagrpo.console import summary
     from dagrpo.evaluation.difficulty import metrics_to_log, rate
     from dagrpo.evaluation.sampling import SplitAttempts
-    from dagrpo.files import sha256_of
     from dagrpo.params.reward import Reward
     from dagrpo.params.rollout import Rollout
     from dagrpo.rollout.sampling import training_sampling
@@ -47,10 +46,8 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )
-    job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "difficulty")
     ratings = rate(attempts, job.section(Reward, "reward"), job.output("train"), job.output("pass_rates"))
     metrics = metrics_to_log(ratings)
-    job.run.log_metrics(metrics)
     summary("difficulty", [(name.replace("_", " "), f"{value:.3f}") for name, value in metrics.items()])
 
 

@@ -13,7 +13,6 @@ def work(job: Job) -> None:
 
     policy, folder = job.input("policy").parent, job.output("manifest").parent
     manifest = export(policy, folder, job.section(Checkpoint, "checkpoint"))
-    job.run.log_metrics(facts.figures(folder, manifest))
     console.summary(f"export: {policy} to {manifest.format}", facts.lines(folder, manifest))
 
 

@@ -17,7 +17,6 @@ def work(job: Job) -> None:
     params = job.section(Model, "model")
     folder = job.output("manifest").parent
     manifest = make_model(folder, params)
-    job.run.log_metrics(facts.figures(folder, manifest))
     console.summary(f"model: {params.name} from {params.source}", facts.lines(folder, manifest))
 
 

@@ -10,9 +10,8 @@ from dagrpo.execution.declaration import Job, Stage
 
 
 def work(job: Job) -> None:
-    """Write the task's folder, and record every split as a data set of the run."""
+    """Write the task's folder."""
     from dagrpo.console import summary
-    from dagrpo.files import sha256_of
     from dagrpo.params.data import Data
     from dagrpo.params.plugged import Several
     from dagrpo.rollout.tools import TOOLS
@@ -30,10 +29,6 @@ def work(job: Job) -> None:
         tools=Several(TOOLS).check(job.params["rollout"]["tools"]),
         chat=job.params["rollout"]["chat"]["name"],
     )
-    for split in card.counts:
-        path = folder / f"{split}.parquet"
-        job.run.log_dataset(path, f"{card.task}/{split}", sha256_of(path), split)
-    job.run.log_metrics(card.metrics())
     summary(f"prepare {card.task}", card.summary())
 
 

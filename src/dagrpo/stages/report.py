@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from dagrpo.errors import UserError
@@ -16,8 +15,7 @@ def work(job: Job) -> None:
     from dagrpo.console import say, summary
     from dagrpo.execution.account import read_accounts
     from dagrpo.params.report import Report
-    from dagrpo.report.build import FIGURE_FILES, build, metrics_to_log, write
-    from dagrpo.report.history import pages, recorded_curves
+    from dagrpo.report.build import build, write
     from dagrpo.report.inputs import read_inputs
     from dagrpo.report.times import times_of_seeds, write_times_page
     from dagrpo.report.wording import headline
@@ -36,7 +34,6 @@ def work(job: Job) -> None:
     )
     page = build(inputs, report, job.params, job.overrides)
     html = job.output("html")
-    figures = html.parent / "figures"
     write(
         page,
         report.smoothing,
@@ -45,25 +42,13 @@ def work(job: Job) -> None:
         scores=job.output("scores"),
         table=job.output("curves"),
         summary=job.output("summary"),
-        figures=figures,
+        figures=html.parent / "figures",
     )
     for doubt in page.doubts:
         say(f"report of {job.experiment}: {doubt}")
-    job.run.log_metrics(metrics_to_log(page.comparisons))
-    job.run.log_artifact(html)
-    for name in FIGURE_FILES:
-        job.run.log_artifact(figures / name, "figures")
-    with TemporaryDirectory(prefix="dagrpo-") as folder:
-        for name, picture in inputs.pictures.files.items():
-            (Path(folder) / name).write_bytes(picture)
-            job.run.log_artifact(Path(folder) / name, "pictures")
     seconds = times_of_seeds(job.inputs["metrics"], job.log.parent)
     accounts = read_accounts(job.log.parent, job.inputs["lineage"])
     times = write_times_page(job.experiment, seconds, job.log.parent, accounts)
-    if times is not None:
-        job.run.log_artifact(times)
-    for seed, content in pages(page, seconds).items():
-        job.run.log_page(seed, content, recorded_curves(inputs, seed))
     rows = [*((c.label, headline(c)) for c in page.comparisons), ("open", str(html))]
     summary(f"report of {job.experiment}", [*rows, *([("how it was made", str(times))] if times else [])])
 

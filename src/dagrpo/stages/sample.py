@@ -3,19 +3,17 @@
 from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime
 
-SHOWN = ["problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason"]
-
 
 def work(job: Job) -> None:
     """Write completions.parquet; nothing is graded here."""
     from dagrpo.console import summary
     from dagrpo.evaluation.conversations import about_conversations
     from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, sample
-    from dagrpo.files import sha256_of, write_parquet
+    from dagrpo.files import write_parquet
     from dagrpo.params.evaluation import Sampling
     from dagrpo.params.rollout import conversation_of
     from dagrpo.rollout.agents import OWN_LOOP
-    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, sighted
+    from dagrpo.rollout.table import sighted
 
     section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
     attempts = SplitAttempts(
@@ -33,12 +31,8 @@ def work(job: Job) -> None:
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )
-    job.run.log_dataset(split, f"{split.parent.name}/test", sha256_of(split), "evaluation")
     completions = sample(attempts)
     write_parquet(job.output("completions"), completions)
-    job.run.log_metrics({"completions": completions.num_rows})
-    shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(completions) else [])]
-    job.run.log_table("completions", completions.select(shown))
     is_other_agent = attempts.conversation.agent.name != OWN_LOOP
     rows = [
         ("completions", f"{completions.num_rows:,}"),

@@ -13,6 +13,7 @@ def work(job: Job) -> None:
     from dagrpo.params.rollout import Conversation
     from dagrpo.params.sft import Sft
     from dagrpo.slow_types import warn_of_slow_types
+    from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
 
@@ -31,10 +32,11 @@ def work(job: Job) -> None:
         tuned=job.output("manifest").parent,
     )
     last: dict[str, float] = {}
+    curve = Curve(job.log)
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
         last.update(metrics)
-        job.run.log_metrics(metrics, step)
+        curve.add(step, metrics)
 
     with process_group(job.threads, deterministic=deterministic) as world:
         if run.sft.steps:

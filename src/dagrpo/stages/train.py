@@ -8,11 +8,8 @@ from dagrpo.execution.declaration import Job, Needs, Stage
 from dagrpo.params.runtime import Runtime
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dagrpo.trainer.run import HeldOutSplits, TrainingRun
 
-SHOWN = ["prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason"]
 ABOUT_TURNS = {
     "rollout/turns_mean": "turns",
     "tool/calls_mean": "calls",
@@ -26,49 +23,32 @@ def work(job: Job) -> None:
     """Train to the last step, from the newest state if there is one."""
     from dagrpo.console import summary
     from dagrpo.distributed import process_group
-    from dagrpo.files import sha256_of
-    from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations
     from dagrpo.slow_types import warn_of_slow_types
     from dagrpo.times import times_of, write_times
-    from dagrpo.tracking.attempts import traced_steps
+    from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.loop import train
 
     run = _run(job)
     curve: list[Mapping[str, float]] = []
+    live = Curve(job.log)
     held_out: dict[int, Mapping[str, float]] = {}
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
         curve.append(metrics)
-        job.run.log_metrics(metrics, step)
+        live.add(step, metrics)
 
     def report_held_out(step: int, metrics: Mapping[str, float]) -> None:
         held_out[step] = metrics
-        job.run.log_metrics(metrics, step)
+        live.add(step, metrics)
 
-    split = job.input("train")
-    job.run.log_dataset(split, f"{split.parent.name}/train", sha256_of(split), "training")
     with process_group(job.threads, deterministic=run.rollout.deterministic) as world:
         own_engine = {} if run.runtime.engine.servers else {"rollout.dtype": run.rollout.dtype}
         warn_of_slow_types({"training.dtype": run.training.dtype, **own_engine}, world)
         train(run, report, world, report_held_out=report_held_out)
     if not world.is_rank_zero:
         return
-    for path in (run.metrics, run.held_out):
-        job.run.log_artifact(path)
     write_times(job.log.parent, run.metrics, times_of(curve))
-    last_step = _rollouts_of(run, run.training.steps)
-    shown = [*SHOWN, *(OF_CONVERSATIONS if has_conversations(last_step) else [])]
-    job.run.log_table("completions_last_step", last_step.select(shown))
-    for step in traced_steps(run.training.steps):
-        job.run.log_attempts(_rollouts_of(run, step), job.runtime.traces)
     summary(f"train, seed {job.seed}", [*rows_to_show(curve), *_about_held_out(held_out)])
-
-
-def _rollouts_of(run: "TrainingRun", step: int) -> "pa.Table":
-    from dagrpo.files import read_parquet
-    from dagrpo.rollout.table import without_discarded
-
-    return without_discarded(read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")))
 
 
 def _run(job: Job) -> "TrainingRun":

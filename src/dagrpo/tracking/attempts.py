@@ -1,7 +1,7 @@
-"""Some attempts of a table as traces in plain JSON: a span for the attempt, one per turn, one per call.
+"""Some attempts of a table as traces in plain JSON.
 
-A delivery makes MLflow's objects of them (traces.py). A trace says in which order things happened and not how long they
-took: a table holds no times, which differ from run to run.
+A trace has a span for the attempt, one per turn and one per call; traces.py makes MLflow's objects of them. It tells in
+which order things happened and not how long they took: a table holds no times, which differ from run to run.
 """
 
 from collections.abc import Iterator, Mapping

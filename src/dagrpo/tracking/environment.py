@@ -76,12 +76,13 @@ def _state_and_start(pid: int) -> tuple[str, int]:
 
 def environment_tags(root: Path) -> dict[str, str]:
     """Tags that say in what a stage ran; what cannot be found out is left out."""
-    tags = {"version.python": sys.version.split()[0], "mlflow.user": _user()}
+    tags = {"version.python": sys.version.split()[0], "mlflow.user": user()}
     tags |= {f"version.{name}": installed for name in PACKAGES if (installed := version_of(name))}
     return tags | _hardware_tags() | _lock_tags(root) | _git_tags(root)
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of this user, or the number where there is no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name

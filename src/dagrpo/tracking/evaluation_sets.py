@@ -1,18 +1,17 @@
-"""Held-out problems as MLflow's evaluation data sets, named by task and content. Imports MLflow: only a delivery does.
+"""Held-out problems as MLflow's evaluation data sets, named by task and content.
 
 One of the same content is there once, for all experiments that are evaluated on it.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mlflow.entities import EvaluationDataset
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
 from dagrpo.errors import UserError
-from dagrpo.tracking.pages import DataSet
-from dagrpo.tracking.problems import Problems
 
 SHA256 = "sha256"
 RECORDS_PER_BATCH = 500
@@ -26,12 +25,14 @@ def set_name(name: str, digest: str) -> str:
     return f"{name}@{digest[:SHORT]}"
 
 
-def bring_evaluation_set(client: MlflowClient, experiment_id: str, name: str, digest: str, problems: Problems) -> None:
-    """The problems of a test split. Brought twice, they are there once."""
-    records = [record.model_dump() for record in problems.records]
+def bring_evaluation_set(
+    client: MlflowClient, experiment_id: str, name: str, digest: str, problems: Mapping[str, Any]
+) -> None:
+    """Bring the problems of a test split, as problems.problems_of gives them. Brought twice, they are there once."""
+    records = problems["records"]
     data = _find(client, set_name(name, digest), digest)
     if data is None:
-        tags = {SHA256: digest, "split": name, "problems": f"{len(records):,} of {problems.of:,}"}
+        tags = {SHA256: digest, "split": name, "problems": f"{len(records):,} of {problems['of']:,}"}
         data = client.create_dataset(set_name(name, digest), experiment_id, tags)
     else:
         _add(client, data, experiment_id)
@@ -41,11 +42,11 @@ def bring_evaluation_set(client: MlflowClient, experiment_id: str, name: str, di
             store.upsert_dataset_records(data.dataset_id, records[first : first + RECORDS_PER_BATCH])
 
 
-def share_evaluation_sets(client: MlflowClient, experiment_id: str, data: Iterable[DataSet]) -> None:
+def share_evaluation_sets(client: MlflowClient, experiment_id: str, data: Iterable[Mapping[str, str]]) -> None:
     """Show an experiment the data sets of others with the same content, where it has taken over what they made."""
     for each in data:
-        if each.context == "evaluation":
-            found = _find(client, set_name(each.name, each.digest), each.digest)
+        if each["context"] == "evaluation":
+            found = _find(client, set_name(each["name"], each["digest"]), each["digest"])
             if found is not None:
                 _add(client, found, experiment_id)
 

@@ -1,7 +1,7 @@
 """Policies as MLflow's logged models, found by the sha256 of a checkpoint's manifest. Nothing is uploaded: digest and path.
 
 A policy has one model in both layouts, Hugging Face's and the trainer's, whose manifests differ: stage convert or export says
-which two belong together. In whatever order stages are delivered, there is one model.
+which two belong together. In whatever order stages are recorded, there is one model.
 """
 
 from collections.abc import Iterable, Mapping

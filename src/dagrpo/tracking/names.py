@@ -11,6 +11,7 @@ from dagrpo.files import canonical_json
 MAX_KEY = 250
 MAX_PARAM_VALUE = 6000
 MAX_TAG_VALUE = 8000
+MAX_DATASET_DIGEST = 36
 SHORT_DIGEST = 16  # hex digits of a digest where many must fit into one tag
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_\-. :/]")
 

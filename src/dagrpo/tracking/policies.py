@@ -6,7 +6,8 @@ than its base policy: an interval of the difference that excludes 0. A control n
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mlflow.entities import LoggedModel, Metric
 from mlflow.exceptions import MlflowException
@@ -15,25 +16,27 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from dagrpo.tracking.models import DIGEST, Models, link_output
-from dagrpo.tracking.names import metric_name, tag_value
-from dagrpo.tracking.pages import MAX_DATASET_DIGEST, Page, Policy, log_points
+from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
+from dagrpo.tracking.points import log_all
 
 CHAMPION = "champion"
 TRAINED = "trained"
+Policy = Mapping[str, Any]  # an evaluated checkpoint, as report.history makes it
 logger = logging.getLogger(__name__)
 
 
 def bring_policies(
-    client: MlflowClient, experiment_id: str, run_id: str, seed: str, page: Page, time_ms: int
+    client: MlflowClient, experiment_id: str, run_id: str, seed: str, policies: Sequence[Policy], time_ms: int
 ) -> dict[str, LoggedModel]:
-    """The policies of one seed, each with its scores, by their names. Brought twice, they are there once."""
+    """Return the models of one seed's policies by their names, each with its scores; made if there are none."""
     own = Models(client=client, experiment_id=experiment_id, run_id=run_id, seed=seed)
     models: dict[str, LoggedModel] = {}
-    for policy in page.policies:
-        model = own.find(policy.digest) or own.make(policy.name, policy.folder, {DIGEST: policy.digest}, policy.step)
-        link_output(client, run_id, model, policy.step)
-        log_points(client, run_id, _points(policy, model.model_id, run_id, time_ms))
-        models[policy.name] = model
+    for policy in policies:
+        digest, step = policy["digest"], policy["step"]
+        model = own.find(digest) or own.make(policy["name"], policy["folder"], {DIGEST: digest}, step)
+        link_output(client, run_id, model, step)
+        log_all(client, run_id, _points(policy, model.model_id, run_id, time_ms))
+        models[policy["name"]] = model
     return models
 
 
@@ -41,33 +44,39 @@ def _points(policy: Policy, model_id: str, run_id: str, time_ms: int) -> list[Me
     """Scores that know their policy and their data; for the run a curve from the base policy to the trained one."""
     return [
         Metric(
-            metric_name(f"{score.task}/{name}"),
+            metric_name(f"{score['task']}/{name}"),
             value,
             time_ms,
-            policy.step,
+            policy["step"],
             model_id=model_id,
-            dataset_name=score.data.name,
-            dataset_digest=score.data.digest[:MAX_DATASET_DIGEST],
+            dataset_name=score["data"]["name"],
+            dataset_digest=score["data"]["digest"][:MAX_DATASET_DIGEST],
             run_id=run_id,
         )
-        for score in policy.scores
-        for name, value in score.values.items()
+        for score in policy["scores"]
+        for name, value in score["values"].items()
     ]
 
 
 def register(
-    client: MlflowClient, experiment: str, run_id: str, seed: str, models: Mapping[str, LoggedModel], page: Page
+    client: MlflowClient,
+    experiment: str,
+    run_id: str,
+    seed: str,
+    models: Mapping[str, LoggedModel],
+    policies: Sequence[Policy],
+    verdict: Mapping[str, Any],
 ) -> None:
-    """The trained policy as a version of the experiment's model; the alias, where the page's verdict says so."""
-    trained = next((policy for policy in page.policies if policy.name == TRAINED), None)
+    """Make the trained policy a version of the experiment's model; the alias is its own where the verdict says so."""
+    trained = next((policy for policy in policies if policy["name"] == TRAINED), None)
     if trained is None:
         return
     model = models[TRAINED]
     _make_registered_model(client, experiment)
     version = _version(client, experiment, run_id, seed, trained, model)
-    client.set_model_version_tag(experiment, version, "verdict", tag_value(page.verdict.reason))
-    client.update_model_version(experiment, version, page.verdict.reason)
-    if page.verdict.is_better:
+    client.set_model_version_tag(experiment, version, "verdict", tag_value(verdict["reason"]))
+    client.update_model_version(experiment, version, verdict["reason"])
+    if verdict["is_better"]:
         _crown(client, experiment, version)
 
 
@@ -85,13 +94,13 @@ def _make_registered_model(client: MlflowClient, name: str) -> None:
 
 def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, policy: Policy, model: LoggedModel) -> str:
     for found in client.search_model_versions(f"name = '{experiment}'"):
-        if found.tags.get(DIGEST) == policy.digest:
+        if found.tags.get(DIGEST) == policy["digest"]:
             return str(found.version)
     made = client.create_model_version(
         experiment,
         source=f"models:/{model.model_id}",
         run_id=run_id,
-        tags={DIGEST: policy.digest, "folder": policy.folder, "seed": seed},
+        tags={DIGEST: policy["digest"], "folder": policy["folder"], "seed": seed},
         model_id=model.model_id,
     )
     # What the page of the model shows as registered.
@@ -102,7 +111,7 @@ def _version(client: MlflowClient, experiment: str, run_id: str, seed: str, poli
 
 
 def _crown(client: MlflowClient, experiment: str, version: str) -> None:
-    """Move the alias forward, never back: a record delivered again is not the newest."""
+    """Move the alias forward, never back: a page that is written again is not the newest."""
     try:
         holder = int(client.get_model_version_by_alias(experiment, CHAMPION).version)
     except MlflowException as error:

@@ -1,6 +1,6 @@
 """What an evaluation asks, in plain JSON: the problems with their answers, and the form in which a task puts them.
 
-A delivery makes MLflow's evaluation data set and prompt of it (evaluation_sets.py, prompts.py).
+A sync makes MLflow's evaluation data set and prompt of it (evaluation_sets.py, prompts.py).
 """
 
 import hashlib
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
 
 from dagrpo.visible import visible
 
@@ -20,26 +19,11 @@ QUESTION = "{{question}}"  # a variable, as MLflow writes one in a prompt
 Row = Mapping[str, Any]
 
 
-class Record(BaseModel):
-    """One problem, as MLflow has it."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    inputs: dict[str, str | list[str]]
-    expectations: dict[str, str]
-
-
-class Problems(BaseModel):
-    """What a journal says of a test split."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    of: int  # how many problems the split has
-    records: list[Record]  # the first of them
-    prompt: list[dict[str, str]]  # chat messages; []: the rows have no one form
-    tools: list[str]
-
-
 def problems_of(split: Path) -> dict[str, Any]:
-    """As Problems has it, of a file of the row contract."""
+    """Return what a file of the row contract asks: the first problems of how many, the form of the prompt, the tools.
+
+    prompt: chat messages; [] where the rows have no one form.
+    """
     columns = [name for name in COLUMNS if name in pq.read_schema(split).names]
     table = pq.read_table(split, columns=columns)
     rows = table.slice(0, MOST_PROBLEMS).to_pylist()

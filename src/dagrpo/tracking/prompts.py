@@ -1,4 +1,4 @@
-"""The prompt forms of tasks in MLflow's prompt registry, a version for each content. Imports MLflow: only a delivery does."""
+"""The prompt forms of tasks in MLflow's prompt registry, a version for each content."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -19,6 +19,7 @@ from dagrpo.addresses import SERVER_SCHEMES, parts_of
 from dagrpo.errors import UserError
 from dagrpo.full_disk import NEARLY_FULL, disk_of, free_on
 from dagrpo.redaction import HIDDEN, redacted, secret_parameters, without_secret_parameters
+from dagrpo.visible import one_line
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -40,6 +41,8 @@ DATABASE_REMEDIES = {  # what SQLite says, and what helps
     "readonly": "correct its permissions",
     "unable to open": "correct its permissions",
 }
+REFUSALS = (401, 403)
+LONGEST = 200  # characters of what others say
 _REMEDY = "or set DAGRPO_TRACKING=off to run without a record"
 
 
@@ -72,31 +75,8 @@ def without_user(uri: str) -> str:
     return _with_user(uri, "")
 
 
-def complete(uri: str, root: Path) -> str:
-    """An address that was written down, with user and password as MLFLOW_TRACKING_URI now has them for it."""
-    now = tracking_uri(root)
-    return now if without_user(now) == without_user(uri) else uri
-
-
-def is_todays(uri: str) -> bool:
-    """Whether MLFLOW_TRACKING_URI now names this server, with whatever user and password."""
-    return without_user(os.environ.get("MLFLOW_TRACKING_URI") or SQLITE + DATABASE) == without_user(uri)
-
-
-def refuse_todays_credentials(uri: str) -> None:
-    """UserError where MLflow would show another server the password or token that is meant for today's."""
-    named = next((name for name in CREDENTIALS if os.environ.get(name)), None)
-    todays = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if named and is_server(uri) and is_server(todays) and not is_todays(uri):
-        raise UserError(
-            f"the server at {without_user(uri)} is not asked with {named}, which is for another: set MLFLOW_TRACKING_URI to "
-            "it again, with its own credentials, for what was recorded for it is delivered nowhere else"
-        )
-
-
-def hide_password(text: str, root: Path) -> str:
-    """A message that may quote the address, without the password in it, and without other secrets of the environment."""
-    uri = tracking_uri(root)
+def hide_password(text: str, uri: str) -> str:
+    """Return a message that may quote the address without its password and other secrets of the environment."""
     text = text.replace(uri, without_password(uri))
     for secret in sorted(_secrets(uri), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -185,7 +165,7 @@ def require_answer(uri: str) -> None:
 
 def open_client(uri: str) -> "MlflowClient":
     """Connect, creating the embedded database at first use. Processes that do so at once break it: hence the lock."""
-    # Instead of 7, and of two minutes for each, which take long: the next delivery tries again.
+    # Instead of 7, and of two minutes for each, which take long: the next sync tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     from mlflow.tracking import MlflowClient
@@ -225,6 +205,30 @@ def _replace_prefix(connection: sqlite3.Connection, present: set[str], old: str,
                 f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {moved}",
                 (new, len(old) + 1, old, len(old) + 1, f"{old}/"),
             )
+
+
+def trouble_of_store(error: Exception, uri: str) -> str:
+    """Return why a server or a database takes nothing, with a remedy and without a password. Imports MLflow."""
+    from mlflow.exceptions import MlflowException
+
+    *_, cause = _chain(error)
+    words = one_line((str(cause).strip().splitlines() or [type(cause).__name__])[0], LONGEST)
+    database = database_path(uri)
+    if isinstance(error, MlflowException) and is_server(uri) and error.get_http_status_code() in REFUSALS:
+        remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        words = f"it refuses the credentials ({error.get_http_status_code()})"
+    elif database is not None:
+        remedy = f"{remedy_for(database, words)}, or correct MLFLOW_TRACKING_URI"
+    else:
+        remedy = "see that it answers, or correct MLFLOW_TRACKING_URI"
+    name = database or (without_user(uri) if is_server(uri) else "the database")
+    return hide_password(f"{name} cannot record runs: {words}: {remedy}", uri)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def is_initialised(uri: str) -> bool:

@@ -1,6 +1,6 @@
-"""Attempts as MLflow traces of a run. Imports MLflow: only a delivery does.
+"""Attempts as MLflow traces of a run.
 
-Ids follow from the execution and the place of a trace in it. So what is delivered twice is there once: a trace that MLflow
+Ids follow from the run and the place of a trace in it. So what is written twice is there once: a trace that MLflow
 has is not begun again, and a span that it has is replaced.
 """
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def made_of(
     traces: Sequence[Trace], *, experiment: str, run_id: str, name: str, time_ms: int, model_id: str | None = None
 ) -> list[tuple[TraceInfo, list[Span]]]:
-    """MLflow's objects for the traces of a run. `name`: the same at every delivery, and another for other traces;
+    """MLflow's objects for the traces of a run. `name`: the same at every sync, and another for other traces;
     `model_id`: the policy that the stage has read. Training's own from its second step on is no model, for nobody keeps it.
 
     Raises whatever a trace of another shape leads to.

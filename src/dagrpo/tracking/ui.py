@@ -19,7 +19,6 @@ from rich.console import Console
 from dagrpo.errors import UserError
 from dagrpo.files import open_to_append
 from dagrpo.params.yaml_text import read_yaml
-from dagrpo.tracking.delivery import last_trouble, settle
 from dagrpo.tracking.store import (
     artifact_location,
     follow_moved_artifacts,
@@ -30,6 +29,7 @@ from dagrpo.tracking.store import (
     tracking_uri,
     without_user,
 )
+from dagrpo.tracking.sync import sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
 
 HOST = "127.0.0.1"
@@ -41,7 +41,7 @@ RUNS_VIEW = "runs?workflowType=machine_learning"  # the view with the learning c
 
 
 def serve(port: int) -> None:
-    """Deliver what waits, serve the UI until interrupted, and print the address to open once it answers.
+    """Record what results hold and MLflow does not, serve the UI until interrupted, and print the address to open once it answers.
 
     With MLFLOW_TRACKING_URI at a server, its own UI is the one to open. UserError when the port is taken or the
     server does not start.
@@ -53,8 +53,10 @@ def serve(port: int) -> None:
     is_server = artifact_location(uri, root) is None
     if not is_server:
         _require_free(port)
-    if not settle(root):
-        print(f"MLflow does not hold everything yet: {last_trouble(root)}", file=sys.stderr)
+    try:
+        sync()
+    except UserError as error:
+        print(f"MLflow does not hold everything yet: {error}", file=sys.stderr)
     if is_server:
         _announce(without_user(uri).rstrip("/"))
         return

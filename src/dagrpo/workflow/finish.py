@@ -1,4 +1,4 @@
-"""Before the first and after the last job of a Snakemake run: MLflow told what ran, the results shown."""
+"""Before the first and after the last job of a Snakemake run: the runs recorded in MLflow, the results shown."""
 
 import os
 import sys
@@ -14,8 +14,7 @@ from dagrpo.params.schema import Params, read_params
 from dagrpo.workflow.configuration import PARAMS
 from dagrpo.workflow.tries import Try, try_of
 
-SECONDS_TO_SETTLE = 60
-SECONDS_BETWEEN_DELIVERIES = 60  # under DVC
+SECONDS_BETWEEN_SYNCS = 60  # under DVC
 LAST_STAGE = "report"
 
 
@@ -34,29 +33,17 @@ def require_same_parameters(params: Params) -> None:
         )
 
 
-def settle_tracking() -> None:
-    """Deliver what the stages recorded to MLflow, whose import takes seconds; say so when it cannot be reached.
+def record_runs() -> None:
+    """Bring what the stages have made into MLflow, whose import takes seconds; print why where that fails.
 
-    Under DVC every stage is a workflow of its own: there the last stage delivers, and one a minute on the way to it.
+    Under DVC every stage is a workflow of its own: there the last stage does it, and one a minute on the way to it.
     """
-    try:
-        _settle_tracking()
-    except Exception as error:  # noqa: BLE001  the border between the results, which are there, and their record
-        print(f"MLflow does not hold everything yet: {type(error).__name__}: {error}", file=sys.stderr)
+    from dagrpo.tracking.sync import record_what_is_new
 
-
-def _settle_tracking() -> None:
-    from dagrpo.tracking.delivery import last_trouble, seconds_waiting, settle
-    from dagrpo.tracking.variations import recording_root
-
-    if (os.environ.get("DAGRPO_TRACKING") or "on") != "on":
-        return
     is_last = os.environ.get("DVC_STAGE", LAST_STAGE).startswith(LAST_STAGE)
-    root = recording_root(Path.cwd())
-    if not is_last and seconds_waiting(root) < SECONDS_BETWEEN_DELIVERIES:
-        return
-    if not settle(root, timeout_s=SECONDS_TO_SETTLE):
-        print(f"MLflow does not hold everything yet: {last_trouble(root)}", file=sys.stderr)
+    trouble = record_what_is_new(0 if is_last else SECONDS_BETWEEN_SYNCS)
+    if trouble:
+        print(f"MLflow does not hold everything yet: {trouble}", file=sys.stderr)
 
 
 def show_results(experiment: str) -> None:

@@ -1,0 +1,101 @@
+"""Executions of stages that work or have failed: a JSON file each."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dagrpo.errors import UserError
+from dagrpo.execution.failures import words_of
+from dagrpo.files import open_to_append, remove, write_json
+from dagrpo.tracking.curve import now_ms
+from dagrpo.tracking.environment import Process
+from dagrpo.tracking.store import require_recording, tracking_uri
+from dagrpo.tracking.variations import recording_root
+
+MODE = "DAGRPO_TRACKING"
+MODES = ("on", "off", "later")
+FOLDER = Path(".state/executions")
+LOG = Path(".state/tracking.log")
+MAX_LOG_BYTES = 1 << 20
+SECONDS_BEFORE_FOLLOWING = 20.0  # most stages end sooner than MLflow is imported
+logger = logging.getLogger(__name__)
+
+
+def mode() -> str:
+    """Return when runs are recorded, as DAGRPO_TRACKING says. UserError for another value.
+
+    on, the default: after each workflow, and while a stage works for more than 20 seconds; later: by `dagrpo ui` and
+    `dagrpo tracking rebuild` alone, for machines that do not reach the MLflow server; off: as later, and no failures.
+    """
+    chosen = os.environ.get(MODE) or "on"
+    if chosen not in MODES:
+        raise UserError(f"{MODE}={chosen} is not known: set it to one of {', '.join(MODES)}.")
+    return chosen
+
+
+@contextmanager
+def noted(
+    record: Mapping[str, Any], configuration: Mapping[str, Any], facts: Mapping[str, str], log: Path
+) -> Iterator[None]:
+    """Keep a file about this execution that stays where it does not end well; have a long one followed by MLflow.
+
+    record: of provenance.json, with the paths of all outputs; facts: commit, versions, hardware.
+    UserError, before any work, when MLFLOW_TRACKING_URI names no place for runs.
+    """
+    chosen = mode()
+    if chosen == "off":
+        yield
+        return
+    require_recording(tracking_uri(recording_root(Path.cwd())))
+    note = FOLDER / f"{now_ms()}-{record['stage']}-{uuid.uuid4().hex[:8]}.json"
+    about = {"record": record, "configuration": configuration, "facts": facts, "log": str(log), "started": now_ms()}
+    content = about | {"process": asdict(Process.current()), "status": "RUNNING", "ended": None, "error": ""}
+    _write(note, content)
+    timer = threading.Timer(SECONDS_BEFORE_FOLLOWING, _follow, (note,))
+    timer.daemon = True
+    if chosen == "on":
+        timer.start()
+    try:
+        yield
+    except BaseException as error:
+        ended = {"status": "KILLED", "error": ""} if _is_stop(error) else {"status": "FAILED", "error": words_of(error)}
+        _write(note, content | ended | {"ended": now_ms()})
+        raise
+    else:
+        with suppress(OSError):  # a sync removes the note of an execution whose results are there
+            remove(note)
+    finally:
+        timer.cancel()
+
+
+def _write(note: Path, content: Mapping[str, Any]) -> None:
+    try:
+        write_json(note, content)
+    except OSError as error:
+        logger.warning("a failure of this execution will not be in MLflow: %s cannot be written (%s)", note, error)
+
+
+def _follow(note: Path) -> None:
+    """Start a process, since an import of MLflow in a thread doubles the duration of the trainer's steps meanwhile."""
+    try:
+        if LOG.exists() and LOG.stat().st_size > MAX_LOG_BYTES:
+            LOG.unlink()
+        with open_to_append(LOG) as output:
+            command = (sys.executable, "-m", "dagrpo.tracking.follow", str(note))
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    except OSError as error:
+        logger.warning("this run is not shown in MLflow while it works: %s", error)
+
+
+def _is_stop(error: BaseException) -> bool:
+    terminated = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
+    return terminated or isinstance(error, KeyboardInterrupt)

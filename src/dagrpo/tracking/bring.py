@@ -1,0 +1,248 @@
+"""Writes what an execution shows into its MLflow run. Written twice, it is there once."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
+from mlflow.entities import Run as MlflowRun
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
+from mlflow.tracing.client import TracingClient
+from mlflow.tracking import MlflowClient
+
+from dagrpo.errors import UserError
+from dagrpo.tracking.contents import STEP, WITH_CURVES, Contents, DataSet, Page
+from dagrpo.tracking.curve import Step
+from dagrpo.tracking.evaluation_sets import bring_evaluation_set, share_evaluation_sets
+from dagrpo.tracking.execution import Execution
+from dagrpo.tracking.models import Models, bring_made, bring_read
+from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name, tag_value
+from dagrpo.tracking.parents import HEADLINE, PARENT, describe, find_parent
+from dagrpo.tracking.points import log_all, log_points
+from dagrpo.tracking.policies import bring_policies, register
+from dagrpo.tracking.prompts import bring_prompt, link_prompt
+from dagrpo.tracking.traces import log_traces, made_of
+from dagrpo.tracking.views import experiment_tags
+
+LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The MLflow run of an execution."""
+
+    client: MlflowClient
+    experiment_id: str
+    run: MlflowRun  # as it was when it was opened
+    execution: Execution
+
+    @property
+    def run_id(self) -> str:
+        return str(self.run.info.run_id)
+
+    @property
+    def parent(self) -> str:
+        """The id of the run that stands for its seed."""
+        return str(self.run.data.tags[PARENT])
+
+    @property
+    def models(self) -> Models:
+        return Models(
+            client=self.client, experiment_id=self.experiment_id, run_id=self.parent, seed=self.execution.seed
+        )
+
+
+def bring(target: Target, contents: Contents) -> None:
+    """Write all that an execution shows into its run, and what belongs there into the run of its seed."""
+    client, run_id = target.client, target.run_id
+    bring_steps(target, contents.steps)
+    for name, value in contents.tags.items():
+        client.set_tag(run_id, name, tag_value(value))
+    for artifact in contents.artifacts:
+        _bring_file(client, run_id, artifact.content, artifact.name, artifact.folder)
+        if target.execution.stage == "report" and not artifact.folder:  # where people look for it
+            _bring_file(client, target.parent, artifact.content, artifact.name)
+    _bring_tables(target, contents.tables)
+    log_data_sets(client, run_id, map(_described, contents.data_sets))
+    log_data_sets(client, run_id, map(_named, _tests_in(target.execution.behind)))
+    model_id = _bring_policy_read(target)
+    with left_out("problems"):
+        _bring_problems(target, contents.problems)
+    with left_out("traces"):
+        _bring_traces(target, contents.traces, model_id)
+    _bring_policy_made(target)
+    for page in contents.pages:
+        _bring_page(target, page)
+
+
+def bring_steps(target: Target, steps: Sequence[Step]) -> None:
+    """Write the points that are missing: curves of training to the run of the seed, all else to the stage's own."""
+    points = [
+        Metric(metric_name(name), value if math.isfinite(value) else math.nan, step.time, step.step)
+        for step in steps
+        for name, value in step.values.items()
+    ]
+    run_id = target.parent if target.execution.stage in WITH_CURVES else target.run_id
+    log_points(target.client, run_id, points)
+
+
+def _bring_file(client: MlflowClient, run_id: str, content: bytes, name: str, folder: str = "") -> None:
+    with TemporaryDirectory(prefix="dagrpo-") as temporary:
+        path = Path(temporary, name)
+        path.write_bytes(content)
+        client.log_artifact(run_id, str(path), folder or None)
+
+
+def _bring_tables(target: Target, tables: Mapping[str, pa.Table]) -> None:
+    """Write the files that MlflowClient.log_table would write first (it appends), and their marks on the run."""
+    for name, table in tables.items():
+        frame = pd.DataFrame(table.to_pydict())
+        text = frame.to_json(orient="split", index=False, date_format="iso")
+        target.client.log_text(target.run_id, text, f"{name}.json")
+    if tables:
+        marks = [{"path": f"{name}.json", "type": "table"} for name in tables]
+        target.client.set_tag(target.run_id, LOGGED_ARTIFACTS, json.dumps(marks))
+
+
+def _bring_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
+    """Write the problems of an evaluation, and the form in which its task puts them."""
+    for data, asked in problems:
+        bring_evaluation_set(target.client, target.experiment_id, data.name, data.digest, asked)
+        if asked["prompt"]:
+            task = data.name.partition("/")[0]
+            version = bring_prompt(target.client, target.experiment_id, task, asked["prompt"], asked["tools"])
+            for run_id in (target.run_id, target.parent):
+                link_prompt(target.client, run_id, version)
+
+
+def _bring_traces(target: Target, tables: Iterable[list[dict[str, Any]]], model_id: str | None) -> None:
+    for number, traces in enumerate(tables):
+        made = made_of(
+            traces,
+            experiment=target.experiment_id,
+            run_id=target.run_id,
+            name=f"{target.run_id}/{number}",
+            time_ms=target.run.info.start_time,
+            model_id=model_id,
+        )
+        log_traces(TracingClient(target.client.tracking_uri), made, target.experiment_id)
+
+
+def _bring_policy_read(target: Target) -> str | None:
+    """Make the policy that the stage has read an input of its run; return the policy's id."""
+    execution, model = target.execution, None
+    with left_out("policies"):
+        model = bring_read(target.models, target.run_id, execution.stage, execution.read)
+    return None if model is None else str(model.model_id)
+
+
+def _bring_policy_made(target: Target) -> None:
+    execution = target.execution
+    step = execution.record["params"].get("training", {}).get("steps") if execution.stage == "train" else 0
+    with left_out("policies"):
+        bring_made(target.models, target.run_id, execution.stage, execution.read, execution.outputs, step)
+
+
+def _bring_page(target: Target, page: Page) -> None:
+    """Write figures, tags, text, data sets, curves and policies to the run of a seed, made if there is none."""
+    client, experiment_id, content = target.client, target.experiment_id, page.content
+    run_id = find_parent(client, experiment_id, target.execution, page.seed)
+    client.update_run(run_id, "RUNNING")  # until the sync ends, which writes its description
+    describe(client, run_id, target.execution)
+    time_ms = target.execution.ended or target.execution.started
+    figures = [Metric(metric_name(name), value, time_ms, 0) for name, value in content["figures"].items()]
+    log_all(client, run_id, figures)
+    tags = {**content["tags"], HEADLINE: content["text"]}
+    client.log_batch(run_id, tags=[RunTag(name, tag_value(value)) for name, value in tags.items()])
+    log_data_sets(client, run_id, map(_named, content["data"]))
+    log_points(client, run_id, [] if page.curves is None else _curve_points(page.curves, time_ms))
+    for name, value in experiment_tags(map(metric_name, content["figures"])).items():
+        client.set_experiment_tag(experiment_id, name, value)
+    with left_out("problems"):
+        share_evaluation_sets(client, experiment_id, content["data"])
+    if page.seed is not None:
+        with left_out("policies"):
+            _bring_policies(target, run_id, str(page.seed), content, time_ms)
+
+
+def _bring_policies(target: Target, run_id: str, seed: str, content: Mapping[str, Any], time_ms: int) -> None:
+    verdict = content["verdict"]
+    if target.execution.variation:  # its folders are removed some day
+        verdict = {"is_better": False, "reason": f"A variation never becomes champion. {verdict['reason']}"}
+    models = bring_policies(target.client, target.experiment_id, run_id, seed, content["policies"], time_ms)
+    register(target.client, target.execution.experiment, run_id, seed, models, content["policies"], verdict)
+
+
+def _curve_points(table: pa.Table, time_ms: int) -> list[Metric]:
+    return [
+        Metric(metric_name(name), value, time_ms, row[STEP])
+        for row in table.to_pylist()
+        for name, value in row.items()
+        if name != STEP and isinstance(value, int | float) and math.isfinite(value)
+    ]
+
+
+def log_data_sets(client: MlflowClient, run_id: str, data: Iterable[DatasetInput]) -> None:
+    """Make data sets inputs of a run."""
+    inputs = list(data)
+    if inputs:
+        client.log_inputs(run_id, inputs)
+
+
+def _tests_in(digests: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    for path, digest in sorted(digests.items()):
+        if Path(path).stem == "test":
+            name = f"{Path(path).parent.name}/test"
+            yield {"name": name, "digest": digest, "path": path, "context": "evaluation"}
+
+
+def _named(data: Mapping[str, str]) -> DatasetInput:
+    """Return the data set that a page names."""
+    return _data_set(data["name"], data["digest"], data["path"], data["context"], {"sha256": data["digest"]})
+
+
+def _described(data: DataSet) -> DatasetInput:
+    """Return a data set with the shape that its file has."""
+    footer = pq.read_metadata(data.path)
+    types = {field.name: str(field.type) for field in footer.schema.to_arrow_schema()}
+    columns = [{"name": name, "type": kind, "required": True} for name, kind in types.items()]
+    profile = {"num_rows": footer.num_rows, "bytes": data.path.stat().st_size, "sha256": data.digest}
+    return _data_set(data.name, data.digest, str(data.path), data.context, profile, columns)
+
+
+def _data_set(
+    name: str, digest: str, path: str, context: str, profile: Mapping[str, Any], columns: Sequence[Any] = ()
+) -> DatasetInput:
+    dataset = Dataset(
+        name=name,
+        digest=digest[:MAX_DATASET_DIGEST],
+        source_type="local",
+        source=json.dumps({"uri": path}),
+        schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
+        profile=json.dumps(profile),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+
+
+@contextmanager
+def left_out(what: str) -> Iterator[None]:
+    """Go on without what the server is too old for, or cannot take for a reason that the user can mend."""
+    try:
+        yield
+    except (NotImplementedError, UserError) as error:
+        logger.warning("the %s of a run are left out: %s", what, error)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
+            raise
+        logger.warning("the %s of a run are left out: %s", what, error)

@@ -1,0 +1,213 @@
+"""Executions of stages as results and notes tell them."""
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dagrpo.console import say
+from dagrpo.errors import UserError
+from dagrpo.execution.account import SUFFIX
+from dagrpo.execution.record import PROVENANCE, TOPS, provenances_of
+from dagrpo.files import digest_of, read_object, remove, sha256_of
+from dagrpo.params.overlay import merged
+from dagrpo.params.schema import parse
+from dagrpo.provenance.records import in_order, read_execution
+from dagrpo.tracking.attempt import FOLDER
+from dagrpo.tracking.environment import Process, user
+from dagrpo.tracking.variations import TRY, experiment_name, variation_name
+from dagrpo.workflow.jobs import configuration_of
+
+SHARED = "shared"  # the seed of stages that all seeds share
+LOGS = Path("logs")
+COMPLETIONS = "completions.parquet"
+BEHIND = ("manifest.json", "test.parquet")  # inputs of completions that their scores are about, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a stage, finished or not."""
+
+    source: Path  # its provenance.json, or the note of one that works or has failed
+    record: Mapping[str, Any]  # of provenance.json: stage, experiment, seed, params, code, key, inputs
+    places: tuple[str, ...]  # paths of all outputs, provenance.json too
+    outputs: Mapping[str, str]  # {path: sha256}; {} unless finished
+    configuration: Mapping[str, Any]  # digest, seeds and changed parameters of the whole experiment
+    facts: Mapping[str, str]  # tags: commit, versions, hardware
+    started: int  # milliseconds since 1970
+    ended: int | None
+    status: str  # RUNNING, FINISHED, FAILED, KILLED
+    error: str = ""
+    log: Path | None = None  # None where another machine made the results
+    process: Process | None = None  # of an execution that has no provenance.json
+
+    @property
+    def stage(self) -> str:
+        return str(self.record["stage"])
+
+    @property
+    def key(self) -> str:
+        return str(self.record["key"])
+
+    @property
+    def experiment(self) -> str:
+        """The name of its experiment in MLflow, which that of a try's folders begins with."""
+        return experiment_name(self.record)
+
+    @property
+    def variation(self) -> str:
+        """The try or DVC experiment that it belongs to; empty: the experiment itself."""
+        return variation_name(self.record["experiment"])
+
+    @property
+    def seed(self) -> str:
+        """`0`, `1`, ..., or `shared`."""
+        seed = self.record.get("seed")
+        return SHARED if seed is None else str(seed)
+
+    @property
+    def identity(self) -> str:
+        """The same for every execution that writes the same files: two of them never run at once."""
+        own = [self.experiment, self.variation, self.record.get("seed"), self.stage, sorted(self.places)]
+        return digest_of(own)
+
+    @property
+    def read(self) -> dict[str, str]:
+        """{path: sha256} of its inputs, and of what completions among them were made from."""
+        return {**self.record["inputs"], **self.behind}
+
+    @property
+    def behind(self) -> dict[str, str]:
+        """{path: sha256} of the policy and the problems that completions among the inputs are of."""
+        found: dict[str, str] = {}
+        for path in map(Path, self.record["inputs"]):
+            provenance = path.with_name(f"completions.{PROVENANCE}")
+            if path.name == COMPLETIONS and provenance.is_file():
+                found |= read_object(provenance)["inputs"]
+        return {path: digest for path, digest in found.items() if Path(path).name in BEHIND}
+
+    @property
+    def place(self) -> str:
+        """The task, policy or model of it; empty for a stage that runs once per experiment or seed."""
+        if not self.places:
+            return ""
+        experiment = self.record["experiment"]
+        place = posixpath.commonpath([posixpath.dirname(path) for path in self.places])
+        evaluations = f"results/{experiment}/runs/seed_{self.record.get('seed')}/eval"
+        for folder in (evaluations, f"data/{experiment}", f"models/{experiment}"):
+            if place.startswith(f"{folder}/"):
+                inside = place.removeprefix(f"{folder}/")
+                return "" if inside == self.stage else inside
+        return ""
+
+
+def finished() -> Iterator[Execution]:
+    """Yield what each provenance.json of all experiments and tries tells, in the order of the DAG.
+
+    An experiment with a damaged file is left out, with a line on the screen.
+    """
+    names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
+    for name in sorted(names):
+        try:
+            yield from list(_of_folder(name))
+        except UserError as error:
+            say(f"{name} is not recorded in MLflow: {error}")
+
+
+def _of_folder(name: str) -> Iterator[Execution]:
+    """Without an account beside a log, times are those of the files, moved on where these do not follow the DAG."""
+    files = {read_execution(path): path for path in provenances_of(name)}
+    accounts = dict(_accounts(LOGS / name))
+    fallback = _configuration([read_object(path) for path in files.values()])
+    time = 0
+    for execution in in_order(files):
+        path = files[execution]
+        time = max(time + 1, path.stat().st_mtime_ns // 1_000_000)
+        made = _from_results(path, time, fallback)
+        yield _as_told(made, *accounts[sha256_of(path)]) if sha256_of(path) in accounts else made
+
+
+def _accounts(logs: Path) -> Iterator[tuple[str, tuple[Path, Mapping[str, Any]]]]:
+    for file in sorted(logs.rglob(f"*{SUFFIX}")):
+        account = read_object(file)
+        yield account["provenance"], (file.with_name(file.name.removesuffix(SUFFIX) + ".log"), account)
+
+
+def _from_results(provenance: Path, time: int, configuration: Mapping[str, Any]) -> Execution:
+    record = read_object(provenance)
+    versions = {f"version.{name}": str(value) for name, value in record.get("environment", {}).items()}
+    return Execution(
+        source=provenance,
+        record=record,
+        places=(*record["outputs"], str(provenance)),
+        outputs=record["outputs"],
+        configuration=configuration,
+        facts={**versions, "rebuilt": "from provenance.json"},
+        started=time,
+        ended=time,
+        status="FINISHED",
+    )
+
+
+def _as_told(execution: Execution, log: Path, account: Mapping[str, Any]) -> Execution:
+    """The execution with the times, facts and configuration of the account beside its log."""
+    started = round(datetime.fromisoformat(account["started"]).timestamp() * 1000)
+    return replace(
+        execution,
+        log=log,
+        started=started,
+        ended=started + round(account["seconds"] * 1000),
+        facts={"mlflow.user": user(), **account["facts"]},
+        configuration=account.get("configuration") or execution.configuration,
+    )
+
+
+def _configuration(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Put the parameters of the whole experiment together; {} where the schema has changed since."""
+    values: dict[str, Any] = {}
+    for record in records:
+        name = {"experiment": {"name": record["experiment"].partition(TRY)[0]}}
+        values = merged(merged(values, record.get("params", {})), name)
+    try:
+        return configuration_of(parse(values, PROVENANCE))
+    except UserError:
+        return {}
+
+
+def unfinished() -> Iterator[Execution]:
+    """Yield what the notes tell of executions that work or have failed, oldest first."""
+    for note in sorted(FOLDER.glob("[0-9]*.json")):
+        execution = of_note(note)
+        if execution.status == "KILLED" and _is_made(execution):
+            remove(note)  # it was killed after its last output was written
+        else:
+            yield execution
+
+
+def _is_made(execution: Execution) -> bool:
+    provenance = Path(execution.places[-1])
+    is_new = provenance.is_file() and provenance.stat().st_mtime_ns // 1_000_000 >= execution.started
+    return is_new and read_object(provenance)["key"] == execution.key
+
+
+def of_note(note: Path) -> Execution:
+    """Return what a note tells; KILLED where its process is gone without a word. UserError: it is gone or damaged."""
+    content = read_object(note)
+    process = Process(**content["process"])
+    is_lost = content["status"] == "RUNNING" and process.is_gone
+    return Execution(
+        source=note,
+        record=content["record"],
+        places=tuple(content["record"]["outputs"]),
+        outputs={},
+        configuration=content["configuration"],
+        facts=content["facts"],
+        started=content["started"],
+        ended=note.stat().st_mtime_ns // 1_000_000 if is_lost else content["ended"],
+        status="KILLED" if is_lost else content["status"],
+        error=content["error"],
+        log=Path(content["log"]),
+        process=process,
+    )

@@ -1,0 +1,104 @@
+"""Shows a stage in MLflow while it works: its metrics and the machine."""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock
+from mlflow.entities import Metric
+from mlflow.system_metrics.metrics.base_metrics_monitor import BaseMetricsMonitor
+from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+from dagrpo.errors import UserError
+from dagrpo.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
+from dagrpo.tracking.bring import Target, bring_steps
+from dagrpo.tracking.curve import now_ms, read_curve
+from dagrpo.tracking.execution import of_note
+from dagrpo.tracking.points import log_all
+from dagrpo.tracking.stage_runs import find_experiment, open_run
+from dagrpo.tracking.store import artifact_location, open_client, require_answer, require_usable, tracking_uri
+from dagrpo.tracking.sync import LOCK
+from dagrpo.tracking.variations import recording_root
+
+SECONDS = 10.0  # between two looks
+
+
+def follow(note: Path, pause_s: float = SECONDS) -> None:
+    """Log what a stage reports and how busy the machine is until the stage ends. The next sync closes the run.
+
+    UserError, or what MLflow raises: it takes nothing now, and the next sync records what is missing.
+    """
+    target = _opened(note)
+    execution = target.execution
+    assert execution.log is not None
+    monitors, offset, sample = _monitors(), 0, 0
+    while _works(note):
+        steps, offset = read_curve(execution.log, since=execution.started, offset=offset)
+        bring_steps(target, steps)
+        log_all(target.client, target.run_id, _readings(monitors, sample))
+        sample += 1
+        time.sleep(pause_s)
+
+
+def _opened(note: Path) -> Target:
+    """Open the run of a stage. UserError: the stage has ended meanwhile.
+
+    Under the lock of a sync: one that comes later finds the run and closes it, and one that came before has removed the note.
+    """
+    home = recording_root(Path.cwd())
+    uri = tracking_uri(home)
+    require_usable(uri)
+    require_answer(uri)
+    with FileLock(home / LOCK):
+        execution = of_note(note)
+        if execution.status != "RUNNING":
+            raise UserError("it has ended")
+        client = open_client(uri)
+        experiment_id = find_experiment(client, execution.experiment, artifact_location(uri, home))
+        run = open_run(client, experiment_id, execution)
+    return Target(client=client, experiment_id=experiment_id, run=run, execution=execution)
+
+
+def _works(note: Path) -> bool:
+    try:
+        return of_note(note).status == "RUNNING"
+    except UserError:  # it has ended well
+        return False
+
+
+def _monitors() -> list[BaseMetricsMonitor]:
+    monitors: list[BaseMetricsMonitor] = [CPUMonitor(), DiskMonitor()]
+    for kind in (NetworkMonitor, GPUMonitor):
+        with suppress(ImportError, RuntimeError, AttributeError):  # no GPU, no library that reads it, or no network
+            monitors.append(kind())
+    return monitors
+
+
+def _readings(monitors: list[BaseMetricsMonitor], sample: int) -> list[Metric]:
+    """Read the machine under MLflow's names: percentages, megabytes (10^6) and watts."""
+    values: dict[str, float] = {}
+    for monitor in monitors:
+        monitor.collect_metrics()
+        values |= monitor.aggregate_metrics()
+        monitor.clear_metrics()
+    return [Metric(f"system/{name}", value, now_ms(), sample) for name, value in values.items()]
+
+
+def main(note: Path) -> None:
+    """Follow a stage; say in one line, in the log that the streams lead to, why that ended early."""
+    os.nice(10)  # the stages come first
+    hide_secrets_in_tracebacks()
+    hide_secrets_in_streams()
+    try:
+        follow(note)
+    except Exception as error:  # noqa: BLE001  the next sync records what is missing
+        print(f"{note.stem} is not shown while it works: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,239 @@
+"""Reads what MLflow shows of an execution from its outputs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
+
+from dagrpo.checkpoints import facts
+from dagrpo.checkpoints.manifest import read_manifest
+from dagrpo.errors import UserError
+from dagrpo.evaluation.difficulty import Rating
+from dagrpo.evaluation.difficulty import metrics_to_log as rating_metrics
+from dagrpo.evaluation.held_out import figures as held_out_figures
+from dagrpo.evaluation.outcomes import group_of
+from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
+from dagrpo.execution.record import PROVENANCE
+from dagrpo.files import read_object, read_parquet, sha256_of
+from dagrpo.listing import MANIFEST
+from dagrpo.params.runtime import Runtime
+from dagrpo.report.build import metrics_to_log as difference_metrics
+from dagrpo.report.history import findings, pages, recorded_curves
+from dagrpo.report.inputs import Inputs, read_inputs
+from dagrpo.report.times import FILE as TIMES
+from dagrpo.report.times import times_of_seeds
+from dagrpo.rollout.table import OF_CONVERSATIONS, has_conversations, without_discarded
+from dagrpo.tasks.card import Card
+from dagrpo.times import read_times
+from dagrpo.tracking.attempts import traced_steps, traces_of
+from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Page
+from dagrpo.tracking.curve import Step, read_curve
+from dagrpo.tracking.execution import LOGS, Execution
+from dagrpo.tracking.problems import problems_of
+from dagrpo.trainer.run import step_file
+
+MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
+SHOWN_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
+SHOWN_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
+
+
+def contents_of(execution: Execution) -> Contents:
+    """Return what the files of an execution show. UserError: a file is missing or was changed since.
+
+    Of one that is not finished: the curve so far.
+    """
+    contents = Contents()
+    if execution.status != "FINISHED":
+        contents.steps += curve_of(execution)
+    elif execution.stage in READERS:
+        READERS[execution.stage](execution, contents)
+    return contents
+
+
+def curve_of(execution: Execution) -> list[Step]:
+    """Return what the stage has reported step by step, where it has run on this machine."""
+    if execution.log is None:
+        return []
+    end = float("inf") if execution.ended is None else execution.ended + 1000  # an account has whole seconds
+    steps, _ = read_curve(execution.log, since=execution.started)
+    return [step for step in steps if step.time <= end]
+
+
+def _checkpoint(execution: Execution, contents: Contents) -> None:
+    manifest = next(Path(path) for path in execution.outputs if Path(path).name == MANIFEST)
+    _log(execution, contents, facts.figures(manifest.parent, read_manifest(_as_made(execution, str(manifest)))))
+
+
+def _prepare(execution: Execution, contents: Contents) -> None:
+    card_file = _file(execution, "card.json")
+    card = TypeAdapter(Card).validate_python(read_object(card_file))
+    for split in card.counts:
+        path = card_file.with_name(f"{split}.parquet")
+        contents.data_sets.append(_data_set(path, execution.outputs[str(path)], f"{card.task}/{split}", split))
+    _log(execution, contents, card.metrics())
+
+
+def _difficulty(execution: Execution, contents: Contents) -> None:
+    if not execution.record["params"]["difficulty"]["samples"]:
+        return
+    contents.data_sets += _read_splits(execution, "train", "difficulty")
+    table = read_parquet(_file(execution, "pass_rates.parquet"))
+    counts = table.select(["right", "unverifiable", "samples"]).to_pylist()
+    _log(execution, contents, rating_metrics([Rating(**row) for row in counts]))
+
+
+def _sft(execution: Execution, contents: Contents) -> None:
+    contents.steps += curve_of(execution)
+
+
+def _train(execution: Execution, contents: Contents) -> None:
+    contents.data_sets += _read_splits(execution, "train", "training")
+    metrics, held_out = _file(execution, "metrics.parquet"), _file(execution, "held_out.parquet")
+    contents.steps += _training_curve(execution, metrics, held_out)
+    contents.artifacts += [Artifact(name=path.name, content=path.read_bytes()) for path in (metrics, held_out)]
+    folder = next(Path(path).parent for path in execution.outputs if Path(path).parent.name == "rollouts")
+    last = execution.record["params"]["training"]["steps"]
+    if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
+        table = without_discarded(read_parquet(folder / step_file(last)))
+        contents.tables["completions_last_step"] = _shown(table, SHOWN_OF_TRAINING)
+    for step in traced_steps(last):
+        if (folder / step_file(step)).is_file():
+            _trace(execution, contents, without_discarded(read_parquet(folder / step_file(step))))
+
+
+def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iterator[Step]:
+    """Yield the metrics of each step, its seconds and gates where it was made here, and the figures of held-out problems."""
+    assert execution.ended is not None
+    values: dict[int, dict[str, float]] = {}
+    moments: dict[int, int] = {}
+    for reported in curve_of(execution):
+        values.setdefault(reported.step, {}).update(reported.values)
+        moments[reported.step] = reported.time
+    seconds = (read_times(execution.log.parent, metrics) if execution.log else None) or []
+    for step, timing in enumerate(seconds, start=1):
+        values.setdefault(step, {}).update(timing)
+    for row in pq.read_table(metrics).to_pylist():
+        own = {name: value for name, value in row.items() if name != STEP and value is not None}
+        values.setdefault(row[STEP], {}).update(own)
+    for step, figures in held_out_figures(read_parquet(held_out).to_pylist()).items():
+        values.setdefault(step, {}).update(figures)
+    for step in sorted(values):
+        yield Step(step, moments.get(step, execution.ended), values[step])
+
+
+def _sample(execution: Execution, contents: Contents) -> None:
+    contents.data_sets += _read_splits(execution, "test", EVALUATION)
+    contents.problems += [(data, problems_of(data.path)) for data in contents.data_sets]
+    completions = read_parquet(_file(execution, "completions.parquet"))
+    _log(execution, contents, {"completions": completions.num_rows})
+    contents.tables["completions"] = _shown(completions, SHOWN_OF_SAMPLES)
+
+
+def _score(execution: Execution, contents: Contents) -> None:
+    result = read_object(_file(execution, "scores.json"))
+    scores = read_parquet(_file(execution, "scores.parquet"))
+    group, estimates = group_of(result["task"], oracle=result.get("oracle", False)), estimates_of(result)
+    bounds = {f"{name}_{bound}" for name in estimates for bound in ("low", "high")}
+    figures = {name: value for name, value in metrics_to_log(result).items() if name not in bounds}
+    _log(execution, contents, {f"{group}/{name}": value for name, value in figures.items()})
+    for name, each in estimates.items():
+        contents.tags[f"interval.{group}/{name}"] = f"{each.low:.4f} to {each.high:.4f}"
+    contents.tables["completions"] = scores.slice(0, MAX_TABLE_ROWS)
+    _trace(execution, contents, scores)
+
+
+def _report(execution: Execution, contents: Contents) -> None:
+    record, experiment = execution.record, execution.record["experiment"]
+    inputs = _inputs_of_report(execution)
+    found = findings(inputs, record["params"], record.get("overrides", {}))
+    _log(execution, contents, difference_metrics(found.comparisons))
+    contents.artifacts += _pages_to_look_at(execution)
+    metrics = [Path(path) for path in record["inputs"] if Path(path).name == "metrics.parquet"]
+    times = times_of_seeds(metrics, LOGS / experiment)
+    for seed, content in pages(found, times).items():
+        contents.pages.append(Page(seed=seed, content=content, curves=recorded_curves(inputs, seed)))
+
+
+def _inputs_of_report(execution: Execution) -> Inputs:
+    read = [Path(path) for path in execution.record["inputs"]]
+    missing = next((path for path in read if not path.is_file()), None)
+    if missing is not None:
+        raise UserError(f"{missing} is missing: `dvc pull` brings it back")
+    return read_inputs(
+        execution.record["experiment"],
+        scores=[path for path in read if path.name == "scores.parquet"],
+        summaries=[path for path in read if path.name == "scores.json"],
+        metrics=[path for path in read if path.name == "metrics.parquet"],
+        rollouts=[path for path in read if path.parent.name == "rollouts"],
+        held_out=[path for path in read if path.name == "held_out.parquet"],
+        provenance=[path for path in read if path.name.endswith(PROVENANCE)],
+    )
+
+
+def _pages_to_look_at(execution: Execution) -> Iterator[Artifact]:
+    """Yield the report, which has its pictures in it, its figures, and the page of times."""
+    html = _file(execution, "report.html")
+    yield Artifact(name=html.name, content=html.read_bytes())
+    for path in map(Path, execution.outputs):
+        if path.parent.name == "figures":
+            yield Artifact(name=path.name, content=_as_made(execution, str(path)).read_bytes(), folder="figures")
+    times = LOGS / execution.record["experiment"] / TIMES
+    if execution.log is not None and times.is_file():
+        yield Artifact(name=times.name, content=times.read_bytes())
+
+
+def _log(execution: Execution, contents: Contents, values: Mapping[str, float]) -> None:
+    assert execution.ended is not None
+    contents.steps.append(Step(0, execution.ended, values))
+
+
+def _trace(execution: Execution, contents: Contents, table: pa.Table) -> None:
+    count = execution.record.get("runtime", {}).get("traces", Runtime().traces)
+    if count:
+        contents.traces.append(traces_of(table, count))
+
+
+def _shown(table: pa.Table, columns: Iterable[str]) -> pa.Table:
+    shown = [*columns, *(OF_CONVERSATIONS if has_conversations(table) else [])]
+    return table.select(shown).slice(0, MAX_TABLE_ROWS)
+
+
+def _read_splits(execution: Execution, split: str, context: str) -> list[DataSet]:
+    """Return the splits of that name among the inputs, where they are here and as they were read."""
+    found = []
+    for name, digest in execution.record["inputs"].items():
+        path = Path(name)
+        if path.name == f"{split}.parquet" and path.is_file() and sha256_of(path) == digest:
+            found.append(_data_set(path, digest, f"{path.parent.name}/{split}", context))
+    return found
+
+
+def _data_set(path: Path, digest: str, name: str, context: str) -> DataSet:
+    return DataSet(name=name, digest=digest, path=path, context=context)
+
+
+def _file(execution: Execution, name: str) -> Path:
+    return _as_made(execution, next(path for path in execution.outputs if Path(path).name == name))
+
+
+def _as_made(execution: Execution, path: str) -> Path:
+    """Return an output's path. UserError: it is gone, or has been changed."""
+    if not Path(path).is_file() or sha256_of(Path(path)) != execution.outputs[path]:
+        raise UserError(f"{path} is missing or was changed: `dvc pull` brings it back")
+    return Path(path)
+
+
+READERS: Mapping[str, Callable[[Execution, Contents], None]] = {
+    "model": _checkpoint,
+    "prepare": _prepare,
+    "sft": _sft,
+    "difficulty": _difficulty,
+    "convert": _checkpoint,
+    "train": _train,
+    "export": _checkpoint,
+    "sample": _sample,
+    "score": _score,
+    "report": _report,
+}

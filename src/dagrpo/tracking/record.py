@@ -1,0 +1,76 @@
+"""Records executions in MLflow, whose import takes seconds."""
+
+import logging
+from collections.abc import Sequence
+
+from mlflow.tracking import MlflowClient
+
+from dagrpo.console import say
+from dagrpo.errors import UserError
+from dagrpo.files import remove
+from dagrpo.tracking.bring import Target, bring
+from dagrpo.tracking.contents import Contents
+from dagrpo.tracking.execution import Execution
+from dagrpo.tracking.names import tag_value
+from dagrpo.tracking.parents import ERROR, settle_parents
+from dagrpo.tracking.read import contents_of
+from dagrpo.tracking.stage_runs import WholeRuns, find_experiment, open_run, tag_digests
+from dagrpo.tracking.store import open_client, trouble_of_store
+
+logger = logging.getLogger(__name__)
+
+
+def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None) -> int:
+    """Record the executions that MLflow does not hold, in their order; return how many those were.
+
+    artifacts: the folder for files of new experiments; None: the server decides. UserError: MLflow takes nothing now.
+    """
+    try:
+        client = open_client(uri)
+        names = dict.fromkeys(execution.experiment for execution in executions)
+        experiments = {name: find_experiment(client, name, artifacts) for name in names}
+        held = {name: WholeRuns(client, experiment_id) for name, experiment_id in experiments.items()}
+        count = 0
+        for each in executions:
+            count += _record(client, experiments[each.experiment], each, held[each.experiment])
+        for experiment_id in experiments.values():
+            settle_parents(client, experiment_id)
+    except UserError:
+        raise
+    except Exception as error:  # the border: a server or a database may answer anything
+        logger.info("MLflow takes nothing", exc_info=error)
+        raise UserError(f"{trouble_of_store(error, uri)}.") from error
+    return count
+
+
+def _record(client: MlflowClient, experiment_id: str, execution: Execution, held: WholeRuns) -> bool:
+    """Record one execution; return whether it was missing. One that works is left to its follower."""
+    if execution.status == "RUNNING":
+        return False
+    is_missing = not held.have(execution)
+    if is_missing:
+        write_run(client, experiment_id, execution, _contents(execution))
+    if execution.status != "FINISHED":
+        remove(execution.source)
+    return is_missing
+
+
+def write_run(client: MlflowClient, experiment_id: str, execution: Execution, contents: Contents) -> None:
+    """Write the whole run of an execution, its status last: one that was begun and not finished is found and gone on with."""
+    run = open_run(client, experiment_id, execution)
+    run_id = run.info.run_id
+    bring(Target(client=client, experiment_id=experiment_id, run=run, execution=execution), contents)
+    if execution.outputs:
+        tag_digests(client, run_id, "output", execution.outputs)
+    if execution.error:
+        client.set_tag(run_id, ERROR, tag_value(execution.error))
+    client.set_terminated(run_id, execution.status, execution.ended)
+
+
+def _contents(execution: Execution) -> Contents:
+    """Return what the run of an execution shows; nothing, and a line on the screen, where its files cannot be read."""
+    try:
+        return contents_of(execution)
+    except Exception as error:  # noqa: BLE001  the border to files that may be gone, damaged or of another version
+        say(f"{execution.source}: recorded without figures: {error}")
+        return Contents()

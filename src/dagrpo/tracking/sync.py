@@ -1,0 +1,92 @@
+"""Brings results into MLflow: what is there already is left alone."""
+
+import os
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dagrpo.errors import UserError
+from dagrpo.execution.record import TOPS, provenances_of
+from dagrpo.files import digest_of, write_text
+from dagrpo.tracking.attempt import FOLDER, mode
+from dagrpo.tracking.store import (
+    artifact_location,
+    database_path,
+    hide_password,
+    require_answer,
+    require_usable,
+    tracking_uri,
+    without_password,
+)
+from dagrpo.tracking.variations import DVC_NAME, recording_root
+
+LOCK = Path(".state/tracking.lock")
+SYNCED = Path(".state/tracking.synced")  # a digest of what the last sync has found, all of which MLflow has
+SECONDS_TO_WAIT = 60.0  # for another process that brings results into MLflow
+
+
+def record_what_is_new(every_s: float = 0) -> str:
+    """Bring what is new since the last sync into MLflow unless DAGRPO_TRACKING says later or off; return why that failed.
+
+    Does nothing, and imports no MLflow, where nothing is new, or the last sync is less than `every_s` seconds ago.
+    Nothing is raised: the results are there, whatever becomes of their record.
+    """
+    try:
+        is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
+        if mode() != "on" or is_young or _state(tracking_uri(recording_root(Path.cwd()))) == _synced():
+            return ""
+        sync()
+    except UserError as error:
+        return f"{error} No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
+    except Exception as error:  # noqa: BLE001  the border between the results and their record
+        return hide_password(f"{type(error).__name__}: {error}", tracking_uri(recording_root(Path.cwd())))
+    return ""
+
+
+def sync() -> int:
+    """Record what the results and failures below the working folder tell and MLflow does not hold yet.
+
+    Returns how many executions that were. What was begun and not finished, by a follower or by a sync that was killed, is
+    gone on with. UserError: MLflow cannot take it now.
+    """
+    home = recording_root(Path.cwd())
+    uri = tracking_uri(home)
+    require_usable(uri)
+    require_answer(uri)
+    (home / LOCK).parent.mkdir(exist_ok=True)
+    try:
+        with FileLock(home / LOCK, timeout=SECONDS_TO_WAIT):
+            return _record(uri, artifact_location(uri, home))
+    except Timeout:
+        raise UserError(f"another process has been recording runs for {SECONDS_TO_WAIT:.0f} seconds.") from None
+
+
+def _record(uri: str, artifacts: str | None) -> int:
+    from dagrpo.tracking.execution import finished, unfinished
+
+    state = _state(uri)
+    executions = [*finished(), *unfinished()]
+    if DVC_NAME in os.environ:  # what the experiment has checked out belongs to the history that it was made in
+        executions = [each for each in executions if each.log is not None]
+    if not executions:
+        return 0
+    from dagrpo.tracking.record import record_all  # imports MLflow
+
+    count = record_all(uri, executions, artifacts)
+    if all(execution.status != "RUNNING" for execution in executions):  # one may end without a word
+        write_text(SYNCED, state)
+    return count
+
+
+def _state(uri: str) -> str:
+    """Return a digest of which results and failures there are, and of where runs are recorded."""
+    names = [path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()]
+    files = [*(path for name in sorted(set(names)) for path in provenances_of(name)), *sorted(FOLDER.glob("*.json"))]
+    database = database_path(uri)
+    place = [without_password(uri), database.stat().st_ino if database and database.exists() else 0]
+    return digest_of([place, [[str(path), path.stat().st_mtime_ns, path.stat().st_size] for path in files]])
+
+
+def _synced() -> str:
+    return SYNCED.read_text() if SYNCED.exists() else ""

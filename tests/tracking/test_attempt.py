@@ -1,0 +1,129 @@
+"""The note of an execution says how it ended, and stays only where that was not well."""
+
+import logging
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.tracking.conftest import StartStage, stage_record
+
+from dagrpo.errors import Terminated, UserError
+from dagrpo.files import read_object
+from dagrpo.tracking import attempt
+from dagrpo.tracking.attempt import FOLDER, noted
+from dagrpo.tracking.curve import Curve, read_curve
+from dagrpo.tracking.execution import unfinished
+
+LOG = Path("stage.log")
+
+
+def test_a_stage_that_ends_well_leaves_no_note(fresh: Path) -> None:
+    with noted(stage_record(), {}, {}, LOG):
+        (note,) = FOLDER.iterdir()
+        assert read_object(note)["status"] == "RUNNING"
+    assert list(FOLDER.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (UserError("row 3: no answer."), "FAILED", "row 3: no answer."),
+        (KeyError("bug"), "FAILED", "KeyError: 'bug'"),
+        (Terminated(143), "KILLED", ""),
+        (KeyboardInterrupt(), "KILLED", ""),
+    ],
+)
+def test_a_note_tells_a_mistake_from_a_stop(fresh: Path, error: BaseException, status: str, words: str) -> None:
+    with pytest.raises(type(error)), noted(stage_record(), {}, {}, LOG):
+        raise error
+    (execution,) = unfinished()
+    assert (execution.status, execution.error) == (status, words)
+    assert execution.ended is not None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_stage_ended_by_a_signal_is_killed(
+    fresh: Path, start_stage: StartStage, number: signal.Signals, code: int
+) -> None:
+    process = start_stage(stage_record(), "time.sleep(60)")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert [execution.status for execution in unfinished()] == ["RUNNING"]
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == code
+    assert [execution.status for execution in unfinished()] == ["KILLED"]
+
+
+def test_off_writes_nothing(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    with noted(stage_record(), {}, {}, LOG):
+        pass
+    assert list(fresh.iterdir()) == []
+
+
+def test_an_unknown_mode_is_refused_in_a_sentence(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", "yes")
+    with pytest.raises(ValueError, match="DAGRPO_TRACKING=yes is not known: set it to one of on, off, later"):
+        noted(stage_record(), {}, {}, LOG).__enter__()
+
+
+def test_settings_under_which_nothing_can_be_recorded_end_the_stage_before_it_works(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    with pytest.raises(ValueError, match="names a folder"), noted(stage_record(), {}, {}, LOG):
+        pytest.fail("the stage must not work")
+
+
+def test_a_note_that_cannot_be_written_does_not_stop_the_stage(fresh: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (fresh / ".state").write_text("no folder")
+    with caplog.at_level(logging.WARNING), noted(stage_record(), {}, {}, LOG):
+        pass
+    assert "a failure of this execution will not be in MLflow: " in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "started"), [("on", 1), ("later", 0)])
+def test_only_a_long_stage_is_followed_and_only_where_runs_are_recorded_at_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, mode: str, started: int
+) -> None:
+    monkeypatch.setenv("DAGRPO_TRACKING", mode)
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: commands.append(command))
+    with noted(stage_record(), {}, {}, LOG):
+        pass
+    assert commands == []
+    monkeypatch.setattr(attempt, "SECONDS_BEFORE_FOLLOWING", 0.01)
+    with noted(stage_record(), {}, {}, LOG):
+        time.sleep(0.2)
+    assert [command[1:3] for command in commands] == [("-m", "dagrpo.tracking.follow")] * started
+
+
+def test_a_curve_is_read_on_from_where_it_was_read_last(fresh: Path) -> None:
+    curve = Curve(LOG)
+    curve.add(1, {"loss": 2.0})
+    first, offset = read_curve(LOG)
+    curve.add(2, {"loss": float("nan")})
+    with LOG.with_suffix(".curve.jsonl").open("a") as file:
+        file.write('{"step": 3, "ti')  # a line that is being written
+    second, _ = read_curve(LOG, offset=offset)
+    assert [step.step for step in (*first, *second)] == [1, 2]
+    assert read_curve(LOG, since=first[0].time + 3_600_000)[0] == []
+
+
+def test_a_new_execution_replaces_the_curve_with_its_first_step(fresh: Path) -> None:
+    Curve(LOG).add(1, {"loss": 2.0})
+    again = Curve(LOG)
+    assert len(read_curve(LOG)[0]) == 1
+    again.add(1, {"loss": 1.0})
+    assert [step.values for step in read_curve(LOG)[0]] == [{"loss": 1.0}]
+
+
+def test_a_curve_that_cannot_be_written_does_not_stop_the_stage(fresh: Path, caplog: pytest.LogCaptureFixture) -> None:
+    curve = Curve(Path("absent/stage.log"))
+    with caplog.at_level(logging.WARNING):
+        curve.add(1, {"loss": 2.0})
+        curve.add(2, {"loss": 1.0})
+    assert caplog.text.count("the curves of this run end at step 1") == 1
