@@ -9,8 +9,8 @@ from dagrpo.params.runtime import Engine
 from dagrpo.plan.amounts import GIBIBYTE, Memory
 from dagrpo.plan.memory import Models, stages
 from dagrpo.plan.models import policy_shape
-from dagrpo.plan.sequences import Lengths, MicroBatch
 from dagrpo.plan.seconds import sampling_seconds
+from dagrpo.plan.sequences import Lengths, MicroBatch
 from dagrpo.plan.server import cache_bytes, server_memory
 from dagrpo.plan.shape import Shape
 from dagrpo.plan.speed import Speed
