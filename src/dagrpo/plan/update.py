@@ -18,6 +18,7 @@ from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
 from dagrpo.checkpoints.modules import model_class_of
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.distributed import World
+from dagrpo.errors import UserError
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.lora import Lora
 from dagrpo.params.runtime import Layout
@@ -110,10 +111,19 @@ def _sum(kernels: Counter[Kernel], value: Any) -> float:
 
 
 def work_of(config: PreTrainedConfig, passes: Passes) -> Work:
-    """Count the update of one micro-batch by a model of this config. UserError: an adapter names no layer."""
+    """Count the update of one micro-batch by a model of this config. UserError: an adapter names no layer, or what is
+    computed depends on values that are not there.
+    """
     key = config.to_json_string(use_diff=False), repr(passes)
     if key not in _known:
-        low, high = (_counted(_at_depth(config, depth), passes) for depth in DEPTHS)
+        try:
+            low, high = (_counted(_at_depth(config, depth), passes) for depth in DEPTHS)
+        except (NotImplementedError, RuntimeError) as error:
+            reason = str(error).partition(chr(10))[0]
+            raise UserError(
+                f"An update of this {config.model_type} model cannot be counted without values ({reason}): choose another loss or model, or "
+                "train it without a plan (runtime.training.require_room: false)."
+            ) from error
         _known[key] = Work(layers=config.get_text_config().num_hidden_layers, counts=(low, high))
     return _known[key]
 
