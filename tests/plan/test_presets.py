@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, SHAPES, planned, rows, shape_of, step_of
+from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, SHAPES, planned, rows, shape_of, train_of
 
 from dagrpo.params.presets import composed, experiments, hardware_in
 from dagrpo.plan.machine import machine_for
@@ -24,8 +24,7 @@ def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
 ) -> None:
     params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
     assert refusal(params, shapes, machine) is None
-    parts, _ = step_of(params, shapes, machine)
-    assert sum(parts.values()) < 3600
+    assert sum(train_of(params, shapes, machine).of_a_step.values()) < 3600
 
 
 @pytest.mark.parametrize("name", [name for name in experiments(PRESETS) if name.startswith("qwen")])

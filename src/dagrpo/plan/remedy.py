@@ -1,6 +1,7 @@
-"""What would make an experiment fit: the first change of a parameter, or of several, with which the same formulas say so.
+"""What would make an experiment fit: the first of a list of changes with which everything fits.
 
-On a GPU 16 bits come first: they save time in any case. Then come those that change no result (runtime), and what costs most comes last.
+On a GPU 16 bits come first: they save time in any case. Then come changes that change no result (runtime), and what costs most comes last.
+Each change is laid over those before it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,6 @@ from dagrpo.plan.amounts import size
 from dagrpo.plan.machine import Machine
 from dagrpo.plan.memory import Models, StageMemory, longest_sequence, stages
 from dagrpo.rollout.engine.errors import NO_GPU_TO_LEAVE
-from dagrpo.trainer.budget import reduction_of
 
 MOST_PROCESSES = 8
 LEAST_CACHE = 1024  # tokens, as the schema has it
@@ -37,12 +37,12 @@ class Remedy:
 
 
 def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
-    """The stage that takes most of a device."""
+    """Return the stage that takes most of a device."""
     return max(stages(params, models, on_gpu=machine.on_gpu), key=lambda stage: stage.total)
 
 
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:
-    """Why an experiment cannot run or fit, and what to change, in one sentence; None: it may."""
+    """Return why an experiment cannot run or fit, and what to change, in one sentence; None: it may."""
     if params.runtime.engine.release_memory and not machine.on_gpu:
         return NO_GPU_TO_LEAVE
     stage = fullest(params, models, machine)
@@ -57,24 +57,18 @@ def refusal(params: Params, models: Models, machine: Machine) -> str | None:
 
 
 def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | None:
-    """None: nothing that is tried here is enough."""
-    for values in _tried(params, models, machine):
+    """Return the first changes that are enough; None: all of them are not."""
+    values: Values = {}
+    for change in _changes(params, models, machine):
         try:
-            changed = parse(_with(params, values))
-            total = fullest(changed, models, machine).total
-        except UserError:  # does not go with the rest of the parameters
+            changed = parse(_with(params, values | change))
+            stage = fullest(changed, models, machine)
+        except UserError:  # it does not go with the rest of the parameters
             continue
-        if total <= machine.memory:
-            return Remedy(values=values, total=total)
+        values |= change
+        if stage.total <= machine.memory:
+            return Remedy(values=values, total=stage.total)
     return None
-
-
-def _tried(params: Params, models: Models, machine: Machine) -> Iterator[Values]:
-    halved = _in_16_bits(params) if machine.on_gpu else {}
-    if halved:
-        yield halved
-    rest = _tried_in_these_types(parse(_with(params, halved)), models, machine)
-    yield from (halved | values for values in rest)
 
 
 def _in_16_bits(params: Params) -> Values:
@@ -99,97 +93,60 @@ def advice(params: Params, machine: Machine) -> str | None:
     )
 
 
-def _tried_in_these_types(params: Params, models: Models, machine: Machine) -> Iterator[Values]:
-    batches, caches = list(_smaller_batches(params)), list(_smaller_caches(params, models))
-    together: Values = {}
-    for smaller in (batches, caches):
-        yield from smaller
-        together |= smaller[-1] if smaller else {}
-    yield together
-    for less in _less_at_a_time(params, on_gpu=machine.on_gpu):
-        together = together | less
-        yield together
-    if machine.on_gpu:
-        yield from (together | more for more in _more_processes(params))
-    for saving in _savings(params):
-        yield saving
-        together = together | saving
-        yield together
-    if machine.on_gpu:
-        yield from (together | more for more in _more_processes(params))
-    yield from (together | shorter for shorter in _shorter_answers(params))
+def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Values]:
+    runtime, engine = params.runtime.training, params.runtime.engine
+    sections = ["training", "sft"] if params.sft.steps else ["training"]
+    if machine.on_gpu and (halved := _in_16_bits(params)):
+        yield halved
+    yield from _smaller_batches(params)
+    yield from _smaller_caches(params, models)
+    if machine.on_gpu and not (engine.servers or engine.release_memory or engine.own_gpus):
+        yield {"runtime.engine.release_memory": True}
+    if runtime.head_chunk_tokens is None:
+        yield {f"runtime.{section}.head_chunk_tokens": HEAD_CHUNK for section in sections}
+    if not (runtime.activation_checkpointing or runtime.share_prompts):
+        yield {f"runtime.{section}.activation_checkpointing": True for section in sections}
+    if runtime.processes > 1 and runtime.reduce_gradients == "each_mini_batch":
+        yield {f"runtime.{section}.reduce_gradients": "each_micro_batch" for section in sections}
+    processes = runtime.processes
+    while machine.on_gpu and processes < MOST_PROCESSES:
+        processes *= 2
+        yield {"runtime.training.processes": processes}
+    if not machine.on_gpu and (halved := _in_16_bits(params)):
+        yield halved
+    if params.algorithm.kl.coefficient > 0:
+        yield {"algorithm.kl.coefficient": 0.0}
+    if not params.training.lora.is_on:
+        yield {"training.lora.rank": RANK}
+    tokens = params.rollout.max_new_tokens
+    while tokens // 2 >= FEWEST_NEW_TOKENS:
+        tokens //= 2
+        yield {"rollout.max_new_tokens": tokens}
 
 
 def _smaller_batches(params: Params) -> Iterator[Values]:
-    """What limits a micro-batch of training, halved again and again; then also that of fine-tuning, where it is larger."""
+    """Yield limits of a micro-batch, a quarter of the one before each."""
     runtime = params.runtime.training
-    key, most = "micro_batch_size", runtime.micro_batch_size
+    key, value = "micro_batch_size", runtime.micro_batch_size
+    value = min(value, params.training.prompts_per_step * params.training.samples_per_prompt)
     if runtime.micro_batch_tokens is not None:
-        key, most = "micro_batch_tokens", runtime.micro_batch_tokens
-    completions = params.training.prompts_per_step * params.training.samples_per_prompt
-    value = min(most, completions) if key == "micro_batch_size" else most
+        key, value = "micro_batch_tokens", runtime.micro_batch_tokens
     while value > 1:
-        value //= 2
+        value = max(value // 4, 1)
         own: Values = {f"runtime.training.{key}": value}
         if key == "micro_batch_size" and params.sft.steps and params.runtime.sft.micro_batch_size > value:
-            yield own
-            own = own | {"runtime.sft.micro_batch_size": value}
+            own |= {"runtime.sft.micro_batch_size": value}
         yield own
 
 
 def _smaller_caches(params: Params, models: Models) -> Iterator[Values]:
-    """The key-value cache, halved again and again, down to the longest sequence."""
+    """Yield sizes of the key-value cache, half of the one before each, down to the longest sequence."""
     if params.runtime.engine.servers:
         return
     tokens, least = params.runtime.engine.max_total_tokens, max(longest_sequence(params, models), LEAST_CACHE)
     while tokens // 2 >= least:
         tokens //= 2
         yield {"runtime.engine.max_total_tokens": tokens}
-
-
-def _less_at_a_time(params: Params, *, on_gpu: bool) -> Iterator[Values]:
-    """An engine that makes room for updates, gradients added up at once, logits of fewer tokens, layers computed again.
-
-    Each costs time, and gives the same results but for rounding.
-    """
-    engine = params.runtime.engine
-    if on_gpu and not (engine.servers or engine.release_memory or engine.own_gpus):
-        yield {"runtime.engine.release_memory": True}
-    sections = ["training", "sft"] if params.sft.steps else ["training"]
-    runtime = params.runtime.training
-    if runtime.processes > 1 and reduction_of(runtime, on_gpu=on_gpu) == "each_mini_batch":
-        yield {f"runtime.{section}.reduce_gradients": "each_micro_batch" for section in sections}
-    if params.runtime.training.head_chunk_tokens is None:
-        yield {f"runtime.{section}.head_chunk_tokens": HEAD_CHUNK for section in sections}
-    if not (params.runtime.training.activation_checkpointing or params.runtime.training.share_prompts):
-        yield {f"runtime.{section}.activation_checkpointing": True for section in sections}
-
-
-def _more_processes(params: Params) -> Iterator[Values]:
-    processes = params.runtime.training.processes * 2
-    while processes <= MOST_PROCESSES:
-        more: Values = {"runtime.training.processes": processes}
-        yield more
-        if params.runtime.training.reduce_gradients == "each_mini_batch":
-            yield more | {"runtime.training.reduce_gradients": "each_micro_batch"}
-        processes *= 2
-
-
-def _savings(params: Params) -> Iterator[Values]:
-    """What changes results; first what changes them least."""
-    yield from ({key: dtype} for key, dtype in _in_16_bits(params).items())
-    if params.algorithm.kl.coefficient > 0:
-        yield {"algorithm.kl.coefficient": 0.0}
-    if not params.training.lora.is_on:
-        yield {"training.lora.rank": RANK}
-
-
-def _shorter_answers(params: Params) -> Iterator[Values]:
-    """What the policy may write in training, halved again and again."""
-    tokens = params.rollout.max_new_tokens
-    while tokens // 2 >= FEWEST_NEW_TOKENS:
-        tokens //= 2
-        yield {"rollout.max_new_tokens": tokens}
 
 
 def _as_yaml(value: Any) -> str:

@@ -1,24 +1,28 @@
 """How long the stages take: as long as they have taken here before, or else by their arithmetic."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dagrpo.params.schema import Params
+from dagrpo.plan.amounts import BYTES, FLOAT32
 from dagrpo.plan.data import problems_of, usual_prompt
 from dagrpo.plan.measured import Measured
 from dagrpo.plan.sequences import Lengths
 from dagrpo.plan.shape import Shape
 from dagrpo.plan.speed import Speed
-from dagrpo.plan.training import shares_prompts
-from dagrpo.plan.work import Passes, hand_over_seconds, passes_of, sampling_seconds, update_flops
+from dagrpo.plan.training import Training, of_sft, of_train
 from dagrpo.tasks.registry import get_task
 
+HAND_OVER_BYTES = 1e9  # per second, through a file in memory
+COPIES_OF_BUCKETS = 3  # of every weight: cast into a bucket, read by the server, and written into its own
+# Bytes for each trained parameter: the gradient's norm and its clipping 12, AdamW 28 (four numbers read, three written).
+OPTIMIZER_BYTES = 40
 POLICIES = 2  # that are evaluated: base and trained
 START_SECONDS = 25.0  # of a server of ours, until it answers
 LEFT_OUT = (
     "Left out: preparing data, loading and saving checkpoints, grading, tools, users and programs that a policy waits for, the "
-    "vision tower, and waiting for other jobs. Every completion is taken to be as long as it may be."
+    "vision tower, what processes send each other, and waiting for other jobs. Every completion is taken to be as long as it may be."
 )
 
 
@@ -32,6 +36,8 @@ class StageSeconds:
     runs: int  # how often it runs
     steps: int | None = None  # of one run; None: it has none
     of_a_step: Mapping[str, float] = field(default_factory=dict)  # seconds by part
+    tokens_per_second: float | None = None  # of an estimated update, by all processes, prompts included
+    mfu: float | None = None  # its FLOPs (trainer/throughput.py) in those of the GPUs' peak in the type it computes in
 
 
 def seconds_of_stages(params: Params, shape: Shape, speed: Speed | None, measured: Measured) -> list[StageSeconds]:
@@ -74,51 +80,40 @@ def _train_as_before(params: Params, measured: Measured) -> StageSeconds | None:
 
 
 def _sft(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
-    lengths, sft = Lengths.of_training(params, shape.positions), params.sft
-    prompt = usual_prompt(params, params.experiment.train, "train")
-    length = min(prompt + lengths.written, lengths.whole)
-    passes = Passes(forward=int(params.runtime.sft.activation_checkpointing))
-    flops = update_flops(shape, sft.batch_size, length, lengths.written, passes, adapter=sft.lora.is_on)
-    together = params.runtime.sft.processes if speed.processes_add_up else 1
-    step, seeds = flops / speed.fine_tuning / together, len(params.experiment.seeds)
+    training = of_sft(params, shape, Lengths.of_training(params, shape.positions), None, gpu=speed.is_of_gpu)
+    step, seeds = _update(training, params, speed, mini_batches=1), len(params.experiment.seeds)
     return StageSeconds(
         stage="sft",
-        seconds=seeds * sft.steps * step,
+        seconds=seeds * params.sft.steps * step,
         how="estimated",
         runs=seeds,
-        steps=sft.steps,
+        steps=params.sft.steps,
         of_a_step={"update": step},
     )
 
 
 def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
     training, lengths = params.training, Lengths.of_training(params, shape.positions)
-    prompt = usual_prompt(params, params.experiment.train, "train")
     drawn = training.dynamic_sampling.oversampling * training.prompts_per_step
-    samples = training.samples_per_prompt
     sampling = sampling_seconds(
         shape,
         params,
         speed,
-        attempts=round(drawn * samples),
+        attempts=round(drawn * training.samples_per_prompt),
         prompts=round(drawn),
-        prompt=prompt,
+        prompt=usual_prompt(params, params.experiment.train, "train"),
         lengths=lengths,
     )
-    sequences, length = training.prompts_per_step * samples, min(prompt + lengths.written, lengths.whole)
-    if shares_prompts(params, shape, gpu=speed.is_of_gpu):
-        length -= round(
-            prompt * (1 - 1 / samples)
-        )  # each sample's part of the prompt that is computed once for all of them
-    flops = update_flops(shape, sequences, length, lengths.written, passes_of(params), adapter=training.lora.is_on)
-    together = params.runtime.training.processes if speed.processes_add_up else 1
-    update = flops / speed.update / together
+    of_update = of_train(params, shape, lengths, None, gpu=speed.is_of_gpu)
+    update = _update(of_update, params, speed, mini_batches=training.mini_batches)
     parts = {
         "rollout": _waited_for(sampling, update, params, speed),
         "update": update,
-        "hand over": hand_over_seconds(shape, params),
+        "hand over": _hand_over(of_update, params, speed),
     }
     seeds = len(params.experiment.seeds)
+    tokens, flops = _of_model(of_update, params, lengths)
+    peak = speed.gpu.peak(training.dtype) * of_update.processes if speed.gpu is not None else None
     return StageSeconds(
         stage="train",
         seconds=seeds * (training.steps * sum(parts.values()) + START_SECONDS),
@@ -126,7 +121,71 @@ def _train(params: Params, shape: Shape, speed: Speed) -> StageSeconds:
         runs=seeds,
         steps=training.steps,
         of_a_step=parts,
+        tokens_per_second=tokens / update,
+        mfu=None if peak is None else flops / update / peak,
     )
+
+
+def _of_model(training: Training, params: Params, lengths: Lengths) -> tuple[int, float]:
+    """Return the tokens of a step, and the FLOPs that its update takes by the model's arithmetic alone."""
+    arithmetic = training.shape.arithmetic
+    if params.training.lora.is_on:
+        arithmetic = replace(arithmetic, frozen=arithmetic.parameters)
+    length = min(lengths.written + usual_prompt(params, params.experiment.train, "train"), lengths.whole)
+    sequences = params.training.prompts_per_step * params.training.samples_per_prompt
+    return sequences * length, sequences * arithmetic.update([length])
+
+
+def _update(training: Training, params: Params, speed: Speed, *, mini_batches: int) -> float:
+    """Return the seconds of a step's update, its prompts as long as usual."""
+    batch, passes = training.passes.batch, training.passes
+    usual = batch.written + usual_prompt(params, params.experiment.train, "train")
+    micro_batches = mini_batches * batch.share / batch.sequences * min(usual / batch.longest, 1.0)
+    if not speed.is_of_gpu:
+        together = 1 if speed.cores else training.processes
+        flops = training.work.flops * micro_batches * training.processes
+        return flops / (speed.update if passes.dtype == params.training.dtype else speed.fine_tuning) / together
+    compiled = _is_compiled(training, params)
+    optimizer = OPTIMIZER_BYTES * training.trained.trained / training.processes / speed.bandwidth
+    return micro_batches * training.work.sum(speed.seconds_of, compiled=compiled) + mini_batches * optimizer
+
+
+def _is_compiled(training: Training, params: Params) -> bool:
+    """Return whether torch compiles the layers of GRPO's policy, as trainer/compiled.py decides without trying it."""
+    passes, asked = training.passes, params.runtime.training.compile
+    plain = not (passes.sharded or passes.lora.is_on or training.shape.pictures)
+    return plain and (not params.rollout.deterministic if asked is None else asked)
+
+
+def _hand_over(training: Training, params: Params, speed: Speed) -> float:
+    """Return the seconds of giving the engine the weights, or the adapter that it serves: on a GPU in buckets, else by a file."""
+    numbers = training.shape.handed_over(params.training.lora, params.training.vision)
+    size = numbers * BYTES[params.rollout.dtype]
+    if training.syncs_tensors:
+        return COPIES_OF_BUCKETS * numbers * FLOAT32 / speed.bandwidth
+    return 2 * size / HAND_OVER_BYTES
+
+
+def sampling_seconds(
+    shape: Shape, params: Params, speed: Speed, *, attempts: int, prompts: int, prompt: int, lengths: Lengths
+) -> float:
+    """Return the seconds of generating so many attempts at so many problems, each as long as it may be.
+
+    The slower one of two: computing, 2 N for each token that is written or taken in (a prompt once for all of its attempts), and
+    reading the weights, once for each step of decoding. On top of it, reading every attempt's keys and values so far. GPUs that divide
+    the model share all of it; what they send each other is not counted.
+    """
+    engine, dtype = params.runtime.engine, params.rollout.dtype
+    ranks = engine.tensor_parallel if speed.processes_add_up else 1
+    servers = len(engine.servers) or (engine.replicas if speed.processes_add_up else 1)
+    running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
+    attempts, prompts = -(-attempts // servers), -(-prompts // servers)
+    steps = -(-attempts // running) * lengths.written
+    written = attempts * lengths.written
+    computing = 2 * shape.arithmetic.parameters * (written + prompts * prompt) / speed.sampling
+    reading = steps * shape.weights * BYTES[dtype] / speed.bandwidth
+    kept = (prompt + lengths.whole) / 2 * shape.cached_per_token * BYTES[dtype]
+    return (max(computing, reading) + written * kept / speed.cache_bandwidth) / ranks + steps * speed.per_step
 
 
 def _waited_for(sampling: float, update: float, params: Params, speed: Speed) -> float:

@@ -18,8 +18,6 @@ from dagrpo.trainer.adapter import adapted_layers
 from dagrpo.trainer.throughput import Arithmetic
 from dagrpo.trainer.tower import tower_module
 
-NORMS_OF_HEADS = "q_norm"  # in the names of weights of families that normalise queries and keys
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
@@ -30,7 +28,6 @@ class Stack:
     queries: int  # heads times the size of a head
     keys: int  # the same for keys; values are as wide
     inner: int  # width of the MLP; with experts, of all that a token is sent to, added up
-    norms_of_heads: bool = False  # whether queries and keys are normalised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +124,6 @@ def _stack_of_text(text: Any, model: PreTrainedModel) -> Stack:
         queries=heads * size,
         keys=of_keys * size,
         inner=_inner(text),
-        norms_of_heads=any(NORMS_OF_HEADS in name for name, _ in model.named_parameters()),
     )
 
 

@@ -11,11 +11,16 @@ import torch
 from dagrpo.gpus import Gpu
 from dagrpo.params.runtime import Runtime
 from dagrpo.params.schema import Params
+from dagrpo.plan.counting import Kernel
 from dagrpo.plan.machine import Machine
 
-UPDATE_SHARE = 0.3  # of a GPU's peak, of what training reaches (MFU); so much is usual for dense models of 1B and more
-PREFILL_SHARE = 0.3  # the same of taking prompts in
-READ_SHARE = 0.5  # of a GPU's bandwidth, of what decoding reaches
+# Shares of a GPU's data sheet that kernels reach, and what a launch costs. None was measured here on a GPU.
+PRODUCT_SHARE = 0.55  # of the peak, in products of matrices
+ATTENTION_SHARE = 0.35  # of the peak, in attention
+BYTES_SHARE = 0.75  # of the bandwidth, in all other kernels
+LAUNCH_SECONDS = 5e-6  # of the smallest kernel
+PREFILL_SHARE = 0.3  # of the peak, in taking prompts in
+READ_SHARE = 0.5  # of the bandwidth, in decoding
 CPU_SHARE = 0.7  # of the timed product, of what an update reaches
 SIDE = 1024  # of the matrices
 TRIES = 4  # for each figure, far enough apart for another process to have paused
@@ -31,19 +36,28 @@ CPU_SECONDS_PER_STEP = 1e-2
 class Speed:
     """How fast one device is taken to be. FLOPs per second are what programs reach, not a peak."""
 
-    update: float  # FLOPs per second of training in its dtype
+    update: float  # FLOPs per second of training in its dtype; of a GPU its kernels say
     fine_tuning: float  # the same of supervised fine-tuning in its dtype
     sampling: float  # FLOPs per second of the server in its dtype
     bandwidth: float  # bytes per second, of weights that decoding reads
     cache_bandwidth: float  # the same of keys and values
     per_step: float = 0.0  # seconds that each step of decoding adds
     processes_add_up: bool = True  # whether several processes are faster than one
-    cores: int | None = None  # of a CPU; None: a GPU
+    cores: int | None = None  # of a CPU
+    gpu: Gpu | None = None  # None: a CPU
     basis: str = ""  # in words
 
     @property
     def is_of_gpu(self) -> bool:
-        return self.cores is None
+        """Whether it is the speed of a GPU."""
+        return self.gpu is not None
+
+    def seconds_of(self, kernel: Kernel) -> float:
+        """Return what a kernel takes on the GPU: its products, or its bytes, whichever takes longer."""
+        assert self.gpu is not None
+        share = ATTENTION_SHARE if kernel.attends else PRODUCT_SHARE
+        products = kernel.flops / (share * self.gpu.peak(str(kernel.dtype).removeprefix("torch.")))
+        return max(products, kernel.bytes / (BYTES_SHARE * self.gpu.bandwidth), LAUNCH_SECONDS)
 
 
 class Dtypes(NamedTuple):
@@ -80,13 +94,16 @@ def busy() -> str | None:
 
 def _of_gpu(gpu: Gpu, dtypes: Dtypes) -> Speed:
     return Speed(
-        update=UPDATE_SHARE * gpu.peak(dtypes.training),
-        fine_tuning=UPDATE_SHARE * gpu.peak(dtypes.sft),
+        update=PRODUCT_SHARE * gpu.peak(dtypes.training),
+        fine_tuning=PRODUCT_SHARE * gpu.peak(dtypes.sft),
         sampling=PREFILL_SHARE * gpu.peak(dtypes.rollout),
         bandwidth=READ_SHARE * gpu.bandwidth,
         cache_bandwidth=READ_SHARE * gpu.bandwidth,
-        basis=f"{UPDATE_SHARE:.0%} of the peak of {gpu.name} ({gpu.peak(dtypes.training) / 1e12:,.0f} TFLOP/s in {dtypes.training}) for "
-        f"training and prompts, {READ_SHARE:.0%} of its bandwidth ({gpu.bandwidth / 1e12:.1f} TB/s) for decoding",
+        gpu=gpu,
+        basis=f"the kernels of an update, counted, at {PRODUCT_SHARE:.0%} of the peak of {gpu.name} in products "
+        f"({gpu.peak(dtypes.training) / 1e12:,.0f} TFLOP/s in {dtypes.training}), {ATTENTION_SHARE:.0%} in attention and {BYTES_SHARE:.0%} "
+        f"of its bandwidth ({gpu.bandwidth / 1e12:.1f} TB/s) in the rest; {PREFILL_SHARE:.0%} of the peak for prompts, {READ_SHARE:.0%} of "
+        "the bandwidth for decoding",
     )
 
 

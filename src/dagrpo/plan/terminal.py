@@ -83,7 +83,9 @@ def _in_words(stage: StageSeconds) -> str:
     whole = sum(stage.of_a_step.values())
     parts = ", ".join(f"{name} {_seconds(each)}" for name, each in stage.of_a_step.items() if each >= whole / 1000)
     each = f"{_seconds(whole)} each: {parts}" if parts else ""
-    return ", ".join(part for part in (runs, steps, each) if part)
+    rate = "" if stage.tokens_per_second is None else f"{stage.tokens_per_second:,.0f} tokens/s in the update"
+    mfu = "" if stage.mfu is None else f"MFU {stage.mfu:.0%}"
+    return ", ".join(part for part in (runs, steps, each, rate, mfu) if part)
 
 
 def _seconds(count: float) -> str:

@@ -5,58 +5,53 @@ from dataclasses import dataclass
 
 from dagrpo.params.lora import Lora
 from dagrpo.params.rollout import Dtype
-from dagrpo.params.runtime import Reduction, SftRuntime, TrainingRuntime
+from dagrpo.params.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 from dagrpo.params.schema import Params
-from dagrpo.plan import activations
 from dagrpo.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.plan.sequences import Lengths, MicroBatch
 from dagrpo.plan.shape import Shape, Trained
+from dagrpo.plan.update import Passes, Work, work_of
+from dagrpo.rollout.engine.tensor_sync import BUCKET_BYTES
 from dagrpo.trainer.budget import head_chunk_of, reduction_of, usual_layout, usual_sharing
+from dagrpo.trainer.objective import Objective
 
 ADAMW_STATES = 2  # exp_avg and exp_avg_sq, in float32
-HOLES_ON_GPU = 0.1  # of the activations
-# The same: glibc's allocator leaves more, most of all where layers make short-lived tensors between those that stay: beside an
-# adapter, and where activations are computed again. See docs/benchmarks.md.
+HOLES_ON_GPU = 0.1  # of what the passes take: memory between tensors that the allocator cannot use
+# glibc's allocator leaves more, most of all where layers make short-lived tensors between those that stay: beside an adapter, and where
+# activations are computed again. See docs/benchmarks.md.
 HOLES_ON_CPU = 0.5
 MANY_HOLES_ON_CPU = 1.0
-AT_REST = (
-    "weights",
-    "adapter",
-    "AdamW states",
-    "reference policy",
-    "the process itself",
-)  # what is there between updates
+# What is there between updates:
+AT_REST = ("weights", "adapter", "AdamW states", "reference policy", "the process itself")
 PROCESS_ON_GPU = GIBIBYTE  # CUDA's context and the libraries' workspaces
 PROCESS_ON_CPU = GIBIBYTE // 2  # Python with torch and transformers, without the files that it maps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What decides the memory of such a process, in either stage."""
+    """What decides the memory and the time of such a process, in either stage."""
 
     shape: Shape
     trained: Trained
-    batch: MicroBatch
-    dtype: Dtype
+    passes: Passes
     processes: int
-    reference: bool  # whether a reference policy is asked
-    second_model: bool  # whether that one has weights of its own
-    support: bool
+    second_model: bool  # whether a reference policy has weights of its own
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
-    checkpointed: bool  # whether activations are computed again
-    head_chunk: int | None  # tokens whose logits are in memory at a time; None: all
     reduction: Reduction
-    float32_head: bool  # whether logits are computed in float32, whatever the rest is
-    packed: bool  # whether sequences are end to end, without padding
-    gpu: bool
+    syncs_tensors: bool  # whether weights reach the engine in buckets on this device
 
     @property
     def certain(self) -> int:
         """Bytes that it takes whatever its micro-batches are: weights, gradients and optimizer."""
         return self._weights() + self._trained(FLOAT32) + self._trained(ADAMW_STATES * FLOAT32)
 
+    @property
+    def work(self) -> Work:
+        """What a micro-batch takes, as counted."""
+        return work_of(self.shape.model.config, self.passes)
+
     def memory(self, what: str) -> Memory:
-        """All of it, at the peak of a step."""
+        """Return all of it, at the peak of a step."""
         return memory(what, self._items())
 
     def _items(self) -> Iterator[Item]:
@@ -69,18 +64,48 @@ class Training:
         yield Item(name="gradients", bytes=self._trained(FLOAT32), how=f"float32, {of_trained}")
         states = self._trained(ADAMW_STATES * FLOAT32)
         yield Item(name="AdamW states", bytes=states, how=f"two in float32, {of_trained}")
-        waits = self.processes > 1 and self.batch.number > 1 and self.reduction == "each_mini_batch"
+        waits = self.processes > 1 and self.passes.batch.number > 1 and self.reduction == "each_mini_batch"
         how = f"float32, {trained.trained:,} trained parameters, until the last micro-batch (reduce_gradients)"
         yield Item(name="gradients not yet reduced", bytes=trained.trained * FLOAT32 if waits else 0, how=how)
         if self.second_model:
             yield Item(name="reference policy", bytes=self._weights(), how=of_weights)
-        yield self._computed_copy()
+        gathered = (self.shape.outside + 2 * self.shape.block) * (BYTES[self.passes.dtype] + FLOAT32)
+        how = f"{self.passes.dtype}, two blocks and what is outside them, and float32 gradients of as much"
+        yield Item(name="gathered by FSDP", bytes=gathered if self.processes > 1 else 0, how=how)
         yield from self._of_micro_batch()
-        yield Item(
-            name="the process itself",
-            bytes=PROCESS_ON_GPU if self.gpu else PROCESS_ON_CPU,
-            how="CUDA and libraries" if self.gpu else "Python and libraries",
+        process, what = (PROCESS_ON_GPU, "CUDA") if self.passes.on_gpu else (PROCESS_ON_CPU, "Python")
+        yield Item(name="the process itself", bytes=process, how=f"{what} and libraries")
+
+    def _of_micro_batch(self) -> Iterator[Item]:
+        passes, batch = self.passes, self.passes.batch
+        peak = self.work.peak - (0 if passes.accumulates else self._trained(FLOAT32))
+        peak = max(peak, 0)
+        how = (
+            f"{batch.sequences:,} sequences of {batch.longest:,} tokens through {self.work.layers} layers and the head, in "
+            f"{passes.dtype}: counted on the trainer's update without values"
         )
+        yield Item(name="passes of a micro-batch", bytes=peak, how=how)
+        many = bool(self.trained.adapter) or passes.checkpointed
+        share = HOLES_ON_GPU if passes.on_gpu else MANY_HOLES_ON_CPU if many else HOLES_ON_CPU
+        how = f"{share:.0%} of the passes: memory between tensors that the allocator cannot use"
+        yield Item(name="holes", bytes=round(share * peak), how=how)
+        yield Item(name="vision tower", bytes=self._tower(), how=f"{self.patches:,} patches in {passes.dtype}")
+        buckets = min(2 * BUCKET_BYTES, self.shape.weights * BYTES[passes.dtype]) if self.syncs_tensors else 0
+        how = "two at a time, beyond what the passes leave"
+        yield Item(name="weight-sync buckets", bytes=max(buckets - peak, 0), how=how)
+
+    def _tower(self) -> int:
+        """Bytes that a trained tower's layers keep of their patches.
+
+        For each of two norms the stream in float32, normalised, and scaled; queries, keys, values and the result of attention; gate,
+        its activation, up, and their product.
+        """
+        if self.shape.pictures is None:
+            return 0
+        stack, each = self.shape.pictures.stack, BYTES[self.passes.dtype]
+        layer = 2 * stack.width * (FLOAT32 + 2 * each) + 4 * (stack.width + stack.inner) * each
+        kept = stack.layers * stack.width * each + layer if self.passes.checkpointed else stack.layers * layer
+        return self.patches * kept
 
     def _weights(self) -> int:
         trained = self.trained
@@ -92,117 +117,82 @@ class Training:
     def _part(self, count: int) -> int:
         return -(-count // self.processes)
 
-    def _computed_copy(self) -> Item:
-        """What a forward pass computes with, where that is not the weights themselves."""
-        each = BYTES[self.dtype]
-        if self.processes > 1:
-            gathered = self.shape.outside + 2 * self.shape.block
-            how = f"{self.dtype}, two blocks and what is outside them, and float32 gradients of as much"
-            return Item(name="gathered by FSDP", bytes=gathered * (each + FLOAT32), how=how)
-        if each == FLOAT32:
-            return Item(name="computed copy", bytes=0, how="")
-        copies = 2 if self.reference else 1
-        passing = self.shape.largest * (each + FLOAT32)  # a gradient of the copy, on its way to that of the weight
-        how = f"{self.dtype}, {self.trained.weights:,} parameters" + (", and the reference's" if copies == 2 else "")
-        return Item(name="computed copy", bytes=copies * self.trained.weights * each + passing, how=how)
-
-    def _of_micro_batch(self) -> Iterator[Item]:
-        batch, shape = self.batch, self.shape
-        types = BYTES[self.dtype], BYTES[self.dtype] if self.gpu else FLOAT32  # that of attention is the second
-        layers = activations.of_layers(shape.text, batch, *types, checkpointed=self.checkpointed, packed=self.packed)
-        kept = "inputs of layers, and all of one" if self.checkpointed else "layers"
-        once = f" and {batch.prompts:,} shared prompts of {batch.prompt:,}" if batch.prompts else ""
-        how = f"{batch.tokens:,} tokens{once} x {shape.text.layers} {kept}, in {self.dtype}"
-        yield Item(name="activations", bytes=layers, how=how)
-        many = bool(self.trained.adapter) or self.checkpointed
-        share = HOLES_ON_GPU if self.gpu else MANY_HOLES_ON_CPU if many else HOLES_ON_CPU
-        how = f"{share:.0%} of the activations: memory between tensors that the allocator cannot use"
-        yield Item(name="holes", bytes=round(share * layers), how=how)
-        at_once = min(batch.trained, self.head_chunk or batch.trained)
-        of_head = "float32" if self.float32_head else self.dtype
-        logits = activations.of_logits(
-            shape.vocabulary, at_once, BYTES[of_head], gpu=self.gpu, reference=self.reference, support=self.support
-        )
-        how = f"{at_once:,} trained tokens x {shape.vocabulary:,}, {of_head}, and some of them in float32"
-        yield Item(name="logits", bytes=logits, how=how)
-        head = shape.text.width * (2 * shape.vocabulary + batch.trained) * FLOAT32
-        how = "weights and their gradient, and what enters, in float32"
-        yield Item(name="float32 head", bytes=head if self.float32_head and BYTES[self.dtype] < FLOAT32 else 0, how=how)
-        tower = 0
-        if shape.pictures is not None and self.patches:
-            seen = MicroBatch(
-                sequences=1, tokens=self.patches, trained=0, longest=self.patches // max(batch.pictures, 1), number=1
-            )
-            stack = shape.pictures.stack
-            tower = activations.of_layers(stack, seen, *types, checkpointed=self.checkpointed)
-        yield Item(name="vision tower", bytes=tower, how=f"{self.patches:,} patches in {self.dtype}")
-        # AdamW on a GPU works on all tensors at once, and makes a copy of one state; by then activations are gone.
-        update = self._trained(FLOAT32) if self.gpu else 0
-        how = "of all trained parameters, beyond what the activations leave"
-        yield Item(name="copies of the optimizer", bytes=max(update - layers - logits - tower, 0), how=how)
-
 
 def of_train(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *, gpu: bool) -> Training:
-    """Of the stage train. pixels: of a picture, at most; None: not known. UserError: the adapter names no layer."""
-    training, algorithm = params.training, params.algorithm
-    batch = MicroBatch.of_training(params, lengths, share_prompts=shares_prompts(params, shape, gpu=gpu))
-    trained = shape.trained(training.lora, training.vision)
-    return Training(
-        shape=shape,
-        trained=trained,
+    """Return that of the stage train. pixels: of a picture, at most; None: not known. UserError: the adapter names no layer."""
+    training, algorithm, runtime = params.training, params.algorithm, params.runtime.training
+    share = shares_prompts(params, shape, gpu=gpu)
+    batch = MicroBatch.of_training(params, lengths, share_prompts=share)
+    engine = params.runtime.engine
+    objective = Objective(algorithm, params.rollout.max_new_tokens, None)
+    passes = Passes(
         batch=batch,
         dtype=training.dtype,
-        processes=params.runtime.training.processes,
-        reference=algorithm.kl.coefficient > 0,
+        layout=_layout(runtime, shape, training.dtype, gpu=gpu),
+        on_gpu=gpu,
+        algorithm=algorithm,
+        lora=training.lora,
+        checkpointed=runtime.activation_checkpointing,
+        head_chunk=head_chunk_of(runtime, on_gpu=gpu),
+        float32_head=params.rollout.head_dtype == "float32" and training.dtype != "float32",
+        share_prompts=share,
+        sharded=runtime.processes > 1,
+        accumulates=batch.number > 1 or runtime.processes > 1,
+        looks_ahead=training.mini_batches > 1 or objective.looks_ahead,
+    )
+    return Training(
+        shape=shape,
+        trained=shape.trained(training.lora, training.vision),
+        passes=passes,
+        processes=runtime.processes,
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
-        support=params.rollout.cuts,
         patches=_patches(shape, batch, pixels, params) if training.vision == "trained" else 0,
-        checkpointed=params.runtime.training.activation_checkpointing,
-        head_chunk=head_chunk_of(params.runtime.training, on_gpu=gpu),
-        reduction=reduction_of(params.runtime.training, on_gpu=gpu),
-        float32_head=params.rollout.head_dtype == "float32",
-        packed=_is_packed(params.runtime.training, shape, training.dtype, gpu=gpu),
-        gpu=gpu,
+        reduction=reduction_of(runtime, on_gpu=gpu),
+        syncs_tensors=gpu and not (engine.servers or engine.own_gpus) and engine.replicas == 1,
     )
 
 
 def of_sft(params: Params, shape: Shape, lengths: Lengths, pixels: int | None, *, gpu: bool) -> Training:
-    """Of the stage sft. UserError: as above."""
-    sft: Lora = params.sft.lora
+    """Return that of the stage sft. UserError: as above."""
+    sft, runtime = params.sft, params.runtime.sft
     batch = MicroBatch.of_sft(params, lengths)
+    lora: Lora = sft.lora
+    passes = Passes(
+        batch=batch,
+        dtype=sft.dtype,
+        layout=_layout(runtime, shape, sft.dtype, gpu=gpu),
+        on_gpu=gpu,
+        lora=lora,
+        checkpointed=runtime.activation_checkpointing,
+        head_chunk=head_chunk_of(runtime, on_gpu=gpu),
+        sharded=runtime.processes > 1,
+        accumulates=batch.number > 1 or runtime.processes > 1,
+    )
     return Training(
         shape=shape,
-        trained=shape.trained(sft, params.sft.vision),
-        batch=batch,
-        dtype=params.sft.dtype,
-        processes=params.runtime.sft.processes,
-        reference=False,
+        trained=shape.trained(lora, sft.vision),
+        passes=passes,
+        processes=runtime.processes,
         second_model=False,
-        support=False,
-        patches=_patches(shape, batch, pixels, None) if params.sft.vision == "trained" else 0,
-        checkpointed=params.runtime.sft.activation_checkpointing,
-        head_chunk=head_chunk_of(params.runtime.sft, on_gpu=gpu),
-        reduction=reduction_of(params.runtime.sft, on_gpu=gpu),
-        float32_head=False,
-        packed=_is_packed(params.runtime.sft, shape, params.sft.dtype, gpu=gpu),
-        gpu=gpu,
+        patches=_patches(shape, batch, pixels, None) if sft.vision == "trained" else 0,
+        reduction=reduction_of(runtime, on_gpu=gpu),
+        syncs_tensors=False,
     )
 
 
 def shares_prompts(params: Params, shape: Shape, *, gpu: bool) -> bool:
-    """Whether GRPO computes the prompt of a group once, as far as that can be known without weights."""
+    """Return whether GRPO computes the prompt of a group once, as far as that can be known without weights."""
     runtime = params.runtime.training
     if runtime.share_prompts is not None:
         return runtime.share_prompts
-    is_packed = _is_packed(runtime, shape, params.training.dtype, gpu=gpu)
-    return usual_sharing("packed" if is_packed else "padded", on_gpu=gpu)
+    return usual_sharing(_layout(runtime, shape, params.training.dtype, gpu=gpu), on_gpu=gpu)
 
 
-def _is_packed(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> bool:
-    """As trainer/gates/layout.py decides, by what can be known without weights: whether the model takes pictures."""
+def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
+    """Return what trainer/gates/layout.py decides, by what can be known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
     usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=runtime.processes > 1)
-    return shape.pictures is None and (runtime.layout or usual) == "packed"
+    return "padded" if shape.pictures is not None else runtime.layout or usual
 
 
 def _patches(shape: Shape, batch: MicroBatch, pixels: int | None, params: Params | None) -> int:
