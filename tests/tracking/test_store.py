@@ -149,7 +149,7 @@ def test_a_damaged_database_with_room_beside_it_is_moved_away(tmp_path: Path) ->
 
 def test_a_moved_project_finds_its_artifacts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(project, execution(stage_record()), Contents(artifacts=[Artifact(name="note.txt", content=b"still here")]))
-    moved = project.with_name("moved")
+    moved = project.with_name(f"{project.name}-moved")
     project.rename(moved)
     monkeypatch.chdir(moved)
     (found,) = stage_runs(moved)

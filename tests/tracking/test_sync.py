@@ -281,7 +281,7 @@ def test_an_experiment_with_a_damaged_file_keeps_none_of_the_others_from_mlflow(
 def test_a_moved_project_is_recorded_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(project)
     sync.sync()
-    moved = project.with_name("moved")
+    moved = project.with_name(f"{project.name}-moved")
     project.rename(moved)
     monkeypatch.chdir(moved)
     assert sync.sync() == 0
