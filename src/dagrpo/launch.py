@@ -50,7 +50,7 @@ def _run(count: int, script: str, arguments: list[str], rendezvous: Path) -> dic
         name=script,
         entrypoint=sys.executable,
         args=dict.fromkeys(range(count), ("-u", script, *arguments)),
-        envs={rank: _environment(rank, count, rendezvous) for rank in range(count)},
+        envs={rank: environment(rank, count, rendezvous) for rank in range(count)},
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
     while (ended := processes.wait(timeout=0)) is None and not stopped_by:
@@ -74,8 +74,11 @@ def _signals_to_stop() -> list[signal.Signals]:
     return came
 
 
-def _environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
-    """What differs from our own. The names are torchrun's; by the last of them a stage knows that RANK is meant for it."""
+def environment(rank: int, count: int, rendezvous: Path) -> dict[str, str]:
+    """Return the variables of one rank that differ from ours.
+
+    The names are torchrun's; by the last of them a stage knows that RANK is meant for it.
+    """
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TORCHELASTIC_RUN_ID": "dagrpo"}
     return {name: str(value) for name, value in ranks.items()} | own | LOOPBACK | {RENDEZVOUS: str(rendezvous)}

@@ -371,10 +371,6 @@ def test_what_two_processes_trained_is_computed_again_by_two(
     folder = _publish(runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1), tmp_path / "seed_7")
     assert read_run(folder).computed([1]).processes == 2
     assert CliRunner().invoke(application.app, ["replay", str(folder)]).exit_code == 0
-    provenance = read_json(folder / "policy" / "provenance.json")
-    provenance["params"]["training"]["learning_rate"] = 1.0
-    write_json(folder / "policy" / "provenance.json", provenance)
-    assert CliRunner().invoke(application.app, ["replay", str(folder)]).exit_code == 1
 
 
 @pytest.mark.parametrize(

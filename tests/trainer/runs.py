@@ -6,8 +6,8 @@ waits in its second step until it is told to stop; the variable STALENESS is tra
 
 import json
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,13 +15,18 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 
+from dagrpo import launch as launcher
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.modules import empty_model
 from dagrpo.checkpoints.sharded import read_weights
@@ -337,11 +342,51 @@ def _reported(
 
 
 def launch(processes: int, script: str, *arguments: object) -> None:
-    """Run a script of the tests in several processes that find each other."""
-    command = [sys.executable, "-m", "dagrpo.launch", str(processes), script, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
+    """Run a script of the tests in several processes that find each other.
+
+    They are forked from a process that has imported torch and the package, which takes longer than most of the scripts.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["pytest", train.__module__, "transformers.models.qwen2.modeling_qwen2"])
+    with TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(
+                target=_rank, args=(dict(os.environ), Path(folder), rank, processes, script, *map(str, arguments))
+            )
+            for rank in range(processes)
+        ]
+        for process in ranks:
+            process.start()
+        try:
+            codes = _exit_codes(ranks)
+        finally:
+            for process in ranks:
+                process.kill()
+        assert not any(codes), "\n".join(path.read_text()[-4000:] for path in sorted(Path(folder).glob("*.log")))
+
+
+def _exit_codes(ranks: Sequence[ForkServerProcess]) -> list[int | None]:
+    """Wait until all have ended, or one has failed; None for a process that is still running then."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        wait([process.sentinel for process in ranks if process.is_alive()], timeout=1)
+        codes = [process.exitcode for process in ranks]
+        if any(codes) or None not in codes:
+            return codes
+    raise AssertionError("the processes have not ended in 300 s")
+
+
+def _rank(variables: dict[str, str], folder: Path, rank: int, processes: int, script: str, *arguments: str) -> None:
+    """Run the script as `dagrpo.launch` would in one of its processes; what it prints goes to a log in the folder."""
+    log = os.open(folder / f"rank_{rank}.log", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.clear()
+    os.environ.update(variables | launcher.environment(rank, processes, folder / "rendezvous"))
+    os.chdir(ROOT)
+    torch.set_num_threads(1)
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")
 
 
 class Interrupted(Exception):
