@@ -11,7 +11,7 @@ export PYTHONNOUSERSITE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check nightly docs faults oracle verifiers setup gpu gpu-check ui lint params locks clean
+.PHONY: help run test check nightly docs faults oracle verifiers setup gpu gpu-check ui lint style params locks clean
 
 help: ## what can be made
 	@awk -F ': .*## ' '/^[a-z -]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -19,18 +19,21 @@ help: ## what can be made
 run: setup ## train and score the experiment of params.yaml (as shipped: six minutes on two cores)
 	snakemake --cores all target
 
-# Some tests ask megatron-core, TRL or verl itself, in environments of their own: pytest alone skips them. `make test` asks
-# TRL and verl where `make oracle` has made their environment.
-test oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
-test oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
+# Threads that spin while they wait would take the core of the other worker.
+test check nightly: export OMP_WAIT_POLICY := PASSIVE
 
-# Two files of tests at a time; threads that spin while they wait would take the other one's core.
-test: export OMP_WAIT_POLICY := PASSIVE
-test: setup lint .venv-megatron/.installed ## lint, types and all tests: half an hour to three quarters on two cores
-	pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Two files of tests at a time; mypy runs beside them, and is shown where it finds something.
+test: setup style ## style, types and all everyday tests: about a quarter of an hour on two cores
+	@types=$$(mktemp); trap 'rm -f $$types' EXIT; mypy > $$types 2>&1 & mypy=$$!; \
+	pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$mypy || { cat $$types; exit 1; }; exit $$tests
 
-oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## the tests that ask megatron-core, TRL and verl, alone
-	pytest packages/dagrpo_megatron tests/oracles
+# These ask megatron-core, TRL or verl itself, in environments of their own.
+nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
+nightly oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
+
+oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a change of formats or objectives: megatron-core, TRL and verl are asked
+	pytest -m "" packages/dagrpo_megatron tests/oracles
 
 .venv-megatron/.installed .venv-objectives/.installed: .venv-%/.installed: requirements/%-test.lock | setup
 	test -x .venv-$*/bin/python || python3 -m venv .venv-$*
@@ -46,30 +49,24 @@ verifiers: setup ## the tests that run the package verifiers, alone: a package i
 	.venv/bin/python -c 'from pathlib import Path; from dagrpo.rollout.programs.own_environment import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
 	pytest tests/rollout/agents/test_verifiers.py
 
-CHECKED := tests/algorithms tests/compare tests/docs tests/doctor tests/execution tests/new tests/notebooks tests/params tests/plan tests/plugins \
-  tests/provenance tests/rewards/verifiers tests/screen tests/show tests/status tests/why tests/test_files.py tests/test_command_line.py \
-  tests/test_command_line_docs.py tests/test_console.py tests/test_makefile.py tests/workflow/test_clean.py \
-  tests/workflow/test_dvc_file.py tests/workflow/test_dvc_links.py tests/workflow/test_finish.py tests/workflow/test_recording.py \
-  tests/workflow/test_locks.py tests/workflow/test_readme_picture.py tests/workflow/test_stop.py tests/workflow/test_tries.py
+nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-gpu/.installed ## what takes minutes a test, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
+	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
 
-nightly: export OMP_WAIT_POLICY := PASSIVE
-nightly: oracle .venv-gpu/.installed ## the oracles and the tests that take minutes each; the set for a GPU, 11 GB, is installed beside
-	pytest -m nightly
-
-check: export OMP_WAIT_POLICY := PASSIVE
-check: lint ## the fast part of `make test`: under three minutes
-	pytest -n 2 --dist loadfile $(CHECKED)
+check: lint ## the fast part of `make test`: two minutes
+	pytest -n 2 --dist loadfile -m "not (nightly or slow or server or dag)" tests
 
 faults: export DAGRPO_FAULTS := whole
 
 faults: setup ## kill, damage, fill disks, run twice at once: hours; DAGRPO_FAULTS_KILLS and others say how much
-	pytest -s -v --durations=10 tests/faults
+	pytest -m "" -s -v --durations=10 tests/faults
 
-lint: setup ## formats, style, wording and types
+lint: style ## formats, style, wording and types
+	mypy
+
+style: setup ## formats, style and wording alone
 	ruff check . && ruff format --check .
 	snakefmt --check Snakefile workflow
 	python tests/language.py
-	mypy
 
 docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site/index.html on; a warning is an error
 	rm -rf site

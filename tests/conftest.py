@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# No deadline: a busy machine is no fault. `make nightly` chooses the other profile.
+settings.register_profile("everyday", deadline=None, max_examples=25)
+settings.register_profile("nightly", deadline=None, max_examples=200)
+settings.load_profile("everyday")
 
 
 @pytest.fixture(scope="session")
@@ -20,21 +22,36 @@ def data_folder() -> Path:
     return folder
 
 
+# Folders whose tests compute with models, start processes or read data: `make check` leaves them out.
+SLOW = {
+    *("checkpoints", "evaluation", "gpu", "interpreter", "made_up_gpu", "models", "profiling", "replay", "report"),
+    *("rewards", "rollout", "tasks", "tracking", "trainer", "warm"),
+}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of slow folders."""
+    if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW:
+        item.add_marker("slow")
+
+
 SHARED_RUN = {"run_by_snakemake", "undisturbed"}  # fixtures that wait for the whole run which all workers share
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The real DAG first: it takes longest, and what runs beside it should not end minutes before it.
+    """Put what takes longest first, so that no worker ends minutes before the other: the DAG, then servers, then the rest.
 
     One worker makes the run that others share; meanwhile the other takes the files of tests that do not wait for it.
     """
     of_the_dag = [item for item in items if item.get_closest_marker("dag")]
     sharing = [item.path for item in of_the_dag if SHARED_RUN & set(getattr(item, "fixturenames", ()))]
     makes_it = next((path for path in sharing if path.name == "test_dag.py"), None)
+    of_servers = {item.path for item in items if item.get_closest_marker("server")}
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def turn(item: pytest.Item) -> int:
-        if item.get_closest_marker("dag") is None:
-            return 3
-        return 0 if item.path == makes_it else 2 if item.path in sharing else 1
+        if item.get_closest_marker("dag") is not None:
+            return 0 if item.path == makes_it else 2 if item.path in sharing else 1
+        return 3 if item.path in of_servers else 4 if item.path in slow else 5
 
     items.sort(key=turn)

@@ -17,6 +17,7 @@ from tests.listening import beyond_loopback, open_sockets
 from dagrpo.distributed import process_group
 from dagrpo.errors import UserError
 
+pytestmark = pytest.mark.slow
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path

@@ -11,6 +11,7 @@ from tests.trainer.runs import ROOT, make_inputs
 
 from dagrpo.files import read_json, write_json
 
+pytestmark = pytest.mark.slow
 FILES = {
     "--input": ("model=model/manifest.json", "train=train.parquet"),
     "--output": ("manifest=sft/manifest.json", "provenance=sft/provenance.json"),

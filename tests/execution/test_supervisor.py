@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
 PROGRAM = """
 import atexit, os, signal, sys, time
 from dataclasses import replace

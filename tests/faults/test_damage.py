@@ -14,7 +14,7 @@ from tests.faults.tally import Tally
 from tests.faults.whole import number_of, only_whole
 from tests.workflow.clones import RUN
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 COMPLETIONS = f"{RUN}/eval/arithmetic/trained/completions.parquet"
 EXPORTED = f"{RUN}/exported/manifest.json"
 BOUNDED = [(COMPLETIONS, SCORES, "a bit flipped"), (f"{RUN}/policy/manifest.json", EXPORTED, "truncated")]

@@ -10,7 +10,7 @@ from tests.faults.tally import Tally
 from tests.faults.whole import number_of, only_whole
 from tests.namespaces import require_mounts
 
-pytestmark = [pytest.mark.dag, only_whole]
+pytestmark = [pytest.mark.dag, pytest.mark.nightly, only_whole]
 ALL_THAT_IS_WRITTEN = 12_000_000  # bytes, generously: with so much room free the run ends well
 
 

@@ -15,7 +15,7 @@ from tests.faults.whole import number_of, only_whole
 from tests.workflow import clones
 from tests.workflow.clones import RUN
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 KILLS_ON_A_ROAD = 20
 SECONDS_PER_KILL = 20  # on two idle cores; for the estimate alone
 TRAINED = f"{RUN}/policy/manifest.json"

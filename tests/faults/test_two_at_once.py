@@ -13,7 +13,7 @@ from tests.faults.tally import Fault, Tally
 from tests.faults.whole import WHOLE, number_of
 from tests.workflow import clones
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 SNAKEMAKE = ("snakemake", "--cores", "all", SCORES)
 DVC = ("dvc", "repro", "score@tiny-3-arithmetic-trained")
 LONGEST_PAUSE = 6.0

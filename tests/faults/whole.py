@@ -1,4 +1,4 @@
-"""How much of the fault harness runs: a bounded part with all tests, the whole by `make faults`."""
+"""How much of the fault harness runs: a bounded part by `make nightly`, the whole by `make faults`."""
 
 import os
 

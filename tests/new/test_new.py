@@ -14,6 +14,7 @@ from dagrpo.errors import UserError
 from dagrpo.execution.identity import ROOT
 from dagrpo.new.kinds import PLACES, Kind
 
+pytestmark = pytest.mark.slow
 SECONDS = 300
 
 
