@@ -188,6 +188,7 @@ def test_the_real_server_answers_with_pictures_and_without(seer: Path, tmp_path:
     assert lengths[6] == lengths[10] + 6 + 2
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_the_real_server_gives_the_same_tokens_twice(model: Path, tmp_path: Path) -> None:
     attempts, tokenizer = attempts_of(model, tmp_path), load_tokenizer(model)

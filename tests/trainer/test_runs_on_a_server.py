@@ -1,4 +1,4 @@
-"""Batches are sampled ahead by the real server: the same bytes, killed or not, however long an update takes; and it stops at once."""
+"""Runs of the trainer on one real server: ahead of the policy, with an adapter, interrupted and stopped."""
 
 import os
 import signal
@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trainer import runs
+from tests.trainer import adapter_runs, runs
 from tests.trainer.lending import lending
 
+from dagrpo.checkpoints.compare import compare
 from dagrpo.errors import Terminated
 from dagrpo.files import read_parquet
 from dagrpo.params.algorithm import Algorithm
 from dagrpo.params.runtime import Engine
 from dagrpo.rollout.engine.interface import EngineOpener
 from dagrpo.rollout.engine.open import open_engine
+from dagrpo.trainer.gates.hand_over import COMPARED
 from dagrpo.trainer.gates.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update import PolicyUpdate
@@ -27,22 +29,26 @@ from dagrpo.trainer.update import PolicyUpdate
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture
-def opener(inputs: tuple[Path, Path], tmp_path: Path) -> Iterator[EngineOpener]:
-    """Opens one server, which every run of a test uses in turn: each loads its own weights first."""
+@pytest.fixture(scope="module")
+def opener(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineOpener]:
+    """Open one server, which every run uses in turn: each loads its own weights first."""
+    log = tmp_path_factory.mktemp("logs") / "server.log"
     params = Engine(start_timeout=240, request_timeout=120)
-    with open_engine(inputs[0], params, tmp_path / "server.log", dtype="float32", deterministic=True) as pool:
+    with open_engine(inputs[0], params, log, dtype="float32", deterministic=True) as pool:
         yield lending(pool)
     torch.use_deterministic_algorithms(False)
 
 
-def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOKENS) -> TrainingRun:
-    """A fresh model's attempts are all equally bad: the entropy's term has a gradient none the less."""
-    run = runs.training_run(inputs, out / "state", out, 4)
+def _learning(run: TrainingRun) -> TrainingRun:
+    """Return the run with a gradient by the term of the entropy: a fresh model's attempts are all equally bad."""
     terms = {"terms": {"entropy": {"coefficient": 0.1}}}
+    return replace(run, algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms))
+
+
+def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOKENS) -> TrainingRun:
+    run = _learning(runs.training_run(inputs, out / "state", out, 4))
     return replace(
         run,
-        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
         training=run.training.model_copy(update={"staleness": 1}),
         rollout=run.rollout.model_copy(update={"max_new_tokens": tokens}),
     )
@@ -93,3 +99,22 @@ def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
         signal.signal(signal.SIGTERM, former)
     assert time.monotonic() - since[0] < 20
     assert not [thread for thread in threading.enumerate() if thread.name == "rollouts-ahead"]
+
+
+def test_an_adapter_learns_is_checked_at_every_hand_over_and_is_the_same_after_an_interruption(
+    inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path
+) -> None:
+    """The server holds the merged weights."""
+    whole, halved = (
+        _learning(adapter_runs.with_adapter(runs.training_run(inputs, out / "state", out, 3)))
+        for out in (tmp_path / "whole", tmp_path / "halved")
+    )
+    reported = runs.metrics_with(whole, opener)
+    assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 3
+    assert all(metrics[LARGEST] < 1e-3 and metrics[COMPARED] > 0 for metrics in reported)
+    assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
+    assert len({each.name for each in compare(whole.initial, whole.policy).differences if each.largest}) == 14
+    assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3
+    assert not halved.policy.exists()
+    runs.metrics_with(halved, opener)
+    assert runs.bytes_of(halved) == runs.bytes_of(whole)

@@ -72,17 +72,17 @@ def test_engine_and_trainer_agree_to_rounding_and_every_hand_over_is_checked(
     assert len({each.name for each in compare(run.initial, run.policy).differences if each.largest}) == 14
 
 
-def test_a_run_repeats_and_goes_on_after_an_interruption_to_the_bit(
+def test_a_run_goes_on_after_an_interruption_to_the_bit(
     whole: tuple[TrainingRun, list[dict[str, float]]], inputs: Inputs, tmp_path: Path
 ) -> None:
-    again, halved = (_run(inputs, tmp_path / name) for name in ("again", "halved"))
-    runs.metrics_with(again, open_engine)
+    halved = _run(inputs, tmp_path)
     assert len(runs.metrics_with(halved, open_engine, stop=lambda step: step == 3)) == 3
     assert not halved.policy.exists()
     runs.metrics_with(halved, open_engine)
-    assert runs.bytes_of(again) == runs.bytes_of(halved) == runs.bytes_of(whole[0])
+    assert runs.bytes_of(halved) == runs.bytes_of(whole[0])
 
 
+@pytest.mark.nightly
 def test_batches_that_two_servers_sample_ahead_are_the_same_after_an_interruption(
     inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -96,6 +96,7 @@ def test_batches_that_two_servers_sample_ahead_are_the_same_after_an_interruptio
     assert runs.bytes_of(halved) == runs.bytes_of(whole)
 
 
+@pytest.mark.nightly
 def test_a_file_whose_second_half_never_arrives_is_found_by_the_digests_of_what_is_served(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

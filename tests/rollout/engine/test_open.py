@@ -83,6 +83,7 @@ def test_a_server_elsewhere_is_given_the_weights_of_whoever_samples_from_it(
     assert [path.suffix for path in (tmp_path / "shared").iterdir()] == [".lock"], "the weights are gone"
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_servers_with_as_many_threads_give_the_same_bits(tiny_model: Path, tmp_path: Path) -> None:
     answers = []

@@ -18,6 +18,7 @@ from dagrpo.params.schema import parse
 from dagrpo.rollout.engine.errors import ServerError
 from dagrpo.rollout.engine.open import open_engine
 from dagrpo.rollout.engine.own_servers import gpus_of, log_of
+from dagrpo.rollout.engine.pool import ServerPool
 from dagrpo.rollout.engine.server import SGLangServer
 from dagrpo.stages import difficulty, sample, train
 from dagrpo.trainer.gates.hand_over import COMPARED, HandOver
@@ -97,18 +98,14 @@ def test_a_server_is_told_which_gpu_is_its_own(
     assert [environment[VISIBLE] for environment in told] == ["", "GPU-77,GPU-78"]
 
 
+@pytest.mark.nightly
 @pytest.mark.server
-def test_two_servers_give_the_same_bits_twice_and_all_that_one_gives(tiny_model: Path, tmp_path: Path) -> None:
+def test_two_servers_give_the_same_bits_twice(tiny_model: Path, tmp_path: Path) -> None:
     requests, answers = batch(prompts=4, samples=4, max_new_tokens=12), []
     for _ in range(2):
         with open_engine(tiny_model, TWO, tmp_path / "log", dtype="float32", deterministic=True) as engine:
             answers.append(engine.generate(requests, lockstep=True))
-            assert len(engine.digests()) == 2
     assert answers[0] == answers[1]
-    one = TWO.model_copy(update={"replicas": 1})
-    with open_engine(tiny_model, one, tmp_path / "log", dtype="float32", deterministic=True) as engine:
-        alone = engine.generate(requests, lockstep=True)
-    assert [each.token_ids for each in alone] == [each.token_ids for each in answers[0]]
 
 
 @pytest.mark.nightly
@@ -149,15 +146,19 @@ def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_s
 
 
 @pytest.mark.server
-def test_a_deterministic_run_ends_with_the_first_server_that_dies_and_takes_the_others_with_it(
-    tiny_model: Path, tmp_path: Path
+def test_two_servers_give_the_tokens_of_one_and_a_deterministic_run_ends_with_the_first_that_dies(
+    pool: ServerPool, tiny_model: Path, tmp_path: Path
 ) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
     requests = batch(prompts=4, samples=4, max_new_tokens=12)
+    alone = pool.generate(requests, lockstep=True)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     with (
         pytest.raises(ServerError, match="The SGLang server died"),
         open_engine(tiny_model, TWO, tmp_path / "train.server.log", dtype="float32", deterministic=True) as engine,
     ):
+        together = engine.generate(requests, lockstep=True)
+        assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+        assert len(engine.digests()) == 2
         schedulers = [
             child
             for child in psutil.Process().children(recursive=True)

@@ -13,6 +13,7 @@ from tests.rollout.engine.seers import (
     DOG,
     ENGINE,
     WORDS,
+    Part,
     Seer,
     move_weights,
     picture,
@@ -37,6 +38,15 @@ from dagrpo.rollout.trajectory import Trajectory
 
 pytestmark = pytest.mark.server
 __all__ = ["pool", "seer"]
+SPELLED = (
+    "<image>",
+    "<|image_pad|>",
+    "<|vision_start|><|image_pad|><|vision_end|>",
+    "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>",
+    "<|video_pad|>",
+    "<|vision_start|><|video_pad|><|vision_end|>",
+    "<|vision_end|><|vision_start|>",
+)
 
 
 def test_logprobs_are_those_of_transformers_over_two_turns(seer: Seer, pool: ServerPool) -> None:
@@ -71,6 +81,7 @@ def test_a_lockstep_batch_has_the_same_bits_again(seer: Seer, pool: ServerPool) 
 
 
 @pytest.mark.parametrize("seer", ["qwen2_5_vl"], indirect=True)
+@pytest.mark.nightly
 def test_another_server_gives_the_same_bits(seer: Seer, pool: ServerPool, tmp_path: Path) -> None:
     with (
         SGLangServer(seer.folder, ENGINE, tmp_path / "server.log") as server,
@@ -144,6 +155,37 @@ def test_conversations_show_their_pictures_at_every_turn(seer: Seer, pool: Serve
     if lockstep:
         again = converse(seer, pool, lockstep=True)
         assert [each.samples for each in again] == [each.samples for each in trajectories]
+
+
+def spelled(seer: Seer, text: str) -> tuple[int, ...]:
+    """The text in ordinary tokens, one for each character."""
+    ids = tuple(load_tokenizer(seer.folder)(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    assert len(ids) == len(text)
+    return ids
+
+
+def asked(seer: Seer, *parts: Part) -> ScoringRequest:
+    """How likely the last four tokens are after everything before them."""
+    request = seer.request(*parts, WORDS)
+    said = request.input_ids
+    return ScoringRequest(token_ids=(*said, 40), first=len(said) - len(WORDS), pictures=request.pictures)
+
+
+@pytest.mark.parametrize("text", SPELLED)
+def test_a_name_that_is_spelled_in_ordinary_tokens_shows_no_picture(seer: Seer, pool: ServerPool, text: str) -> None:
+    """Before, between and after pictures, in a later turn, and where there is none."""
+    said = spelled(seer, text)
+    turn = (*WORDS, seer.pictures.tokens.end, *said)
+    requests = [
+        asked(seer, said, CAT),
+        asked(seer, CAT, said, DOG),
+        asked(seer, DOG, CAT, said, said, turn, said),
+        asked(seer, said),
+    ]
+    for request, scores in zip(requests, pool.score(requests, lockstep=True), strict=True):
+        assert request.pictures is not None
+        ours = seer.logprobs(request.token_ids, request.pictures.files)[-len(scores) :]
+        assert torch.allclose(ours, torch.tensor(scores), atol=CLOSE)
 
 
 def test_new_weights_of_both_towers_are_those_that_sample(seer: Seer, pool: ServerPool) -> None:

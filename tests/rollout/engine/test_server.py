@@ -78,6 +78,7 @@ def test_another_server_gives_the_same_bits_and_its_death_is_noticed_at_once(
     wait_until(lambda: not living_in(group))
 
 
+@pytest.mark.nightly
 @pytest.mark.server
 def test_a_parent_killed_while_its_server_runs_leaves_no_process(
     tiny_model: Path, tmp_path: Path, living_in: LivingIn, wait_until: WaitUntil

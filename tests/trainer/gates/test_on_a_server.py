@@ -124,6 +124,7 @@ if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="SGLang packs weights on a CPU alone")
 def test_a_server_that_goes_on_with_packed_copies_of_old_weights_is_refused_by_the_probe(
     initial: Path,
