@@ -60,7 +60,7 @@ faults: export DAGRPO_FAULTS := whole
 faults: setup ## kill, damage, fill disks, run twice at once: hours; DAGRPO_FAULTS_KILLS and others say how much
 	pytest -m "" -s -v --durations=10 tests/faults
 
-lint: style ## formats, style and types
+lint: style ## formats, style, wording and types
 	mypy
 
 style: setup ## formats, style and wording alone

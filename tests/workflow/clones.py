@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,30 @@ def _digests(folder: Path) -> Iterator[tuple[str, str]]:
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)  # of a stage at work
             if path.is_file() and not hidden and path.name not in {".gitignore", ".snakemake_timestamp", "README.md"}:
                 yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    """Return as soon as the training of a clone has recorded a step."""
+    deadline = time.monotonic() + 600
+    while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
+        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
+        time.sleep(0.02)
+
+
+def kill(folder: Path, *words: str) -> None:
+    """Kill the processes of a clone whose command line has all of `words`; AssertionError where there is none."""
+    victims = processes(folder, *words)
+    assert victims, f"no process with {words}"
+    for victim in victims:
+        victim.kill()
+
+
+def require_no_process(folder: Path) -> None:
+    """Wait for the processes of a clone to end by themselves, the server included; AssertionError after a minute."""
+    deadline = time.monotonic() + 60
+    while left := processes(folder, "python"):
+        assert time.monotonic() < deadline, [process.cmdline() for process in left if process.is_running()]
+        time.sleep(0.2)
 
 
 def processes(folder: Path, *words: str) -> list[psutil.Process]:

@@ -1,11 +1,16 @@
-"""The tiny experiment, run to its end once: by Snakemake in one clone, by DVC, on a single core, in another."""
+"""The tiny experiment, run to its end by Snakemake in one clone and by DVC, killed on the way, in another."""
 
 import os
+import random
+import signal
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from tests.workflow import clones
+
+# Words on the command lines of the trainer, of its server and of Snakemake; the last one ends the command.
+KILLED = (("/train-", "--attempt"), ("sglang.launch_server",), ("bin/snakemake",))
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +27,30 @@ def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
 
 @pytest.fixture(scope="session")
 def finished(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(a copy of the clone that Snakemake ran in, the clone that `dvc repro` ran in)"""
+    """Return a copy of the clone that Snakemake ran in, and the clone that `dvc repro` ran in with kills on the way."""
     by_snakemake = clones.copied(run_by_snakemake, tmp_path_factory.mktemp("by_snakemake") / "clone")
     by_dvc = clones.clone(tmp_path_factory.mktemp("by_dvc"))
     core = str(min(os.sched_getaffinity(0)))  # on one alone, where --cores all is 1: no byte depends on their number
-    clones.run(by_dvc, "taskset", "-c", core, "dvc", "repro", timeout=900)
+    command = ("taskset", "-c", core, "dvc", "repro")
+    _stopped_on_the_way(by_dvc, command)
+    clones.run(by_dvc, *command, timeout=900)
     return by_snakemake, by_dvc
+
+
+def _stopped_on_the_way(folder: Path, command: tuple[str, ...]) -> None:
+    """Kill the trainer, its server and Snakemake while it trains, and stop it with Ctrl-C, each at a random step."""
+    *killed, stopped = sorted(random.SystemRandom().sample(range(3, clones.STEPS), 1 + len(KILLED)))
+    print("killed after steps", killed, "and stopped after step", stopped)
+    process = clones.start(folder, *command)
+    for step, words in zip(killed, KILLED, strict=True):
+        clones.wait_for_step(folder, step)
+        clones.kill(folder, *words)
+    assert process.wait(timeout=120) != 0
+    clones.require_no_process(folder)
+    process = clones.start(folder, *command)
+    clones.wait_for_step(folder, stopped)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=120) != 0
+    clones.require_no_process(folder)
+    assert not (folder / clones.RUN / "policy/manifest.json").exists()
+    (folder / "output.txt").unlink()

@@ -1,10 +1,12 @@
-"""Two runs at once in one folder, of Snakemake and of DVC: the second is refused before anything is removed."""
+"""Two runs at once in one folder: the second is refused before anything is removed, and Ctrl-C stops the first."""
 
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,8 @@ def first(request: pytest.FixtureRequest, folder: Path) -> Iterator["subprocess.
         assert time.monotonic() < deadline
         time.sleep(0.1)
     yield process
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has ended
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     while clones.processes(folder, "/sft-"):  # they notice within a second
         assert time.monotonic() < deadline + 60
@@ -69,3 +72,15 @@ def test_the_second_is_refused_and_the_first_works_on(first: "subprocess.Popen[s
     assert kept == (before if by_snakemake else kept)
     assert first.poll() is None
     assert clones.processes(folder, "/sft-", "--attempt")
+    if by_snakemake:
+        _stopped_with_ctrl_c(first, folder)
+
+
+def _stopped_with_ctrl_c(first: "subprocess.Popen[str]", folder: Path) -> None:
+    os.killpg(first.pid, signal.SIGINT)
+    assert first.wait(timeout=120) != 0
+    clones.require_no_process(folder)
+    shown = (folder / "output.txt").read_text()
+    assert re.search(r"sft, seed 3: stopped.*; the same command", shown)
+    for noise in ("crashed", "Traceback", "stage.py"):
+        assert noise not in shown

@@ -1,18 +1,12 @@
 """The real DAG, with the real SGLang server, on a tiny model: both engines, exactness, interruption."""
 
 import json
-import os
-import random
 import re
 import shutil
-import signal
 import sqlite3
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 from tests.workflow import clones
 from tests.workflow.clones import NAME, RUN, STEPS
@@ -27,7 +21,10 @@ def _is_up_to_date(folder: Path) -> None:
     assert "up to date" in clones.run(folder, "dvc", "status")
 
 
-def test_snakemake_in_one_clone_and_dvc_in_another_give_the_same_bytes(finished: tuple[Path, Path]) -> None:
+def test_snakemake_in_one_clone_and_dvc_killed_three_ways_in_another_give_the_same_bytes(
+    finished: tuple[Path, Path],
+) -> None:
+    """SIGKILL of the trainer, of its server and of Snakemake, and Ctrl-C, each once and each at a random step."""
     by_snakemake, by_dvc = (clones.outputs(folder) for folder in finished)
     assert by_snakemake == by_dvc
     assert len(by_snakemake) > 40
@@ -141,66 +138,6 @@ def test_dvc_runs_an_experiment_of_its_own_with_its_own_code_and_it_is_in_the_hi
     template.write_text(whole)
 
 
-def _wait_for_step(folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 300
-    while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
-        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
-        time.sleep(0.02)
-
-
-def _kill(folder: Path, *words: str) -> None:
-    victims = clones.processes(folder, *words)
-    assert victims, f"no process with {words}"
-    for victim in victims:
-        victim.kill()
-
-
-KILLS: list[tuple[str, Callable[[Path], None]]] = [
-    ("the trainer", lambda folder: _kill(folder, "/train-", "--attempt")),
-    ("the SGLang server", lambda folder: _kill(folder, "sglang.launch_server")),
-    ("Snakemake", lambda folder: _kill(folder, "bin/snakemake")),
-]
-
-
-def test_a_run_that_is_stopped_and_killed_three_ways_and_started_again_gives_the_same_bytes(
-    finished: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """Ctrl-C, then SIGKILL of the trainer, of its server and of Snakemake, each once and each at a random step."""
-    folder = _ready_to_train(finished[0], tmp_path / "killed")
-    target = f"{RUN}/policy/manifest.json"
-    first, *steps = sorted(random.SystemRandom().sample(range(3, STEPS), 1 + len(KILLS)))
-    print("stopped after step", first, "and killed after steps", steps)
-    _stop_with_ctrl_c(folder, target, first)
-    process = clones.start(folder, "snakemake", "--cores", "all", target)
-    for step, (_, kill) in zip(steps, KILLS, strict=True):
-        _wait_for_step(folder, step)
-        kill(folder)
-    process.wait(timeout=60)
-    _no_process_is_left(folder)
-    clones.run(folder, "snakemake", "--cores", "1", target)
-    killed, whole = clones.outputs(folder), clones.outputs(finished[0])
-    trained = [
-        name
-        for name in killed
-        if name.startswith((f"{RUN}/policy", f"{RUN}/rollouts", f"{RUN}/metrics", f"{RUN}/held_out"))
-    ]
-    assert len(trained) > STEPS
-    assert {name: killed[name] for name in trained} == {name: whole[name] for name in trained}
-
-
-def _stop_with_ctrl_c(folder: Path, target: str, step: int) -> None:
-    process = clones.start(folder, "snakemake", "--cores", "all", target)
-    _wait_for_step(folder, step)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) != 0
-    _no_process_is_left(folder)
-    output = (folder / "output.txt").read_text()
-    assert re.search(r"train, seed 3: stopped at step \d+; the same command goes on from", output)
-    for noise in ("crashed", "Traceback", "stage.py"):
-        assert noise not in output
-    assert not (folder / target).exists()
-
-
 def _ready_to_train(finished: Path, destination: Path) -> Path:
     """A clone with everything but the policy."""
     folder = clones.clone(destination)
@@ -211,6 +148,7 @@ def _ready_to_train(finished: Path, destination: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
     finished: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -220,7 +158,7 @@ def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
     params = folder / "params.yaml"
     params.write_text(params.read_text().replace("  processes: 1\n", "  processes: 2\n"))
     process = clones.start(folder, "snakemake", "--cores", "all", f"{RUN}/policy/manifest.json")
-    _wait_for_step(folder, 3)
+    clones.wait_for_step(folder, 3)
     second = [p for p in clones.processes(folder, "/train-") if p.environ().get("RANK") == "1"]
     assert len(second) == 1
     second[0].kill()
@@ -231,14 +169,6 @@ def test_two_processes_train_what_one_trains_also_when_one_of_them_is_killed(
     assert [row["step"] for row in rows[1]] == list(range(1, STEPS + 1))
     for one, two in zip(*rows, strict=True):
         assert two == pytest.approx(one, rel=1e-2, abs=1e-4)
-
-
-def _no_process_is_left(folder: Path) -> None:
-    """What Snakemake started ends by itself when Snakemake is gone, the server included."""
-    deadline = time.monotonic() + 60
-    while left := clones.processes(folder, "python"):
-        assert time.monotonic() < deadline, [p.cmdline() for p in left if psutil.pid_exists(p.pid)]
-        time.sleep(0.2)
 
 
 def test_the_policy_learned_from_its_own_rollouts_with_agreeing_logprobs(finished: tuple[Path, Path]) -> None:
@@ -279,13 +209,6 @@ def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]
     output = clones.run(finished[0], "python", "-m", "dagrpo", "lineage", score)
     for stage in ("prepare", "model", "sft", "convert", "train", "export", "sample", "score"):
         assert stage in output
-
-
-def test_the_report_of_snakemake_is_written_with_captions(finished: tuple[Path, Path]) -> None:
-    clones.run(finished[0], "snakemake", "--report", "workflow_report.html", "target")
-    page = (finished[0] / "workflow_report.html").read_text()
-    assert NAME in page
-    (finished[0] / "workflow_report.html").unlink()
 
 
 def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake(finished: tuple[Path, Path], tmp_path: Path) -> None:

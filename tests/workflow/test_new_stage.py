@@ -41,8 +41,8 @@ rule census:
 
 
 @pytest.mark.dag
-def test_one_file_and_one_rule_make_a_stage_of_both_engines(tmp_path: Path) -> None:
-    folder = clones.clone(tmp_path / "clone")
+def test_one_file_and_one_rule_make_a_stage_of_both_engines(run_by_snakemake: Path, tmp_path: Path) -> None:
+    folder = clones.copied(run_by_snakemake, tmp_path / "clone")
     (folder / "src/dagrpo/stages/census.py").write_text(STAGE)
     rules = folder / "workflow/rules/data.smk"
     rules.write_text(rules.read_text() + RULE)

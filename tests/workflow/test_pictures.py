@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dagrpo.report.pictures import Pictures
 from dagrpo.rollout.trajectory import BLIND
 from dagrpo.tasks.schema import from_table
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 TASK = "geo3k"
 NAME = "geo3k_tiny"
 RUN = Path(f"results/{NAME}/runs/seed_0")
@@ -139,7 +138,7 @@ def test_training_that_is_killed_with_all_its_processes_goes_on_to_the_same_byte
     step = random.SystemRandom().randrange(1, STEPS)
     print("everything is killed after step", step)
     process = clones.start(folder, "snakemake", "--cores", "all", POLICY)
-    _wait_for_step(folder, step)
+    clones.wait_for_step(folder, step)
     for victim in clones.processes(folder):
         with suppress(psutil.Error):
             victim.kill()
@@ -156,10 +155,3 @@ def _untrained(finished: Path, destination: Path) -> Path:
         shutil.rmtree(path)
     (folder / RUN / "metrics.parquet").unlink()
     return folder
-
-
-def _wait_for_step(folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 600
-    while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
-        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
-        time.sleep(0.02)
