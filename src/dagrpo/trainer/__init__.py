@@ -1,1 +1,4 @@
-"""GRPO, and the supervised stage before it: the loop, the policy, its update, resumable state. The maths is in algorithms/."""
+"""GRPO training and SFT: loop, policy, update and resumable state.
+
+The maths is in algorithms/.
+"""

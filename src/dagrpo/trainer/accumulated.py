@@ -1,4 +1,4 @@
-"""What a step's update adds up over its micro-batches and over the ranks."""
+"""Sums over a step's micro-batches and over the ranks."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dagrpo.trainer.policy import TokenLogprobs
 
 
 class Sums:
-    """Sums by name over the micro-batches of this rank, in double; they stay on the device until the step's end."""
+    """Sums by name over the micro-batches of this rank, in double precision; they stay on the device until the step's end."""
 
     def __init__(self, device: torch.device) -> None:
         self._values: defaultdict[str, Tensor] = defaultdict(
@@ -20,24 +20,24 @@ class Sums:
         )
 
     def add(self, values: Mapping[str, Tensor], *, counts: bool) -> None:
-        """Add what was measured on a micro-batch; of one that does not count, the names alone."""
+        """Add the values of a micro-batch; if it does not count, register only their names."""
         for name, value in values.items():
             self._values[name] += value.detach() if counts else 0.0
 
     def over_ranks(self, world: World) -> dict[str, float]:
-        """The sums over all ranks, which have the same names."""
+        """Return the sums over all ranks, which must have the same names."""
         totals = world.all_reduce(torch.stack(list(self._values.values())).cpu())
         return dict(zip(self._values, totals.tolist(), strict=True))
 
 
 class StepTokens:
-    """What is known of each trained token of a step before its first update, where this rank has computed it; else zero."""
+    """Values of each trained token of a step before its first update; zero where another rank has computed them."""
 
     def __init__(self, tokens: int, device: torch.device) -> None:
         self._values = torch.zeros(len(_ROWS), tokens, device=device)
 
     def keep(self, places: Tensor, outputs: TokenLogprobs, reference: Tensor | None = None) -> None:
-        """Note those of a micro-batch, whose tokens stand at `places`; a filler has none."""
+        """Store the values of a micro-batch, whose tokens have the indices `places`; a filler has no tokens."""
         if not len(places):
             return
         places = places.to(self._values.device)
@@ -47,26 +47,26 @@ class StepTokens:
                 row[places] = values.detach().to(row.dtype)
 
     def old_logprobs(self, places: Tensor) -> Tensor:
-        """Of the tokens at some places. [tokens]"""
+        """Return the policy's logprobs before the update, of the tokens at `places`. [tokens]"""
         return self._values[0, places.to(self._values.device)]
 
     def reference_logprobs(self, places: Tensor) -> Tensor:
-        """The same of the reference, where it was run before the update. [tokens]"""
+        """Return the reference's logprobs of the tokens at `places`, if it was run before the update. [tokens]"""
         return self._values[3, places.to(self._values.device)]
 
     def fill(self, before: "BeforeUpdate") -> None:
-        """Take what all ranks have computed already."""
+        """Overwrite all values with those that all ranks have computed already."""
         for row, each in zip(self._values, _ROWS, strict=True):
             row.copy_(getattr(before, each.name))
 
     def of_all_ranks(self, world: World) -> "BeforeUpdate":
-        """Of all sequences, on the CPU."""
+        """Return the values of all sequences over all ranks, on the CPU."""
         return BeforeUpdate(*world.all_reduce(self._values.to("cpu", copy=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeUpdate:
-    """All trained tokens of a step, over all ranks, under the policy before its first update. On the CPU."""
+    """Values of all trained tokens of a step under the policy before its first update, over all ranks and on the CPU."""
 
     logprobs: Tensor  # [tokens]
     entropy: Tensor  # [tokens], in nats

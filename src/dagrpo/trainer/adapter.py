@@ -1,7 +1,7 @@
-"""A LoRA adapter in the policy: PEFT puts it into the model's linear layers, and it is all that is trained.
+"""LoRA adapter in the policy's linear layers: the only trained weights.
 
-The layers compute W x + s B (A x), so that the model's own weights need neither a gradient nor optimizer state. Not how the
-sum W + s B A leaves the trainer: see checkpoints/adapted.py.
+PEFT adds it. The layers compute W x + s B (A x), so that the model's own weights need neither a gradient nor optimizer state.
+checkpoints/adapted.py exports the sum W + s B A.
 """
 
 import math
@@ -27,7 +27,7 @@ from dagrpo.trainer.tower import tower_module
 def add_adapter(model: PreTrainedModel, lora: Lora) -> None:
     """Freeze the model's weights and put an adapter beside them, whose values `begin` sets.
 
-    UserError: a target names no linear layer of what is to be trained.
+    Raises UserError if a target names no linear layer of the trained model.
     """
     import peft  # takes more than a second, and most runs have no adapter
 
@@ -42,9 +42,9 @@ def add_adapter(model: PreTrainedModel, lora: Lora) -> None:
 
 @torch.no_grad()
 def begin(model: PreTrainedModel, seed: int) -> None:
-    """Set A at random and B to 0, so that the model is its base: the same values on any number of ranks. Every rank calls this.
+    """Set A at random and B to 0, so that the model equals its base: the same values on any number of ranks. Every rank calls this.
 
-    A is uniform within 1 / sqrt(inputs) of 0, as PEFT and the authors draw it (Kaiming, with a = sqrt(5)).
+    A is uniform within 1 / sqrt(inputs) of 0, as PEFT and the authors sample it (Kaiming, with a = sqrt(5)).
     """
     for name, update in low_rank_updates(model).items():
         drawn = torch.Generator().manual_seed(sampling_seed(seed, "lora", name))
@@ -54,7 +54,7 @@ def begin(model: PreTrainedModel, seed: int) -> None:
 
 
 class WithoutAdapter:
-    """The policy as it was before its adapter was trained: the same weights, no second copy of them."""
+    """Policy before its adapter was trained: computes with the same weights, without a second copy of them."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -62,20 +62,20 @@ class WithoutAdapter:
     def __call__(
         self, batch: Batch, temperature: float, extras: Extras = PLAIN, head_chunk_tokens: int | None = None
     ) -> Read:
-        """What the policy returns, its adapter left out."""
+        """Compute the policy's outputs without its adapter."""
         with _left_out(self._policy):
             return self._policy.computed(batch, temperature, extras, head_chunk_tokens)
 
     def take_packed(self) -> None:
-        """Nothing: the model is the policy's, which takes them."""
+        """Do nothing: the model is the policy's, which is prepared for packed rows itself."""
 
     def forget_pictures(self) -> None:
-        """The policy lets go of them."""
+        """Do nothing: the policy frees its own pictures."""
 
 
 @contextmanager
 def _left_out(policy: Policy) -> Iterator[None]:
-    """PEFT's own switch also freezes the adapter, whose gradient may be on its way: only what the layers compute is switched."""
+    """Disable the adapter in the forward pass only: PEFT's own switch also freezes it, while its gradient may still be needed."""
     layers: list[Any] = [module for module in policy.model.modules() if hasattr(module, "lora_A")]
     for layer in layers:
         layer._disable_adapters = True
@@ -87,7 +87,7 @@ def _left_out(policy: Policy) -> Iterator[None]:
 
 
 def adapted_layers(model: PreTrainedModel, lora: Lora) -> list[str]:
-    """The whole names of the layers that get an adapter. UserError: a target names none."""
+    """Return the full names of the layers that get an adapter. Raises UserError if a target names no layer."""
     candidates = _linear_layers(model, with_tower=lora.vision)
     if lora.target_modules is None and candidates:
         return candidates
@@ -101,7 +101,7 @@ def adapted_layers(model: PreTrainedModel, lora: Lora) -> list[str]:
 
 
 def _linear_layers(model: PreTrainedModel, *, with_tower: bool) -> list[str]:
-    """Those of the language model, without the head; and those of its vision tower."""
+    """Return the names of the language model's linear layers without the head; with `with_tower`, also of the vision tower's."""
     tower = tower_module(model)
     left_out = {model.get_output_embeddings(), *(tower.modules() if tower is not None and not with_tower else ())}
     return [

@@ -1,4 +1,4 @@
-"""The advantages of a step's rollouts: which of them an estimator sees, and in which groups."""
+"""Advantages of a step's rollouts: selects trajectories and groups for the estimator."""
 
 import math
 from collections import Counter
@@ -18,11 +18,11 @@ from dagrpo.trainer.step_rollouts import StepRollouts
 def step_advantages(
     rollouts: StepRollouts, config: Choice, before: BeforeUpdate | None, penalty: Tensor | None
 ) -> Tensor:
-    """One advantage for each token of the trajectories that are kept, 0 where nothing is to be compared. [tokens] float32
+    """Return one advantage per token of the kept trajectories, 0 where there is nothing to compare. [tokens] float32
 
-    Trajectories that are left out, or that the update does not count, are no part of a baseline. An advantage is no number
-    where the reward is none, so that the update is skipped. `before`: where the estimator needs the policy. `penalty`:
-    [tokens], what the tokens' rewards lose. UserError: a reward is below 0, and the estimator takes none.
+    Trajectories that are left out, or that the update does not count, do not enter a baseline. The advantage is NaN where the
+    reward is not finite, so that the update is skipped. `before`: if the estimator needs the policy. `penalty`: [tokens],
+    subtracted from the tokens' rewards. Raises UserError if a reward is below 0 and the estimator does not accept that.
     """
     estimator = ADVANTAGES.get(config.name)
     lengths = rollouts.lengths
@@ -50,7 +50,7 @@ def step_advantages(
 
 
 def _without_a_number(rollouts: StepRollouts) -> list[int]:
-    """The places of the trajectories whose reward is not finite: not every estimator passes that on to their advantages."""
+    """Return the indices of trajectories with a non-finite reward: not every estimator propagates it to their advantages."""
     return [place for place in rollouts.kept if not math.isfinite(rollouts.rewards[place])]
 
 
@@ -69,20 +69,20 @@ def _policy_tokens(before: BeforeUpdate | None, chosen: Tensor | slice) -> Polic
 
 
 def _compared(rollouts: StepRollouts) -> list[int]:
-    """The places of the trajectories that are counted, where another one of their prompt is, too."""
+    """Return the indices of the counted trajectories that have another counted trajectory in their group."""
     left = Counter(place // rollouts.group_size for place in rollouts.counted)
     return [place for place in rollouts.counted if left[place // rollouts.group_size] > 1]
 
 
 def _with_greedy_reward(rollouts: StepRollouts, places: Sequence[int]) -> list[int]:
-    """Those of them whose problem's greedy completion was not left out."""
+    """Return the indices among `places` whose problem's greedy completion was not left out."""
     assert rollouts.greedy_rewards is not None, "the buffer samples them for an estimator that needs them"
     known = (~rollouts.greedy_rewards.isnan()).tolist()
     return [place for place in places if known[place // rollouts.group_size]]
 
 
 def _tokens_of(places: Sequence[int], lengths: Sequence[int]) -> Tensor | slice:
-    """Where their tokens are among those of all trajectories: [tokens] int64, or a slice where they are all of them."""
+    """Return the token indices of the trajectories `places`: [tokens] int64, or a slice if these are all trajectories."""
     if sum(lengths[place] for place in places) == sum(lengths):
         return slice(None)  # an index of 64 bits for each token would be the largest tensor of a step
     ends = torch.tensor(lengths).cumsum(0).tolist()

@@ -1,11 +1,11 @@
-"""Batches that are sampled ahead: rank 0 draws, samples and grades those of the next steps while the policy is updated.
+"""Sampling ahead: rank 0 samples the next steps' batches during the update.
 
-The lag is fixed: the weights after max(0, t - S) steps sample the batch of step t (from 0), S being training.staleness. So a
-run is a function of its seed, however long anything takes. Weights are handed over between two batches, never while one is
+The lag is fixed: the weights after max(0, t - S) steps sample the batch of step t (0-based), S being training.staleness. So a
+run is a function of its seed, however long anything takes. Weights are synced between two batches, never while one is
 sampled: a step waits for the batches of its weights before the next ones are loaded. With S = 0 there is no thread, and each
-batch is made when it is asked for.
+batch is sampled on request.
 
-Not here: partial rollouts, and how a batch is made (buffer.py) or kept (kept_batches.py).
+buffer.py samples a batch, kept_batches.py saves it.
 """
 
 import threading
@@ -17,30 +17,30 @@ from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.trainer.record import Clock
 from dagrpo.trainer.step_rollouts import StepRollouts
 
-JOIN_SECONDS = 10.0  # for a thread that was told to end: what it waits for has been cancelled
+JOIN_SECONDS = 10.0  # for a thread that was asked to end: the requests it waits for have been cancelled
 Drawn = Mapping[str, Any]
 
 
 def steps_in_sampler(step: int, staleness: int) -> int:
-    """How many finished steps are in the weights that sample the batch of a step, from 0."""
+    """Return the number of finished steps in the weights that sample the batch of `step` (0-based)."""
     return max(0, step - staleness)
 
 
 def version_of(finished: int) -> str:
-    """What completions call the weights after so many steps: the same in a run that was interrupted."""
+    """Return the name that completions give to the weights after `finished` steps: the same in a resumed run."""
     return f"step_{finished}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untrained:
-    """What a state has beside its policy: batches that were sampled and not trained on yet, and weights that others wait for."""
+    """Part of a state beside its policy: sampled batches that are not trained on yet, and older weights that have yet to sample."""
 
     batches: Mapping[int, StepRollouts] = field(default_factory=dict)  # by step, from 0
     samplers: Mapping[int, Tensors] = field(default_factory=dict)  # by how many finished steps are in them
 
 
 class Ahead:
-    """The batches of a run in their order, on rank 0. At most one thread makes them."""
+    """Queue of a run's batches in order, on rank 0. At most one thread samples them."""
 
     def __init__(
         self,
@@ -53,8 +53,9 @@ class Ahead:
         interrupt: Callable[[], None],
         untrained: Untrained,
     ) -> None:
-        """`make` makes the batch of a step, `drawn` says which prompts were drawn so far. `interrupt`, called by another
-        thread, ends a `make` that is at work. `first`: the step, from 0, that the run goes on with.
+        """Start with the step `first` (0-based). `make` samples the batch of a step, `drawn` returns the prompts drawn so far.
+
+        `interrupt`, called by another thread, ends a running `make`.
         """
         self._make = make
         self._drawn_by_now = drawn
@@ -70,23 +71,23 @@ class Ahead:
         self._changed = threading.Condition()
 
     def remember(self, finished: int, weights: Tensors) -> None:
-        """Keep the weights after so many steps, until they have sampled all that they are to sample."""
+        """Keep the weights after `finished` steps until they have sampled all of their batches."""
         if self._staleness:
             self._samplers[finished] = weights
 
     def missing(self, finished: int) -> list[int]:
-        """The steps whose batches still have to be sampled, by weights older than those after `finished` steps."""
+        """Return the steps whose batches are still to be sampled, by weights older than those after `finished` steps."""
         behind = range(finished, min(finished + self._staleness, self._steps))
         left = [step for step in behind if step not in self._made]
         return [step for step in left if steps_in_sampler(step, self._staleness) < finished]
 
     def sampler(self, step: int) -> tuple[int, Tensors]:
-        """The weights that are to sample the batch of a step, and how many finished steps are in them."""
+        """Return the number of finished steps in the weights that sample the batch of `step`, and these weights."""
         finished = steps_in_sampler(step, self._staleness)
         return finished, self._samplers[finished]
 
     def start(self, step: int) -> None:
-        """Start the thread that samples what the weights after `step` steps are to sample. The engine holds them."""
+        """Start the thread that samples the batches of the weights after `step` steps, which the engine holds."""
         assert self._thread is None or not self._thread.is_alive(), "the weights changed under a batch"
         last = min(step + self._staleness, self._steps - 1)
         steps = [each for each in range(step, last + 1) if each not in self._made]
@@ -95,9 +96,9 @@ class Ahead:
             self._thread.start()
 
     def take(self, step: int, clock: Clock) -> StepRollouts:
-        """Wait for the batch of a step. States keep it until `trained` is called for the step.
+        """Wait for the batch of a step and return it. States keep it until `trained` is called for the step.
 
-        Raises whatever making it has raised.
+        Re-raises any exception of `make`.
         """
         if not self._staleness:
             batch = self._make(step, clock)
@@ -110,27 +111,27 @@ class Ahead:
         return self._made[step]
 
     def require_sound(self) -> None:
-        """Raise what has ended the thread, unless it was told to end."""
+        """Re-raise the exception that ended the thread, unless `end` stopped it."""
         if self._failure is not None and not self._ended:
             raise self._failure
 
     def finish(self) -> bool:
-        """Wait for the thread; whether all went well. What went wrong is raised by `take` or `require_sound`."""
+        """Wait for the thread; return True if it succeeded. `take` and `require_sound` raise its exception."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None)
         return self._failure is None
 
     def trained(self, step: int) -> None:
-        """The policy has learned from the batch of a step."""
+        """Drop the batch of a step, which the policy was trained on."""
         self._made.pop(step, None)
         self._drawn = {before: drawn for before, drawn in self._drawn.items() if before > step}
 
     def make_up(self, step: int) -> None:
-        """Make a missing batch, without a thread. The engine holds the weights that are to sample it."""
+        """Sample a missing batch without a thread. The engine must hold the weights that are to sample it."""
         self._keep(step, *self._whole(step))
 
     def end(self) -> None:
-        """Break off the batch that is being made, if one is: then none is made from now on."""
+        """Interrupt the batch in progress, if any, and start no more."""
         with self._changed:
             thread = self._thread
             self._ended = self._ended or thread is not None
@@ -139,12 +140,12 @@ class Ahead:
             thread.join(JOIN_SECONDS)
 
     def untrained(self, finished: int) -> Untrained:
-        """What the state after so many steps has to keep beside its own weights. No thread is at work."""
+        """Return the part of the state after `finished` steps that is kept beside its weights. No thread may be running."""
         samplers = {steps: weights for steps, weights in self._samplers.items() if steps < finished}
         return Untrained(batches=dict(self._made), samplers=samplers)
 
     def drawn(self, finished: int) -> Drawn:
-        """Which prompts were drawn for the finished steps, so many, and for the batches that are kept beside them."""
+        """Return the prompts drawn for the first `finished` steps and for the batches that are kept beside them."""
         return self._drawn[max(self._made, default=finished - 1) + 1]
 
     def _work(self, steps: Iterable[int]) -> None:
@@ -159,7 +160,7 @@ class Ahead:
             self._changed.notify_all()
 
     def _whole(self, step: int) -> tuple[StepRollouts, Drawn]:
-        """The batch of a step as the trainer gets it, and which prompts were drawn by then."""
+        """Sample the batch of a step; return it as the trainer gets it, and the prompts drawn by then."""
         clock, finished = Clock(), steps_in_sampler(step, self._staleness)
         batch = self._make(step, clock)
         versions = {sample.weight_version for each in batch.graded for sample in each.trajectory.samples}

@@ -1,7 +1,7 @@
-"""Attention on a CPU: in float32, also where the rest of a model computes in a type of 16 bits.
+"""CPU attention in float32, also in models of 16-bit types.
 
-torch's kernels for 16 bits take about twice as long there, forward and backward, and round more. Not for a
-GPU, whose kernels accumulate in float32 anyway.
+torch's kernels for 16 bits take about twice as long there, forward and backward, and round more. GPU kernels need none of
+this: they accumulate in float32.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ NAME = "dagrpo_float32"
 
 
 def attend_in_float32(model: PreTrainedModel) -> None:
-    """From now on cast queries, keys and values before attention, and its result back."""
+    """Cast queries, keys and values to float32 before attention, and its result back, from now on."""
     AttentionInterface.register(NAME, attended)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
@@ -26,7 +26,7 @@ def attend_in_float32(model: PreTrainedModel) -> None:
 def attended(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """As transformers' attention functions: query, key, value are [sequences, heads, tokens, head size].
+    """Compute attention as transformers' attention functions do: query, key, value are [sequences, heads, tokens, head size].
 
     Returns [sequences, tokens, heads, head size] in the query's type.
     """

@@ -1,4 +1,4 @@
-"""What one forward pass of a process takes at most. Imports no torch."""
+"""Limits of one forward pass of a process. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ HEAD_CHUNK_ON_GPU = 8192  # trained tokens: 2.5 GB of logits in 16 bits of a voc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The limits of a micro-batch. A trajectory that exceeds one of them by itself is a micro-batch of its own.
+    """Limits of a micro-batch. A trajectory that exceeds one of them by itself is a micro-batch alone.
 
     `head_chunk_tokens` cuts no micro-batch: the head goes over each in chunks. Nor does `reduce_gradients`, which says when the
     gradients of micro-batches are added up over the ranks.
@@ -40,7 +40,7 @@ class Budget:
         linear_head: bool = True,
         compiled: bool = False,
     ) -> Self:
-        """Return the budget of the section runtime.training, which may leave layout, sharing and compilation open: see gates/sharing.py."""
+        """Return the budget of section runtime.training, which may leave layout, sharing and compilation open (see gates/sharing.py)."""
         return cls(
             sequences=runtime.micro_batch_size,
             tokens=runtime.micro_batch_tokens,
@@ -54,24 +54,24 @@ class Budget:
 
 
 def head_chunk_of(runtime: TrainingRuntime | SftRuntime, *, on_gpu: bool, linear_head: bool = True) -> int | None:
-    """Return how many trained tokens the head runs on at a time; None: all at once, as a head that is not linear must."""
+    """Return the number of trained tokens that the head processes at a time; None: all at once, as a non-linear head must."""
     usual = HEAD_CHUNK_ON_GPU if on_gpu and linear_head else None
     return usual if runtime.head_chunk_tokens is None else runtime.head_chunk_tokens
 
 
 def reduction_of(runtime: TrainingRuntime | SftRuntime, *, on_gpu: bool) -> Reduction:
-    """Return when gradients are added up: on GPUs by default as soon as possible, so that none keeps a whole gradient.
+    """Return when gradients are added up: on GPUs by default as soon as possible, so that no rank keeps a whole gradient.
 
-    Of a single process, which has nothing to add up, the default is recorded as on a CPU.
+    For a single process, which has no other gradients to add, the CPU's default is recorded.
     """
     usual: Reduction = "each_micro_batch" if on_gpu and runtime.processes > 1 else "each_mini_batch"
     return runtime.reduce_gradients or usual
 
 
 def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False, sharded: bool = False) -> Layout:
-    """The layout for `layout: null`, if the model supports it.
+    """Return the layout for `layout: null`, if the model supports it.
 
-    `narrow`: whether a GPU computes packed rows by its kernel for 16 bits. `sharded`: whether several processes train the policy
+    `narrow`: a GPU computes packed rows by its kernel for 16 bits. `sharded`: several processes train the policy
     (FSDP); they share prompts only in packed rows.
     """
     if not on_gpu or (sharded and share_prompts):
@@ -82,13 +82,13 @@ def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False, sha
 
 
 def usual_sharing(layout: Layout, *, on_gpu: bool) -> bool:
-    """The default of share_prompts: only where sharing was measured to be faster."""
+    """Return the default of share_prompts: True only where sharing was measured to be faster."""
     return layout == "packed" and not on_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What sequences in one micro-batch take of a budget."""
+    """Share of a budget that the sequences of one micro-batch use."""
 
     sequences: int
     longest: int  # tokens
@@ -97,13 +97,13 @@ class Load:
     prompts: Mapping[int, int] = field(default_factory=dict)  # tokens of those that are computed once, by number
 
     def tokens(self, layout: Layout) -> int:
-        """The tokens that are computed. Padded, each sequence has as many as the longest, and each prompt as the longest prompt."""
+        """Return the number of computed tokens. Padded, each sequence has as many as the longest, and each prompt as the longest prompt."""
         if layout == "packed":
             return self.total + sum(self.prompts.values())
         return self.sequences * self.longest + len(self.prompts) * max(self.prompts.values(), default=0)
 
     def beside(self, other: "Load") -> "Load":
-        """The load of both in one micro-batch."""
+        """Return the load of both in one micro-batch."""
         return Load(
             sequences=self.sequences + other.sequences,
             longest=max(self.longest, other.longest),

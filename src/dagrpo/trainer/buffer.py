@@ -1,7 +1,7 @@
-"""Where the trainer's rollouts come from: problems drawn, sampled by the engine, graded.
+"""Rollouts of a step: prompts sampled, completed by the engine and graded.
 
-They are made for one step at a time, by the weights that the engine holds. When that is, and how many steps the policy is
-ahead of these weights, is decided in ahead.py.
+They are made for one step at a time, by the weights that the engine holds. ahead.py decides when, and by how many steps the
+policy is ahead of these weights.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from dagrpo.trainer.step_rollouts import StepRollouts
 
 @dataclass(slots=True, kw_only=True)
 class _Attempted:
-    """What a step has attempted so far, prompt by prompt in the order of drawing, and how."""
+    """Attempts of a step so far, prompt by prompt in sampling order, with the number of rounds."""
 
     graded: list[GradedTrajectory] = field(default_factory=list)
     greedy: list[Trajectory] = field(default_factory=list)  # which are not graded yet, and count nowhere
@@ -49,13 +49,15 @@ class _Attempted:
 
 
 def function_names(problems: Sequence[Problem]) -> tuple[str, ...]:
-    """The functions that some problem offers, sorted."""
+    """Return the names of all functions that some problem offers, sorted."""
     return tuple(sorted({tool["function"]["name"] for problem in problems for tool in problem.tools}))
 
 
 class Buffer:
-    """Makes the rollouts of each step; in lockstep a function of the run's seed, the step, the weights that the engine holds,
-    and which prompts are next (drawing.py): all that it keeps.
+    """Source of each step's rollouts.
+
+    In lockstep they are a function of the run's seed, the step, the weights that the engine holds and the prompt sampler's
+    position (drawing.py), which is the only state.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Buffer:
         state: Path,
         greedy: bool = False,
     ) -> None:
-        """`state`: the folder of the run's state, for a table of attempts that are refused. `greedy`: also grade a greedy
-        completion of each problem, for a baseline; nothing else is made of it.
+        """Connect engine, agent, grader and prompt sampler.
+
+        `state`: the folder of the run's state, for a table of refused attempts. `greedy`: also grade a greedy completion of each
+        problem, which serves as a baseline only.
         """
         self._engine = engine
         self._agent = agent
@@ -93,9 +97,9 @@ class Buffer:
         self._grading_seconds = 0.0  # of the current step
 
     def next(self, step: int) -> StepRollouts:
-        """The rollouts of the step numbered from 0.
+        """Return the rollouts of `step` (0-based).
 
-        ServerError when the engine fails. UserError: no ground truth, no prompt left, or nothing can be learned.
+        Raises ServerError if the engine fails, and UserError if a ground truth is invalid, no prompt is left, or nothing can be learned.
         """
         self._grading_seconds = 0.0
         made = self._rounds(step)
@@ -129,7 +133,7 @@ class Buffer:
         )
 
     def _rounds(self, step: int) -> _Attempted:
-        """Every attempt of the step that was not cut off."""
+        """Sample rounds until the batch is complete; return every attempt of the step that was not cut off."""
         made = _Attempted()
         attempt = self._attempt_in_lockstep if self._sampling.lockstep else self._attempt_freely
         while made.rounds < self._training.dynamic_sampling.max_rounds and (
@@ -141,11 +145,11 @@ class Buffer:
         return made
 
     def _seed_of(self, step: int, first: int, position: int, sample: int) -> int:
-        """Of the attempt at a problem of a round; `first`: how many problems the step has attempted before."""
+        """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
         return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
     def _attempt_in_lockstep(self, made: _Attempted, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
-        """Attempt some more prompts, one wave after the other, and grade them when all are finished."""
+        """Attempt `prompts` in waves, one after the other, and grade them when all are finished."""
         problems = [prompt.problem for prompt in prompts]
         collected = collect(problems, self._sampling, seed_of, engine=self._engine, agent=self._agent)
         sampled = [trajectory for trajectory in collected if trajectory.sample_index != GREEDY]
@@ -154,9 +158,9 @@ class Buffer:
         made.greedy += [trajectory for trajectory in collected if trajectory.sample_index == GREEDY]
 
     def _attempt_freely(self, made: _Attempted, prompts: Sequence[Prompt], step: int, seed_of: SeedOf) -> None:
-        """The same, each prompt's group as fast as it can, and graded as soon as it has finished.
+        """Attempt `prompts`, each group as fast as it can, and grade each group as soon as it has finished.
 
-        What runs when the batch is full goes back, where training.dynamic_sampling.max_aborts allows.
+        Groups still running when the batch is full are put back, where training.dynamic_sampling.max_aborts allows.
         """
         most = self._training.dynamic_sampling.max_aborts
         full = FullBatch(made.graded, self._grade, self._training)
@@ -176,7 +180,7 @@ class Buffer:
         self._require_sound([each.trajectory for each in made.graded], step)
 
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
-        """UserError, which names a table of them: what the step has sampled cannot be learned from."""
+        """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""
         with keeping_attempts(self._state, step + 1, so_far):
             gates.require_usable(so_far, self._max_excluded, step + 1)
             diversity.require_independent(so_far, self._sampling, self._training, step + 1)
@@ -188,11 +192,11 @@ class Buffer:
         return graded
 
     def _grade(self, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
-        """Grade them. The time is counted by `_graded` alone."""
+        """Grade trajectories. `_graded` alone measures the time."""
         return grade(trajectories, self._reward, self._sampling.max_new_tokens, self._grader)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
-        """Those of each problem; in the control experiment of another one, so that they say nothing either. [prompts]
+        """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]
 
         A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
         stops the run.
@@ -206,18 +210,18 @@ class Buffer:
         return torch.from_numpy(np.where(learned, rewards[self._order(step, 2, learned)], np.float32(np.nan)))
 
     def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Whose reward each trajectory gets: its own; in the control experiment, that of another one that is kept."""
+        """Return the index of the trajectory whose reward each one gets: itself, or in the control experiment another kept one."""
         order = np.arange(len(learned))
         if self._reward.permuted:
             order[learned] = np.random.default_rng([self._seed, step, draw]).permutation(order[learned])
         return order
 
     def _weights(self) -> dict[str, float]:
-        """Those of the components that count, by their names in params.yaml."""
+        """Return the weights of the counted components by their names in params.yaml."""
         return {name: config.weight for name, config in self._reward.components.items() if config.weight}
 
     def _components(self, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
-        """The summands of the scores' rewards."""
+        """Return the components of the scores' rewards by name."""
         weights = self._weights()
         labels = {name: COMPONENTS.label(name) for name in weights}
         return {

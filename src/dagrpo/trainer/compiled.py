@@ -18,10 +18,10 @@ REPEATABLE: dict[str, str | int | bool] = {"deterministic": True, "max_autotune"
 
 
 def compile_layers(policy: Policy, backend: str = "inductor") -> None:
-    """Have torch compile each layer of a policy when it is first computed, whole, for batches of any lengths.
+    """Compile each layer of a policy with torch at its first use, as a whole and for batches of any lengths.
 
-    Activations that are computed again in the backward pass are part of the graph, if `checkpoint_activations` came before. What
-    Inductor compiles is kept for the next run. UserError: somebody else may write to the cache folder.
+    Activation recomputation becomes part of the graph if `checkpoint_activations` came before. Inductor's output is
+    cached for the next run. Raises UserError if another user may write to the cache folder.
     """
     if backend == "inductor":
         os.environ.update(torch_caches(os.environ))
@@ -42,7 +42,7 @@ def forget_compiled(policy: Policy) -> None:
 
 
 def layers_of(policy: Policy) -> list[GradientCheckpointingLayer]:
-    """Return the layers that are compiled, each by itself: those of the language model.
+    """Return the separately compiled layers: those of the language model.
 
     The layers of a vision tower split their rows by the values of a tensor, which ends a graph.
     """
@@ -53,7 +53,7 @@ def layers_of(policy: Policy) -> list[GradientCheckpointingLayer]:
 
 
 def why_not_compiled(policy: Policy, layout: Layout, *, share_prompts: bool) -> str | None:
-    """Return the reason for which the layers of this policy stay uncompiled in this layout; None: nothing rules it out."""
+    """Return the reason why the layers of this policy stay uncompiled in this layout; None if nothing rules compilation out."""
     model, packed = policy.model, layout == "packed"
     reasons = {
         "it is a mixture of experts, whose tokens are routed by their values": is_mixture_of_experts(model.config),

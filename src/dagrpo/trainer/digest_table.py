@@ -1,6 +1,6 @@
-"""The digests of a run's steps as records and as a table, for whoever compares them. Imports no torch.
+"""Digests of a run's steps as records and as a table.
 
-Not how they are made: see digests.py.
+Imports no torch. digests.py computes them.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ Hash = Literal["sha256", "gpu_tensor_hash"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a step's rounding depends on, beside parameters and code. Digests are comparable where these are equal."""
+    """Conditions, beside parameters and code, that a step's rounding depends on. Digests are comparable if these are equal."""
 
     processes: int
     threads: int  # of each process
@@ -46,7 +46,7 @@ class Computed:
 
     @property
     def budget(self) -> Budget:
-        """The limits of its micro-batches."""
+        """Return the limits of the step's micro-batches."""
         return Budget(
             sequences=self.micro_batch_size,
             tokens=self.micro_batch_tokens or None,
@@ -61,8 +61,10 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDigests:
-    """What one step computed. A mini-batch from which nothing is learned has no gradient; a step that is none of
-    training.digests_every has neither gradients nor weights.
+    """Digests that one step computed.
+
+    A mini-batch from which nothing is learned has no gradient; a step that training.digests_every leaves out has neither
+    gradients nor weights.
     """
 
     computed: Computed
@@ -71,25 +73,25 @@ class StepDigests:
 
     @property
     def are_recorded(self) -> bool:
-        """Whether there is anything to compare."""
+        """Return True if there are digests to compare."""
         return bool(self.weights)
 
     def parts(self) -> Iterator[tuple[str, int, TensorDigests]]:
-        """(kind, update from 1, digests), in the order in which they were computed."""
+        """Yield (kind, 1-based update, digests) in the order of computation."""
         for update, gradient in enumerate(self.gradients, start=1):
             yield GRADIENT, update, gradient
         yield WEIGHTS, len(self.gradients), self.weights
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> "StepDigests":
-        """What `asdict` has taken apart."""
+        """Build the digests from a value that `asdict` has produced."""
         return cls(
             computed=Computed(**value["computed"]), gradients=tuple(value["gradients"]), weights=value["weights"]
         )
 
 
 def joint_digest(digests: TensorDigests) -> str:
-    """One sha256 for all tensors: of lines with digest and name, in the order of the names."""
+    """Return one sha256 for all tensors: of lines with digest and name, in the order of the names."""
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -121,7 +123,7 @@ assert [field.name for field in fields(Computed)] == SCHEMA.names[1 : 1 + len(fi
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
-    """One row per tensor, gradient or weights, and step, and one for a step without; columns as in SCHEMA."""
+    """Return a table with one row per tensor (gradient or weights) and step, and one per step without digests; columns as in SCHEMA."""
     rows = [
         (step, *astuple(digests.computed), *row) for step, digests in sorted(steps.items()) for row in _rows(digests)
     ]
@@ -139,7 +141,7 @@ def _rows(digests: StepDigests) -> Iterator[tuple[str, int, str, str]]:
 
 
 def read_digests(path: Path) -> dict[int, StepDigests]:
-    """The digests of each step. UserError: the file is not what the stage train writes."""
+    """Return the digests of each step. Raises UserError if the file was not written by the stage train."""
     rows = read_table(path, SCHEMA).to_pylist()
     return {step: _of_rows(path, list(own)) for step, own in groupby(rows, key=itemgetter("step"))}
 
@@ -159,5 +161,5 @@ def _of_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> StepDigests:
 
 
 def as_json(digests: StepDigests) -> dict[str, Any]:
-    """What `StepDigests.of_json` reads."""
+    """Return the digests as JSON-serialisable data, which `StepDigests.of_json` reads."""
     return asdict(digests)

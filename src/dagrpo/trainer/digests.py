@@ -1,4 +1,4 @@
-"""Digests of gradients and weights while a policy is trained: whoever computes a step again compares them.
+"""Digests of gradients and weights, for replay to compare.
 
 They are of whole tensors, however many ranks hold parts of them. Another number of processes or threads, other
 micro-batches or chunks and another device round sums differently, which a digest shows as much as an error: `Computed` is recorded
@@ -22,13 +22,13 @@ from dagrpo.distributed import World
 from dagrpo.trainer.budget import Budget
 from dagrpo.trainer.digest_table import Computed, Hash, TensorDigests
 
-THREADS = 4  # that hash; so many whole tensors are in memory at a time
+THREADS = 4  # that hash: the number of whole tensors in memory at a time
 FEW_BYTES = 50_000_000  # below this the threads would cost more than they save
 SHA256_WORDS = hashlib.sha256().digest_size // 8
 
 
 def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
-    """Return how this process computes, beside the others."""
+    """Return the conditions under which this process computes."""
     is_gpu = world.device.type == "cuda"
     return Computed(
         processes=world.size,
@@ -48,26 +48,26 @@ def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
 
 @dataclass(frozen=True, slots=True)
 class PendingDigests:
-    """Digests of tensors, still on the device that computes them, each in the rank that has hashed its tensor."""
+    """Digests of tensors, still on the computing device, each in the rank that has hashed its tensor."""
 
     names: tuple[str, ...]
     words: Tensor  # [tensors, 64-bit words of a digest], int64; rows of tensors that other ranks hash are 0
 
 
 def usual_hash(world: World) -> Hash:
-    """Return how digests are computed on this device: without waiting for a GPU, nor moving its tensors."""
+    """Return the default hash of this device: one that neither waits for a GPU nor moves its tensors."""
     return "gpu_tensor_hash" if world.device.type == "cuda" else "sha256"
 
 
 def gradient_digests(model: torch.nn.Module, world: World, hashed_by: Hash) -> PendingDigests:
-    """Hash the gradients that are there. Every rank calls this."""
+    """Hash the existing gradients. Every rank calls this."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
     return pending_digests(present, world, hashed_by)
 
 
 def weight_digests(model: torch.nn.Module, world: World, hashed_by: Hash) -> PendingDigests:
-    """Hash the parameters; of a model with an adapter, the adapter's alone. Every rank calls this."""
+    """Hash the parameters; of a model with an adapter, only the adapter's. Every rank calls this."""
     adapted = bool(low_rank_updates(model))
     parameters = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad or not adapted}
     return pending_digests(parameters, world, hashed_by)
@@ -90,7 +90,7 @@ def read(pending: Sequence[PendingDigests], world: World) -> list[TensorDigests]
 
 
 def _hashed_there(tensors: Sequence[Tensor], world: World) -> Tensor:
-    """Return [tensors, 1]: hashes computed where the tensors are, of one whole tensor at a time."""
+    """Return hashes that are computed on the tensors' device, of one whole tensor at a time. [tensors, 1]"""
     none = torch.zeros((), dtype=torch.int64, device=world.device)
     whole = (_own(tensor, place, world) for place, tensor in enumerate(tensors))
     hashes = [none if tensor is None else tensor_hash(tensor) for tensor in whole]
@@ -98,7 +98,7 @@ def _hashed_there(tensors: Sequence[Tensor], world: World) -> Tensor:
 
 
 def _hashed_on_cpu(tensors: Sequence[Tensor], world: World) -> Tensor:
-    """Return [tensors, 4]: sha256, by several threads where that is worth it."""
+    """Return sha256 hashes, computed by several threads where that is worth it. [tensors, 4]"""
     words = torch.zeros(len(tensors), SHA256_WORDS, dtype=torch.int64)
     size = sum(tensor.nbytes for tensor in tensors)
     with ThreadPoolExecutor(THREADS) as threads:
@@ -113,7 +113,7 @@ def _hashed_on_cpu(tensors: Sequence[Tensor], world: World) -> Tensor:
 
 
 def _own(tensor: Tensor, place: int, world: World) -> Tensor | None:
-    """Return the whole tensor where this rank is to hash it. The others help to gather it."""
+    """Return the whole tensor if this rank is to hash it, else None. Every rank helps to gather it."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return whole if place % world.size == world.rank else None
 

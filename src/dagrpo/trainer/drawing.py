@@ -1,8 +1,8 @@
-"""Which prompts a run draws: the next ones of an endless row of shuffled epochs, less those that are retired.
+"""Prompt sampler: shuffled epochs without retired prompts.
 
-It depends on the run's seed, on how far the run has come in that row, on the prompts that were cut off, which come first, and on
-those that are retired: all but the seed are saved with a state, so that a resumed run draws what an uninterrupted one does. No place of
-the row is lost or taken twice. Not here: how many a step draws (groups.py).
+It depends on the run's seed, on its position in the endless row of epochs, on the prompts that were cut off, which come first,
+and on the retired ones: all but the seed are saved with a state, so that a resumed run samples the prompts of an uninterrupted
+one. No position of the row is lost or used twice. groups.py decides how many prompts a step samples.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ from dagrpo.rollout.trajectory import GradedTrajectory, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A problem that was drawn."""
+    """Problem that was sampled."""
 
     problem: Problem
     aborts: int = 0  # how often in a row its group was cut off before
 
 
 class Drawing:
-    """The order in which a run takes its problems, and its place in it."""
+    """Prompt sampler of a run: the order of its problems, and the position in it."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class Drawing:
         finished: int = 0,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
-        """`saved`: what the state after so many `finished` steps has of it; None: each of them drew its batch, no more."""
+        """Start at the state `saved` after `finished` steps; None: as if each of them had sampled exactly its batch."""
         known = saved or {"position": finished * training.prompts_per_step, "retired": []}
         self._problems = problems
         self._training = training
         self._seed = seed
-        self._position = int(known["position"])  # in the row: so many places of it were drawn, or passed over
+        self._position = int(known["position"])  # in the row: the number of its positions that were sampled or skipped
         self._retired = {int(index) for index in known["retired"]}  # rows of the split
         by_row = {problem.index: problem for problem in problems}
         cut_off = known.get("cut_off", [])  # older states have none
@@ -50,17 +50,17 @@ class Drawing:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What a resumed run has to know, as JSON can say it."""
+        """Return the JSON-serialisable sampler state."""
         cut_off = [[prompt.problem.index, prompt.aborts] for prompt in self._cut_off]
         return {"position": self._position, "retired": sorted(self._retired), "cut_off": cut_off}
 
     @property
     def retired(self) -> int:
-        """How many problems are retired."""
+        """Return the number of retired problems."""
         return len(self._retired)
 
     def draw(self, count: int, step: int) -> list[Prompt]:
-        """The next problems of the step numbered from 0, first those that were put back. UserError: all are retired."""
+        """Return the next problems for `step` (0-based), first those that were put back. Raises UserError if all are retired."""
         if all(problem.index in self._retired for problem in self._problems):
             raise UserError(
                 f"step {step + 1}: all {len(self._problems)} problems have reached training.retire_at "
@@ -75,10 +75,10 @@ class Drawing:
         return drawn
 
     def put_back(self, drawn: Sequence[Prompt], finished: Sequence[int]) -> list[Prompt]:
-        """Put back the prompts of `drawn` whose groups have not finished: they are drawn next, before all else. Returns them.
+        """Put back the prompts of `drawn` whose groups have not finished, to be sampled before all others. Returns them.
 
-        `drawn` and the rows `finished` are in the order of drawing; where a row was drawn twice and has finished once, it is the
-        first that has. So what is put back follows from the rows alone.
+        `drawn` and the rows `finished` are in sampling order; if a row was sampled twice and has finished once, the first is the
+        finished one. So the result follows from the rows alone.
         """
         left, rows = list[Prompt](), deque(finished)
         for prompt in drawn:
@@ -90,12 +90,12 @@ class Drawing:
         return left
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:
-        """Draw no more the problems of which a group has reached training.retire_at. They are groups, one after the other."""
+        """Retire the problems of which a group has reached training.retire_at. `graded`: whole groups, one after the other."""
         rows = [each.trajectory.problem.index for each in graded]
         self.retire_rows(rows, [each.score.correct is True if each.trajectory.learned else None for each in graded])
 
     def retire_rows(self, rows: Sequence[int], right: Sequence[bool | None]) -> None:
-        """The same, by the row of the split of each attempt, and whether it was right; None: it is left out."""
+        """Retire problems by the split row and the correctness of each attempt (None: left out), whole groups one after the other."""
         rate, size = self._training.retire_at, self._training.samples_per_prompt
         if rate is None:
             return

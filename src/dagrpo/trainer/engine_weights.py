@@ -1,4 +1,7 @@
-"""The policy's weights on their way to its engine: all of them after each step, or all of them once and an adapter after each step."""
+"""Weight sync: all weights each step, or an adapter each step.
+
+With an adapter, all weights are sent once, when the engine is opened.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,28 +18,28 @@ from dagrpo.trainer.served_adapter import GatheredAdapter, adapter_form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What an engine is opened with, on rank 0."""
+    """Weights and adapter that an engine is opened with, on rank 0."""
 
     weights: Tensors
     adapter: Adapter | None  # that it serves beside them
 
     @property
     def handed(self) -> Tensors:
-        """The part that the engine is given anew after each step."""
+        """Return the tensors that the engine gets at every weight sync."""
         return self.weights if self.adapter is None else self.adapter.tensors
 
     @property
     def held(self) -> Tensors:
-        """All that the engine holds once it is open."""
+        """Return all tensors that the engine holds once it is open."""
         return self.weights if self.adapter is None else JointTensors(self.weights, self.adapter.tensors)
 
 
 class EngineWeights:
-    """What the engine gets of the policy: all weights after each step, or, with training.lora.serving adapter, all weights when
-    it is opened and the adapter after each step. With training.staleness it gets copies.
+    """Weights that the engine gets: all of them after each step, or, with training.lora.serving adapter, all weights at the
+    opening and the adapter after each step. With training.staleness it gets copies.
 
-    Every rank has one. Rank 0 reads inside `opening` and `reading`; meanwhile the others are in `give_all_parts` and `give_parts`.
-    UserError: SGLang cannot serve the adapter of this model.
+    Every rank has one. Rank 0 reads inside `opening` and `reading` while the others run `give_all_parts` and `give_parts`.
+    Raises UserError if SGLang cannot serve the adapter of this model.
     """
 
     def __init__(self, model: PreTrainedModel, run: TrainingRun, world: World) -> None:
@@ -49,7 +52,7 @@ class EngineWeights:
 
     @contextmanager
     def opening(self) -> Iterator[Opening]:
-        """On rank 0, while an engine is opened. The other ranks are in `give_all_parts`."""
+        """Yield the tensors to open an engine with, on rank 0, while the other ranks run `give_all_parts`."""
         with self.reading() as handed:
             if self._form is None:
                 yield Opening(weights=handed, adapter=None)
@@ -58,26 +61,26 @@ class EngineWeights:
                 yield Opening(weights=weights, adapter=Adapter(form=self._form, tensors=handed))
 
     def give_all_parts(self) -> None:
-        """On every other rank, while an engine is opened: in the order in which `opening` reads."""
+        """Contribute this rank's parts, in the order in which `opening` reads on rank 0, while an engine is opened."""
         self._after_steps.give_parts()
         if self._form is not None:
             self._weights.give_parts()
 
     @contextmanager
     def reading(self) -> Iterator[Tensors]:
-        """On rank 0, after a step: what the engine is given. The other ranks are in `give_parts`."""
+        """Yield the tensors of a weight sync, on rank 0, while the other ranks run `give_parts`."""
         with self._after_steps.reading() as tensors:
             yield self._frozen_if_stale(tensors)
 
     def give_parts(self) -> None:
-        """On every other rank, after a step."""
+        """Contribute this rank's parts to a weight sync, on every rank but 0."""
         self._after_steps.give_parts()
 
     def _frozen_if_stale(self, tensors: Tensors) -> Tensors:
-        """With staleness a copy: the engine may sample with these weights after the policy has moved on."""
+        """Return a copy if staleness is on: the engine may sample with these weights while the policy is updated."""
         return copy_in_memory(tensors) if self._stale else tensors
 
 
 def copy_in_memory(weights: Tensors) -> Tensors:
-    """A copy in this machine's memory, which no update changes."""
+    """Return a copy in this machine's memory, which no update changes."""
     return StateTensors({name: weights.read(name).detach().to("cpu", copy=True) for name in weights.specs})

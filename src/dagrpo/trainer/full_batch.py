@@ -1,6 +1,6 @@
-"""When the groups of a round make a full batch: they are graded as they finish, while the engine still writes others.
+"""Detection of a full batch while the engine still completes groups.
 
-Not here: how a round ends early (rollout/until_full.py), and which of its groups are in the batch (groups.py).
+Groups are graded as they finish. rollout/until_full.py ends a round early; groups.py selects the groups of the batch.
 """
 
 import itertools
@@ -16,10 +16,10 @@ Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]
 
 
 class FullBatch:
-    """Grades the groups of one round, and counts those that will do for the batch."""
+    """Grader of the groups of one round, which counts those that qualify for the batch."""
 
     def __init__(self, before: Sequence[GradedTrajectory], grade: Grade, training: Training) -> None:
-        """`before`: what earlier rounds of the step have given."""
+        """Start a round; `before`: the trajectories of the step's earlier rounds."""
         self._grade = grade
         self._training = training
         self._missing = training.prompts_per_step - int(has_spread(before, training).sum())
@@ -27,7 +27,7 @@ class FullBatch:
         self._greedy: dict[int, list[Trajectory]] = {}  # one, or none
 
     def judge(self, position: int, group: Sequence[Trajectory]) -> None:
-        """Grade a finished group. A greedy attempt is graded later, where it is known to be of use."""
+        """Grade a finished group. Its greedy attempt is graded later, once it is known to be needed."""
         sampled = [trajectory for trajectory in group if trajectory.sample_index != GREEDY]
         graded = self._grade(sampled)
         self._greedy[position] = [trajectory for trajectory in group if trajectory.sample_index == GREEDY]
@@ -36,17 +36,17 @@ class FullBatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch has all of its groups."""
+        """Return True if the batch has all of its groups."""
         return self._missing <= 0
 
     @property
     def graded(self) -> list[GradedTrajectory]:
-        """Group by group in the order of drawing, however they have finished."""
+        """Return the graded groups in sampling order, whatever order they finished in."""
         return _in_order(self._graded)
 
     @property
     def greedy(self) -> list[Trajectory]:
-        """The greedy attempts of the same groups, where there are any."""
+        """Return the greedy attempts of the graded groups, if any."""
         return _in_order(self._greedy)
 
 

@@ -1,6 +1,6 @@
-"""Checks while a policy is trained: what would otherwise go wrong in silence ends the run in a sentence.
+"""Checks that end a broken training run with an error.
 
-One file for each; watch.py puts them together for the loop.
+Without them it would go wrong in silence. One file for each; watch.py combines them for the loop.
 """
 
 from dagrpo.trainer.gates.agreement import logprob_differences, require_the_policys_rollouts

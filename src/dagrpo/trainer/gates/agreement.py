@@ -1,7 +1,7 @@
-"""Whether engine and trainer give the same tokens the same logprobs: of a step's rollouts, after they were made.
+"""Check that engine and trainer compute the same logprobs.
 
-By the mean, and by the share of tokens that differ by more than rounding: a mean of 7e-4 has hidden 8% of such tokens
-(verl issue 6280).
+It compares a step's rollouts, after they were sampled, by the mean and by the share of tokens that differ by more than
+rounding: a mean of 7e-4 has hidden 8% of such tokens (verl issue 6280).
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ OUTSIDE = "gate/rollout_outside_fraction"
 
 
 def logprob_differences(rollout_logprobs: Sequence[float], trainer_logprobs: Tensor) -> dict[str, float]:
-    """How far the engine's logprobs are from the trainer's, both [trained tokens]: mean and largest, in nats."""
+    """Return mean and largest difference between the engine's and the trainer's logprobs, both [trained tokens], in nats."""
     difference = np.abs(np.asarray(rollout_logprobs) - trainer_logprobs.double().cpu().numpy())
     return {
         "policy/logprob_difference_mean": float(difference.mean()),
@@ -44,17 +44,17 @@ def logprob_differences(rollout_logprobs: Sequence[float], trainer_logprobs: Ten
 
 
 def compared_in(rollout: Rollout, training: Training) -> str:
-    """The type whose rounding explains a difference of logprobs: the coarser one of the engine's and the trainer's."""
+    """Return the type whose rounding explains logprob differences: the coarser one of the engine's and the trainer's."""
     return max(rollout.dtype, training.dtype, key=BAND.__getitem__)
 
 
 def outside_share(differences: Sequence[float], dtype: str) -> float:
-    """The share of differences between logprobs, in nats, that are outside the band of an engine's type."""
+    """Return the share of logprob differences, in nats, outside the band of an engine's type."""
     return float(np.mean([not abs(difference) <= BAND[dtype] for difference in differences]))
 
 
 def largest_share(gates: Gates, dtype: str) -> float:
-    """The share that training.gates.outside_share allows; what it is for an engine's type where that is left open."""
+    """Return the share that training.gates.outside_share allows; by default, that of an engine's type."""
     return _LARGEST_SHARE[dtype] if gates.outside_share is None else gates.outside_share
 
 
@@ -68,14 +68,14 @@ def require_the_policys_rollouts(
     step: int,
     staleness: int = 0,
 ) -> dict[str, float]:
-    """The share of a step's tokens that are outside the band.
+    """Return the share of a step's tokens outside the band.
 
-    `trainer_logprobs`: [trained tokens], of the policy before the step; how far the step's updates move it is not limited here.
-    `dtype` is what `compared_in` returns; the step counts from 1. UserError, which names a table of all tokens in the folder
-    `state`: the engine's logprobs are not those of the policy, so that it sampled with other weights.
+    `trainer_logprobs`: [trained tokens], of the policy before the step; how far the step's updates move it is not limited.
+    `dtype` is the value of `compared_in`; the step counts from 1. Raises UserError, which names a table of all tokens in the
+    folder `state`, if the engine's logprobs are not the policy's, so that it sampled with other weights.
 
-    `staleness`: how many steps ago the weights that sampled were the policy's. Above 0 the policy has moved since, and only a mean
-    difference that no weight could correct is refused. Digests and probe then show whether the engine holds what it was handed.
+    `staleness`: how many steps ago the sampling weights were the policy's. Above 0 the policy has moved since, and only a mean
+    difference that no weight could correct is refused. Digests and probe then show whether the engine holds the synced weights.
     """
     rollout_logprobs = batch.rollout_logprobs.tolist()
     mean = logprob_differences(rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
@@ -105,7 +105,7 @@ def require_the_policys_rollouts(
 
 
 def _table(batch: RolloutBatch, trainer_logprobs: Tensor) -> pa.Table:
-    """One row for each trained token, with both logprobs."""
+    """Return a table with one row per trained token and both logprobs."""
     sequences, trained = batch.sequences, trainer_logprobs.new_tensor(batch.sequences.trained).long()
     return pa.table(
         {

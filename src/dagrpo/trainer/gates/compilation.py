@@ -1,4 +1,4 @@
-"""Whether torch compiles the layers of a policy, as the key `compile` asks for."""
+"""Compile a policy's layers as the key `compile` asks."""
 
 from collections.abc import Sequence
 
@@ -31,10 +31,11 @@ def prepare_compilation(
     section: str = "runtime.training",
     backend: str = "inductor",
 ) -> bool:
-    """Return whether the layers are compiled from now on, the same in every rank. The policy has been prepared for the layout.
+    """Compile the layers if possible and return whether they are compiled, the same in every rank.
 
-    Every rank calls this. `asked`: the key `compile` of `section`. None: on a GPU without deterministic algorithms, where the model and
-    the machine can; where they cannot, rank 0 says why. UserError: it is asked for, and they cannot.
+    Every rank calls this, after the policy was prepared for the layout. `asked`: the key `compile` of `section`. None: compile on a
+    GPU without deterministic algorithms if model and machine support it; otherwise rank 0 logs the reason. Raises UserError if
+    compilation is asked for and unsupported.
     """
     forget_compiled(policy)
     usual = policy.model.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
@@ -55,7 +56,7 @@ def prepare_compilation(
 
 
 def _fault(policy: Policy, world: World, layout: Layout, backend: str) -> str | None:
-    """Compile the layers and compute a few tokens and their gradients; return what speaks against it in a rank, or None."""
+    """Compile the layers, compute a few tokens and their gradients; return the fault that a rank finds, or None."""
     batch = EXAMPLE.laid_out(range(len(EXAMPLE)), 0, policy.model.device, layout)
     known = _computed(policy, batch)
     compile_layers(policy, backend)
@@ -86,9 +87,9 @@ def _difference(
 
 
 def _computed(policy: Policy, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-    """Return the logprobs of a batch, [tokens], and this rank's part of the gradient of their sum, of each weight that is trained.
+    """Return the logprobs of a batch, [tokens], and this rank's part of the gradient of their sum for each trained weight.
 
-    With the gradients of a second call that is no more memory than AdamW's state takes, which is not there yet.
+    With the gradients of a second call this takes no more memory than AdamW's state, which is not allocated yet.
     """
     with torch.enable_grad():
         logprobs = token_logprobs(policy, batch, 1.0).logprobs

@@ -1,8 +1,8 @@
-"""Whether the recorded steps are of the prompts that an uninterrupted run takes: no resume skips or repeats any.
+"""Check that a resumed run skips or repeats no prompts.
 
-Which prompts are drawn next follows from the run's seed, how many were drawn before, and which of those are retired
-(trainer/drawing.py). What was really sampled stands in the records, what was thrown away too; both are compared when a run
-goes on, and when it ends. How many prompts a step should have drawn is not here, where dynamic sampling may draw more.
+Which prompts come next follows from the run's seed, the number sampled before, and the retired ones among them
+(trainer/drawing.py). The records hold the prompts that were really sampled, including discarded ones; both are compared when
+a run resumes and when it ends. The number of prompts of a step is taken from its record, as dynamic sampling may add more.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ def require_prompts(
     training: Training,
     cut_off: Callable[[int], int] = lambda step: 0,
 ) -> None:
-    """Check the first `steps` records; `rollouts` is the file of the step numbered from 1. UserError names a wrong step.
+    """Check the first `steps` records; `rollouts` returns the file of a step (1-based). Raises UserError, which names a wrong step.
 
-    `drawing` is that of a run which has not begun; `cut_off` says of each step how many more groups it has drawn and put back.
+    `drawing` is the sampler of a new run; `cut_off` returns how many additional groups a step has sampled and put back.
     """
     for step in range(1, steps + 1):
         path = rollouts(step)
@@ -50,9 +50,9 @@ def require_prompts(
 
 
 def _planned(recorded: Sequence[int], drawing: Drawing, training: Training, step: int, cut_off: int) -> list[int]:
-    """The row of the train split of each attempt of a step, from 1, that has recorded these.
+    """Return the expected train split row of each recorded attempt of `step` (1-based).
 
-    Which of the drawn groups were cut off, so many, only the record knows: those that are not in it. They are put back.
+    The record alone shows which of the sampled groups were cut off: the `cut_off` ones that it lacks. They are put back.
     """
     size, prompts = training.samples_per_prompt, training.prompts_per_step
     if training.dynamic_sampling.is_on:
@@ -65,7 +65,7 @@ def _planned(recorded: Sequence[int], drawing: Drawing, training: Training, step
 
 
 def _right(table: pa.Table) -> list[bool | None]:
-    """Whether each attempt was right; None: nothing could be learned from it."""
+    """Return the correctness of each attempt; None if nothing could be learned from it."""
     written = pc.greater(pc.list_value_length(table["completion_ids"]), 0)
     learned = pc.and_(written, pc.not_equal(table["stop_reason"], EXCLUDED)).to_pylist()
     return [

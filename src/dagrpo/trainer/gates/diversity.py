@@ -1,6 +1,7 @@
-"""Whether the samples of a prompt are independent: seeds that differ, and completions that are not all the same by a fault.
+"""Check that the samples of a prompt are independent.
 
-A group learns from what its samples do differently; one seed for all of them teaches nothing, and nothing else says so.
+Their seeds must differ, and their completions must not all be equal by a fault: a group learns from the differences between
+its samples. With one seed for all of them it learns nothing, and no other check notices.
 """
 
 import math
@@ -17,7 +18,7 @@ IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands
 
 
 def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, training: Training, step: int) -> None:
-    """Both of what follows, as section training says; [prompts * samples_per_prompt], and the step counts from 1."""
+    """Check seeds and completions as section training asks; trajectories: [prompts * samples_per_prompt], step from 1."""
     size, gates = training.samples_per_prompt, training.gates
     if gates.distinct_seeds:
         require_distinct_seeds(trajectories, size, step)
@@ -26,7 +27,7 @@ def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, 
 
 
 def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, step: int) -> None:
-    """UserError when more samples of one prompt share seeds than chance makes. [prompts * group_size]; the step counts from 1."""
+    """Raise UserError if more samples of one prompt share seeds than chance explains. [prompts * group_size]; step from 1."""
     groups = [*_groups(trajectories, group_size)]
     shared = [len(group) - len({each.sampling_seed for each in group}) for group in groups]
     pairs = len(groups) * math.comb(group_size, 2)
@@ -40,7 +41,7 @@ def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, 
 
 
 def _too_many_shared(pairs: int) -> int:
-    """The least number of equal seeds among so many pairs that chance makes less often than IMPOSSIBLE: its Poisson tail's bound."""
+    """Return the least number of equal seeds among `pairs` pairs with a probability below IMPOSSIBLE: its Poisson tail's bound."""
     expected = pairs / SEEDS
     return next(number for number in count(1) if expected**number / math.factorial(number) < IMPOSSIBLE)
 
@@ -48,10 +49,10 @@ def _too_many_shared(pairs: int) -> int:
 def require_no_impossible_group(
     trajectories: Sequence[Trajectory], group_size: int, sampling: Sampling, coincidence: float, step: int
 ) -> None:
-    """UserError when a group's completions are identical although chance makes that less often than `coincidence`.
+    """Raise UserError if a group's completions are identical although that is less probable than `coincidence`.
 
-    Given one completion of probability p, the other n - 1 are the same with p ** (n - 1), where the engine draws each from
-    its whole distribution. Where rollout.top_p or top_k cut that off and the logprobs are not of what is left, nothing is
+    Given one completion of probability p, the other n - 1 are identical to it with p ** (n - 1), if the engine samples each from
+    its whole distribution. Where rollout.top_p or top_k truncate that and the logprobs are not renormalised, nothing is
     checked: p is not known.
     """
     if coincidence == 0 or ((sampling.top_p < 1 or sampling.top_k != -1) and not sampling.support):
@@ -75,6 +76,6 @@ def _tokens(trajectory: Trajectory) -> tuple[tuple[int, ...], ...]:
 
 
 def _groups(trajectories: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:
-    """The attempts at each prompt, which are side by side."""
+    """Yield the groups: the adjacent attempts at each prompt."""
     for start in range(0, len(trajectories), size):
         yield trajectories[start : start + size]

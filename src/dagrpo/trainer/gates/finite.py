@@ -1,8 +1,8 @@
-"""What is not finite: a loss, a gradient or a reward of which nothing may reach the weights.
+"""Check that losses, gradients and rewards are finite.
 
-The update of such a step is skipped by all ranks alike, and counted: weights and optimizer stay as they are, so that a run that
-was interrupted skips the same. Several in a row are no accident, and end the run, unless the scale of the loss in float16 explains them:
-it halves each time.
+The update of a step with a non-finite one is skipped by all ranks alike, and counted: weights and optimizer stay as they are,
+so that a resumed run skips it too. Several in a row are no accident, and end the run, unless the loss scale in float16 explains
+them: it halves each time.
 """
 
 import math
@@ -23,7 +23,7 @@ OVERFLOWED = "gate/overflowed_updates"  # of these; only where the loss is scale
 
 
 def require_finite_gradient(norm: float) -> None:
-    """UserError when a gradient's norm is infinite or not a number: the optimizer must not see it."""
+    """Raise UserError if a gradient's norm is not finite: the optimizer must not see it."""
     if not math.isfinite(norm):
         raise UserError(
             f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
@@ -31,18 +31,18 @@ def require_finite_gradient(norm: float) -> None:
 
 
 def finite_everywhere(values: Tensor, world: World) -> bool:
-    """Whether all values are finite, of this rank and of every other. A collective: all ranks get the same answer."""
+    """Return True if all values of every rank are finite. A collective: all ranks get the same answer."""
     wrong = (~torch.isfinite(values.detach())).sum().double().cpu()
     return float(world.all_reduce(wrong)) == 0
 
 
 def finite_or_zero(figures: Mapping[str, float]) -> dict[str, float]:
-    """Figures of a step of which an update was skipped: 0 where there is no number to tell."""
+    """Return the figures of a step with a skipped update, 0 in place of non-finite ones."""
     return {name: value if math.isfinite(value) else 0.0 for name, value in figures.items()}
 
 
 class SkippedSteps:
-    """Counts the steps in a row with a skipped update; told of every step in order, also of those before an interruption."""
+    """Counter of consecutive steps with a skipped update, fed with every step in order, also those before an interruption."""
 
     def __init__(self, params: Gates, state: Path) -> None:
         self._most = params.skipped_steps
@@ -50,11 +50,11 @@ class SkippedSteps:
         self._row = 0
 
     def count(self, metrics: Mapping[str, float]) -> None:
-        """Told of the next step."""
+        """Count the next step."""
         self._row = self._row + 1 if metrics.get(SKIPPED, 0.0) > metrics.get(OVERFLOWED, 0.0) else 0
 
     def check(self, step: int, rollouts: pa.Table) -> None:
-        """UserError after too many, which names the file with the rollouts of the last of them, numbered from 1."""
+        """Raise UserError after too many skipped steps; it names the rollouts file of the last of them (1-based)."""
         if self._row <= self._most:
             return
         path = keep(self._state, "rollouts", step, rollouts)

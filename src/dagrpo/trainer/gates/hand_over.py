@@ -1,11 +1,11 @@
-"""Whether the engine holds the weights that it was handed: by digest, after every hand-over.
+"""Check by digest that the engine holds the synced weights.
 
-The server reports a digest of every tensor that it holds. Those of a few tensors, drawn anew each time up to a number of bytes,
-are compared with the trainer's own: a digest of everything would cost the trainer a pass over the model. That the weights
-change from one hand-over to the next is told by the digests of all tensors. Tensors that the engine holds in a form of its
-own are not compared (see rollout/engine/digests.py): for those the probe stands alone.
+The server reports a digest of every tensor that it holds. For a few tensors, sampled for each weight sync up to a number of
+bytes, they are compared with the trainer's: a digest of everything would cost the trainer a pass over the model. The digests
+of all tensors show that the weights change between two weight syncs. Tensors that the engine holds in another form are not
+compared (see rollout/engine/digests.py): they are covered by the probe alone.
 
-Where an adapter is handed over, the weights that stay in the server are compared when it is opened, and must keep their digests.
+If an adapter is synced, the weights that stay in the server are compared at its opening, and must keep their digests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +26,20 @@ Ranks = list[dict[str, str]]  # the digests of each rank of a server
 
 
 class HandOver:
-    """Told of every hand-over, in order; on rank 0."""
+    """Check of every weight sync, in order; on rank 0."""
 
     def __init__(self, params: Gates, seed: int) -> None:
         self._params = params
         self._seed = seed
         self._held: list[Ranks] = []
         self._stay: dict[str, str] | None = None  # digests of the weights beside an adapter
-        self.unchanged = 0  # hand-overs in a row: belongs to a run's state
+        self.unchanged = 0  # weight syncs in a row: belongs to a run's state
 
     def check(self, engine: RolloutEngine, weights: Tensors, finished: int, *, updated: bool) -> dict[str, float]:
-        """Compare; how many tensors were compared.
+        """Compare digests after a weight sync; return the number of compared tensors.
 
-        `finished` steps are in the weights; `updated`: whether they have been updated since the last call. UserError: a
-        server holds other values, or what it holds has not changed for some hand-overs although it should have.
+        `finished` steps are in the weights; `updated`: they have been updated since the last call. Raises UserError if a
+        server holds other values, or if its weights have wrongly stayed the same for some weight syncs.
         """
         if not self._params.digest_mebibytes:
             return {}
@@ -65,7 +65,7 @@ class HandOver:
         return len(chosen)
 
     def _require_adapter(self, held: Sequence[Ranks], weights: Tensors, finished: int) -> None:
-        """Raise UserError unless every server reports digests of the whole adapter, and its other tensors are those of before."""
+        """Raise UserError unless every server reports digests of the whole adapter and keeps its other tensors unchanged."""
         adapter = {name for name in weights.specs if is_of_an_adapter(name)}
         for server, ranks in enumerate(held):
             if len(ranks) > 1:
@@ -91,7 +91,7 @@ class HandOver:
                 )
 
     def _drawn(self, known: Mapping[str, Sequence[str]], weights: Tensors, finished: int) -> list[str]:
-        """Tensors in an order that seed and step decide: the first, however large, and others up to the number of bytes."""
+        """Return tensors sampled by seed and step: the first one, however large, and more up to the number of bytes."""
         names = [
             sorted(known)[place] for place in np.random.default_rng([self._seed, finished, 2]).permutation(len(known))
         ]
@@ -104,7 +104,7 @@ class HandOver:
         return chosen
 
     def _require_change(self, held: list[Ranks], finished: int, *, updated: bool) -> None:
-        """A server that has been lost meanwhile says nothing about the others."""
+        """Check that the digests have changed. A server that was lost meanwhile is no evidence about the others."""
         if not updated or len(held) != len(self._held):
             return
         ranks = zip(chain(*held), chain(*self._held), strict=True)

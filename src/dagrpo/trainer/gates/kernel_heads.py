@@ -1,4 +1,4 @@
-"""Whether a GPU attends to a model's packed rows by its kernel for 16 bits, by the sizes of its heads."""
+"""Head sizes that the GPU kernel for 16-bit packed rows supports."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dagrpo.trainer.packed_attention import is_for_kernel
 
 
 def is_packed_by_kernel(config: Any, dtype: torch.dtype, device: torch.device) -> bool:
-    """By the configuration of a language model that computes in `dtype`. Attention itself decides by the same rule."""
+    """Return True if the kernel for 16 bits computes packed rows of this language model in `dtype`. Attention decides by the same rule."""
     try:
         sizes = head_sizes(config)
     except AmbiguousGlobalPerLayerAttributeError:  # layers have heads of different sizes (Gemma 4)
@@ -19,7 +19,7 @@ def is_packed_by_kernel(config: Any, dtype: torch.dtype, device: torch.device) -
 
 
 def head_sizes(config: Any) -> tuple[int, int]:
-    """Numbers in a head of queries and keys, and in one of values: latent attention (DeepSeek) has two sizes. 0: there are no heads."""
+    """Return the sizes of a query/key head and of a value head: latent attention (DeepSeek) has two sizes. 0: there are no heads."""
     heads = getattr(config, "num_attention_heads", None) or 0
     size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
     without_positions = getattr(config, "qk_nope_head_dim", None)

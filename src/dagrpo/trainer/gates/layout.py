@@ -1,7 +1,7 @@
-"""Whether a policy's micro-batches are padded or packed, as `layout` asks for (runtime.training, runtime.sft).
+"""Choose padded or packed micro-batches as the key `layout` asks.
 
-Packed rows are for models whose tokens interact only in attention, and which take position ids. Whether a model is one is measured,
-where its class and configuration do not rule it out.
+The key is in runtime.training and runtime.sft. Packed rows are for models whose tokens interact only in attention, and which
+take position ids. Unless a model's class and configuration rule that out, it is measured.
 """
 
 import inspect
@@ -47,10 +47,10 @@ def prepare_layout(
     share_prompts: bool = False,
     section: str = "runtime.training",
 ) -> Layout:
-    """Choose the layout to compute in, the same in every rank; packed, the policy takes packed rows from now on. Every rank calls this.
+    """Return the layout to compute in, the same in every rank; if packed, prepare the policy for it. Every rank calls this.
 
-    `asked`: the key `layout` of `section`. None: packed where that is faster and the model supports it; where it does not, rank 0
-    says why. UserError: packed is asked for, and the model does not support it.
+    `asked`: the key `layout` of `section`. None: packed where that is faster and the model supports it; otherwise rank 0
+    logs the reason. Raises UserError if packed is asked for and the model does not support it.
     """
     if not world.everywhere((asked or _usual(policy, share_prompts=share_prompts)) == "packed"):
         return "padded"
@@ -80,7 +80,7 @@ def _usual(policy: Policy, *, share_prompts: bool) -> Layout:
 
 
 def _unfit_kind(policy: Policy) -> str | None:
-    """Why a model of this kind is never packed, as docs/algorithms.md says; None: nothing rules it out."""
+    """Return the reason why a model of this kind is never packed, as in docs/algorithms.md; None if nothing rules it out."""
     model = policy.model
     others = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - ATTENTION)
     against = {
@@ -92,9 +92,9 @@ def _unfit_kind(policy: Policy) -> str | None:
 
 
 def _unfit_class(policy: Policy) -> str | None:
-    """Why the class of a model of a fit kind cannot be packed; None: nothing shows, so that logprobs are measured.
+    """Return the reason why a model class cannot be packed; None if none is visible, so that logprobs are measured.
 
-    A model that supports flash attention hands its window to it, and needs no other mask.
+    A model that supports flash attention passes its window to it, and needs no other mask.
     """
     model = policy.model
     taken = inspect.signature(model.base_model.forward).parameters
@@ -111,7 +111,7 @@ def _unfit_class(policy: Policy) -> str | None:
 
 
 def _unfit_numbers(policy: Policy, world: World) -> str | None:
-    """Why the logprobs of a few packed tokens are wrong, in this rank or another; None: they are right, and the policy stays prepared."""
+    """Return the error of a few packed tokens' logprobs in some rank; None if they are right, and the policy stays prepared."""
     before = policy.model.config._attn_implementation
     policy.take_packed()
     if policy.model.config._attn_implementation != PACKED:
@@ -128,7 +128,7 @@ def _unfit_numbers(policy: Policy, world: World) -> str | None:
 
 
 def _difference(policy: Policy) -> str | None:
-    """By how much its logprobs differ from those of padded sequences, if that is more than rounding.
+    """Return by how much packed logprobs differ from padded ones, if that is more than rounding, else None.
 
     Compared in float32 on a CPU. FSDP and 16-bit GPU kernels can only be compared in the narrow type.
     """
@@ -150,9 +150,9 @@ def _difference(policy: Policy) -> str | None:
 
 
 def _leak(policy: Policy) -> str | None:
-    """How much a sequence's logprobs change when its neighbour in the row changes; None: not by a bit.
+    """Return by how much a sequence's logprobs change with its neighbour in the row; None if not by a bit.
 
-    A mixture of experts is left out: how many tokens an expert is given decides how its products are rounded.
+    A mixture of experts is left out: the number of tokens of an expert decides how its products are rounded.
     """
     if is_mixture_of_experts(policy.model.config.get_text_config()):
         return None
@@ -167,7 +167,7 @@ def _leak(policy: Policy) -> str | None:
 
 
 def _change(policy: Policy, *, share_prompts: bool) -> Tensor:
-    """The largest change of a logprob in the first or the last sequence of the example when the second one changes. []"""
+    """Return the largest logprob change in the first or the last sequence of the example when the second one changes. []"""
     numbers, device = range(len(EXAMPLE)), policy.model.device
     one, other = (
         token_logprobs(policy, each.packed(numbers, device, share_prompts=share_prompts), 1.0).logprobs

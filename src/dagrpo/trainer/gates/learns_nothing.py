@@ -1,7 +1,7 @@
-"""Steps from which little or nothing can be learned, for several in a row.
+"""Warn about consecutive steps from which nothing can be learned.
 
-All advantages are zero, as where the samples of every problem earn the same reward; or most completions are cut off, have no
-answer, or cannot be verified. The problems that come may differ: a run goes on through such steps and says so, with the likely
+All advantages are zero, as when all samples of every problem earn the same reward; or most completions are cut off, have no
+answer, or cannot be verified. Later problems may differ: a run continues through such steps with a warning that names the likely
 cause, unless training.gates.learns_nothing ends it.
 """
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """One of the shares that are watched."""
+    """Share that is watched, with its limit."""
 
     share: str  # the metric
     limit: str  # the parameter, in section training.gates
@@ -38,7 +38,7 @@ WATCHED = (
 
 
 class LearnsNothing:
-    """Counts them over a run; told of every step in order, also of those before an interruption."""
+    """Counter of steps from which little can be learned, fed with every step in order, also those before an interruption."""
 
     def __init__(self, params: Gates, *, seed: int, max_new_tokens: int) -> None:
         self._params = params
@@ -47,16 +47,16 @@ class LearnsNothing:
         self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
 
     def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of the next step with the numbers of such steps in a row, up to this one."""
+        """Return the metrics of the next step with its counts: for each watched share, the steps in a row above its limit."""
         for each in WATCHED:
             row, limit = self._rows[each.count], self._limit(each)
             self._rows[each.count] = [*row, metrics] if limit is not None and metrics[each.share] >= limit else []
         return {**metrics, **{name: float(len(row)) for name, row in self._rows.items()}}
 
     def check(self, step: int) -> None:
-        """Of the first share that is over its limit: a warning after every so many steps, on the screen and in the log.
+        """Warn every few steps, on the screen and in the log, about the first share above its limit.
 
-        UserError in its place, where the run is to end.
+        Raises UserError instead if the run is to end.
         """
         many, ends = self._params.steps_in_a_row, self._params.learns_nothing == "refuse"
         for each in WATCHED:
@@ -97,7 +97,7 @@ class LearnsNothing:
         return f"{start} {share:.0%} {what}, {remedy} (training.gates.{watched.limit}: {limit:g})."
 
     def _cause(self, row: Sequence[Mapping[str, float]]) -> str:
-        """The likeliest one of advantages that are all zero, of the last steps."""
+        """Return the likeliest cause of advantages that are all zero in the last steps."""
         truncated, missing = (
             self._mean(row, "rollout/truncated_fraction"),
             self._mean(row, "reward/missing_answer_fraction"),

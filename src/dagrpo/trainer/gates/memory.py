@@ -1,4 +1,4 @@
-"""Running out of the device's memory, told with the parameter to lower."""
+"""Turn out-of-memory errors into advice on a parameter."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from dagrpo.errors import UserError
 
 @contextmanager
 def advice_on_memory(key: str, value: int) -> Iterator[None]:
-    """Turn running out of the device's memory into a UserError that names the parameter to lower, and its value.
+    """Turn an out-of-memory error of the device into a UserError that names the parameter to lower, and its value.
 
     `key`: of the section runtime.training or runtime.sft.
     """

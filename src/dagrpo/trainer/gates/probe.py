@@ -1,8 +1,8 @@
-"""A few completions that both sides score after every hand-over, before anything is sampled for training.
+"""Completions that engine and trainer both score after a weight sync.
 
-The engine completes the ends of fixed prompts (probed.py); the trainer scores the same tokens with the weights that it has just
-handed over. By the share of tokens that are off and by the largest difference: a mean hides a few tokens that are far off. Not a
-comparison of texts, and not of weights (hand_over.py).
+They come before anything is sampled for training. The engine completes the ends of fixed prompts (probed.py); the trainer scores
+the same tokens with the weights that it has just synced. They are compared by the share of differing tokens and by the largest
+difference: a mean hides a few tokens that are far off. hand_over.py compares the weights themselves.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ GREEDY_LOGPROBS_AT = 1.0  # the temperature of the logprobs of greedy tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the engine was asked, and what it said. In the same order: first the greedy requests, then the sampled ones."""
+    """Requests of a probe and the engine's completions, in the same order: first the greedy ones, then the sampled ones."""
 
     requests: Sequence[SamplingRequest]
     completions: Sequence[Completion]
 
     def sequences(self) -> TokenSequences:
-        """Prompts and completions as the trainer scores them."""
+        """Return prompts and completions as the trainer scores them."""
         pairs = [(r.input_ids, c.token_ids) for r, c in zip(self.requests, self.completions, strict=True)]
         return TokenSequences.of(
             [[*prompt, *tokens] for prompt, tokens in pairs],
@@ -49,11 +49,11 @@ class Asked:
         )
 
     def support(self) -> TokenSupport | None:
-        """What the sampled tokens were drawn from; greedy ones have no part of the vocabulary. None: the whole of it."""
+        """Return the sampling mask of the sampled tokens, without the greedy ones; None if it is the whole vocabulary."""
         return TokenSupport.of([ids for completion in self.completions for ids in completion.support])
 
     def table(self, trainer_logprobs: Sequence[float], dtype: str) -> pa.Table:
-        """One row for each token, with both logprobs."""
+        """Return a table with one row per token and both logprobs."""
         tokens = [
             (number, position, token, logprob)
             for number, completion in enumerate(self.completions)
@@ -77,7 +77,7 @@ class Asked:
 
 
 class Probe:
-    """Every rank has one and calls `check` after each hand-over; rank 0 asks the engine."""
+    """Probe of the engine. Every rank has one and calls `check` after each weight sync; rank 0 sends the requests."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Probe:
         seed: int,
         world: World,
     ) -> None:
-        """`dtype`: what engine and trainer are compared in. `budget`: the update's, whose layout the probe is scored in.
+        """Choose the requests. `dtype`: the type of the comparison. `budget`: the update's, whose layout the probe is scored in.
 
-        `problems` are rank 0's; a table of what is refused goes to the folder `state`.
+        `problems` are rank 0's; a table of a refused probe goes to the folder `state`.
         """
         self._params = params
         self._rollout = rollout
@@ -108,9 +108,9 @@ class Probe:
         self._world = world
 
     def check(self, engine: RolloutEngine | None, step: int) -> dict[str, float]:
-        """Score a probe of the weights that the step numbered from 0 samples from; its figures, of rank 0.
+        """Score a probe of the weights that sample `step` (0-based); return rank 0's figures.
 
-        `engine` is rank 0's. UserError, which names a table of all tokens: the two sides do not agree.
+        `engine` is rank 0's. Raises UserError, which names a table of all tokens, if the two sides do not agree.
         """
         if not self._params.probe_prompts:
             return {}
@@ -123,7 +123,7 @@ class Probe:
 
     @torch.no_grad()
     def _scored(self, asked: Asked | None) -> list[float]:
-        """The trainer's logprobs, by all ranks together: the greedy half first. [tokens]"""
+        """Return the trainer's logprobs, computed by all ranks together: the greedy half first. [tokens]"""
         sequences, support = self._told(asked)
         greedy, logprobs = min(self._params.probe_prompts, len(sequences)), list[float]()
         for part, temperature in self._parts(greedy, len(sequences)):
@@ -137,12 +137,12 @@ class Probe:
         return logprobs
 
     def _laid_out(self, sequences: TokenSequences, part: range) -> Batch:
-        """As the update lays out its micro-batches."""
+        """Lay out a part of the sequences as the update lays out its micro-batches."""
         device, budget = self._world.device, self._budget
         return sequences.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
     def _told(self, asked: Asked | None) -> tuple[TokenSequences, TokenSupport | None]:
-        """What rank 0 has got from the engine, in every rank: sequences, and the support of the sampled half."""
+        """Return the engine's sequences and the sampling mask of the sampled half, sent from rank 0 to every rank."""
         tensors = None
         if asked is not None:
             sequences, support = asked.sequences(), asked.support()
@@ -151,14 +151,14 @@ class Probe:
         return TokenSequences.from_tensors(tensors), TokenSupport.from_tensors(tensors)
 
     def _parts(self, greedy: int, count: int) -> list[tuple[range, float]]:
-        """Forward passes over so many sequences, the first of them greedy: one where all have the same softmax."""
+        """Return the forward passes over `count` sequences, the first of them greedy: one where all have the same softmax."""
         sampled_at = self._rollout.temperature
         if (sampled_at == GREEDY_LOGPROBS_AT and not self._rollout.cuts) or greedy == count:
             return [(range(count), GREEDY_LOGPROBS_AT)]
         return [(range(greedy), GREEDY_LOGPROBS_AT), (range(greedy, count), sampled_at)]
 
     def _judged(self, asked: Asked, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
-        """The figures of the step numbered from 1."""
+        """Check the logprobs of `step` (1-based) and return the figures."""
         params, dtype = self._params, self._dtype
         table = asked.table(trainer_logprobs, dtype)
         differences = table["difference"].to_pylist()

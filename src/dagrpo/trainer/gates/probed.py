@@ -1,6 +1,7 @@
-"""What a probe asks the engine: the ends of a few fixed prompts, greedily and as it samples for training.
+"""Requests of a probe: ends of fixed prompts, greedy and sampled.
 
-Not whole prompts: a part of a question shows as well as all of it whether logprobs agree, and both sides would compute the rest.
+The sampled ones use the training's sampling parameters. The end of a prompt shows as well as all of it whether logprobs agree,
+and saves both sides from computing the rest.
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ _TOKENS = {"float32": 2, "float16": 8, "bfloat16": 8}  # of a completion, by the
 def probe_requests(
     problems: Sequence[Problem], gates: Gates, rollout: Rollout, dtype: str, seed: int
 ) -> list[SamplingRequest]:
-    """First the greedy ones, then those that are sampled.
+    """Return the probe's requests: first the greedy ones, then the sampled ones; none without problems.
 
-    No prompt comes twice, if there are enough: for a repeated one the engine would need a request more. One shows a picture, if any
-    of the problems does. Of no problems, none.
+    No prompt is used twice, if there are enough: a repeated one would need one more request. One shows a picture, if any
+    of the problems does.
     """
     half, length = gates.probe_prompts, gates.probe_prompt_tokens
     chosen = _chosen(problems, 2 * half, length)
@@ -46,7 +47,7 @@ def probe_requests(
 
 
 def _chosen(problems: Sequence[Problem], count: int, length: int | None) -> list[Problem]:
-    """The first ones whose ends differ. If none of them shows a picture, the first problem that does takes the place of the first."""
+    """Return the first problems with distinct ends. If none shows a picture, the first problem with one replaces the first."""
     first = dict[tuple[int, ...], Problem]()
     for problem in problems:
         if len(first) == count:
@@ -60,5 +61,5 @@ def _chosen(problems: Sequence[Problem], count: int, length: int | None) -> list
 
 
 def _end(problem: Problem, length: int | None) -> tuple[int, ...]:
-    """The last tokens of its prompt, `length` at most. A prompt with pictures stays whole: each picture has placeholders in it."""
+    """Return the last `length` tokens of a prompt. A prompt with pictures stays whole: each picture has placeholders in it."""
     return problem.token_ids if length is None or problem.picture_files else problem.token_ids[-length:]

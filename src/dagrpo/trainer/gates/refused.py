@@ -1,4 +1,4 @@
-"""What a gate leaves behind when it refuses: a table beside the run's state, for whoever wants to look."""
+"""Tables of refused data that a check leaves beside the state."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ FOLDER = "refused"  # in the folder of the run's state
 
 
 def keep(state: Path, name: str, step: int, table: pa.Table) -> Path:
-    """Write a table about the step numbered from 1; the file. It is written over when the run is refused there again."""
+    """Write a table about `step` (1-based) and return its file. A later refusal of the same step overwrites it."""
     path = state / FOLDER / f"{name}_step_{step:05d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(path, table)
@@ -23,7 +23,7 @@ def keep(state: Path, name: str, step: int, table: pa.Table) -> Path:
 
 @contextmanager
 def keeping_attempts(state: Path, step: int, trajectories: Sequence[Trajectory]) -> Iterator[None]:
-    """A refusal inside leaves a table of these attempts at the step numbered from 1, and its sentence names the file."""
+    """Write a table of these attempts at `step` (1-based) on a UserError inside, whose message then names the file."""
     try:
         yield
     except UserError as refusal:
@@ -32,7 +32,7 @@ def keeping_attempts(state: Path, step: int, trajectories: Sequence[Trajectory])
 
 
 def _table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """A row for each, before anything is graded."""
+    """Return a table with one row per trajectory, before grading."""
     columns = {
         "problem_index": pa.array([each.problem.index for each in trajectories], pa.int64()),
         "sample_index": pa.array([each.sample_index for each in trajectories], pa.int32()),
@@ -47,5 +47,5 @@ def _table(trajectories: Sequence[Trajectory]) -> pa.Table:
 
 
 def _written(trajectory: Trajectory) -> list[int]:
-    """The tokens that the policy wrote, over all samples."""
+    """Return the tokens that the policy wrote, over all samples."""
     return [token for sample in trajectory.samples for token in sample.completion_ids]

@@ -1,7 +1,7 @@
-"""Before a model is loaded: whether a device has room for what is certain to be there.
+"""Check that a device can hold the model before loading it.
 
-Only what no smaller batch changes: weights, and of those that are trained gradients and AdamW states, all in float32. Activations,
-the engine and a reference come on top: on a GPU the plan of the whole experiment is asked for those (execution/room.py).
+Only memory that no smaller batch changes is counted: weights, and gradients and AdamW states of the trained ones, all in float32.
+Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (execution/room.py).
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 
 
 def require_room(checkpoint: Path, section: str, params: Training | Sft, world: World) -> None:
-    """UserError: the device cannot hold the checkpoint's model, its gradients and its optimizer states.
+    """Raise UserError if the device cannot hold the checkpoint's model, its gradients and its optimizer states.
 
     `section` of params.yaml: training or sft. With a frozen vision tower or an adapter, only the weights are counted.
     """
@@ -50,7 +50,7 @@ def require_room(checkpoint: Path, section: str, params: Training | Sft, world: 
 
 
 def memory_of_machine() -> int:
-    """Bytes that processes here may use: all that the machine has, or less where a container has a limit."""
+    """Return the bytes that processes here may use: the machine's memory, or a container's limit if lower."""
     return min(int(psutil.virtual_memory().total), *_limits())
 
 

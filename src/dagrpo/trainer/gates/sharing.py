@@ -1,4 +1,7 @@
-"""Whether a model can read a prompt from a cache, and what follows it apart, as `runtime.training.share_prompts` asks for."""
+"""Check that a model supports shared prompts.
+
+runtime.training.share_prompts asks for them: the model reads a prompt from a cache, apart from its continuations.
+"""
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -23,9 +26,9 @@ MOST_NATS = 1e-3  # by which logprobs of the two ways may differ in float32
 
 
 def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
-    """The budget with layout, share_prompts and compile filled in, for which the policy is prepared. Every rank calls this.
+    """Return the budget with layout, share_prompts and compile filled in, and prepare the policy for it. Every rank calls this.
 
-    UserError: the policy does not support what is asked for.
+    Raises UserError if the policy does not support a requested setting.
     """
     asked = runtime.share_prompts
     layout = prepare_layout(policy, runtime.layout, world, share_prompts=bool(asked))
@@ -40,9 +43,9 @@ def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
 
 
 def prepare(policy: Policy, budget: Budget, world: World) -> None:
-    """Prepare a policy for a budget that is known already, such as that of a recorded step. Every rank calls this.
+    """Prepare a policy for a complete budget, such as that of a recorded step. Every rank calls this.
 
-    UserError: the policy does not support it.
+    Raises UserError if the policy does not support it.
     """
     prepare_layout(policy, budget.layout, world)
     if budget.share_prompts and budget.layout == "padded":
@@ -54,8 +57,8 @@ def prepare(policy: Policy, budget: Budget, world: World) -> None:
 def require_sharing(policy: Policy) -> None:
     """Refuse, before any work, a policy that cannot share prompts among padded sequences. Every rank calls this.
 
-    UserError: it takes pictures, keeps a window of the tokens or a state instead of all of them, its logprobs differ, or several
-    processes share it.
+    Raises UserError if it takes pictures, keeps a window of the tokens or a state instead of all of them, if its logprobs differ,
+    or if several processes share it.
     """
     # FSDP needs as many forward passes in every rank. A batch takes one where no sequences share a prompt, and two where some do.
     if isinstance(policy, FSDPModule):
@@ -83,7 +86,7 @@ def _keeps_every_token(policy: Policy) -> bool:
 
 
 def _logprobs_differ(policy: Policy) -> bool:
-    """Compared in float32: this call does not cast the weights."""
+    """Return True if shared prompts change logprobs. Compared in float32: this call does not cast the weights."""
     alone, shared = (
         token_logprobs(
             policy.__call__, EXAMPLE.padded(range(len(EXAMPLE)), 0, policy.model.device, share_prompts=share), 1.0

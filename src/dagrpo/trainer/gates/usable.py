@@ -1,4 +1,4 @@
-"""Whether a step's trajectories can be learned from, and whether its tools are called."""
+"""Check that trajectories can be learned from and tools are called."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dagrpo.errors import UserError
 from dagrpo.rollout.trajectory import Trajectory
 
-FIRST_STEPS = 5  # a policy that has not called a tool in so many steps will not find out by itself
+FIRST_STEPS = 5  # a policy that has called no tool by then will not discover them by itself
 LONGEST_FAULT = 200  # characters that are shown
 
 
 def require_usable(trajectories: Sequence[Trajectory], max_excluded: float, step: int) -> None:
-    """UserError when a step's trajectories show a fault, or leave nothing to learn from. The step counts from 1.
+    """Raise UserError if a step's trajectories show a fault, or leave nothing to learn from. The step counts from 1.
 
     `max_excluded` is the share of them that may be excluded.
     """
@@ -48,15 +48,15 @@ def _require_no_dropped_calls(trajectories: Sequence[Trajectory], step: int) -> 
 
 
 def _first_faults(faults: Sequence[str]) -> str:
-    """The most frequent ones, each cut to a line."""
+    """Return the most frequent faults, each cut to a line."""
     counted = Counter(" ".join(fault.split())[:LONGEST_FAULT] or "no fault is named" for fault in faults)
     return "; ".join(f"{fault!r} ({number} times)" for fault, number in counted.most_common(3))
 
 
 def require_calls(called: Iterable[float], functions: Sequence[str], step: int) -> None:
-    """UserError when tools are offered, and after FIRST_STEPS steps no trajectory has ever called one, well or not.
+    """Raise UserError if tools are offered, and after FIRST_STEPS steps no trajectory has called one, successfully or not.
 
-    `called`: of each step up to this one, which counts from 1, the share of its trajectories that called a tool.
+    `called`: for each step up to this one (1-based), the share of its trajectories that called a tool.
     """
     if not functions or step < FIRST_STEPS or any(called):
         return

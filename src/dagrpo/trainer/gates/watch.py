@@ -1,6 +1,7 @@
-"""The gates of a GRPO run, put together for its loop, which calls one method at each place where something can go wrong.
+"""Checks of a GRPO run, combined for its loop.
 
-Every rank has a watch, since the probe is scored by all of them; whatever else it does, it does on rank 0.
+The loop calls one method at each place where something can go wrong. Every rank has a watch, since all of them score the
+probe; all other work is done on rank 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ _UNCHANGED = "unchanged_weights"
 
 
 class Watch:
-    """Told of all that happens in a run, in order."""
+    """All checks of a run, called at each stage of a step, in order."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Watch:
         pad_token_id: int,
         world: World,
     ) -> None:
-        """`problems` are rank 0's, empty elsewhere. `budget`: the update's."""
+        """Set up the checks. `problems` are rank 0's, empty elsewhere. `budget`: the update's."""
         gates = run.training.gates
         self._run = run
         self._problems = problems
@@ -70,41 +71,41 @@ class Watch:
         )
         self._skipped = SkippedSteps(gates, run.state)
         self._every = gates.every
-        self._is_first = True  # of this execution's hand-overs
+        self._is_first = True  # of this execution's weight syncs
         self._updated = False  # since the last comparison of digests
         self._handed_over: dict[str, float] = {}
         self.figures: dict[str, float] = {}  # of the weights that the current step samples from; no part of a result
 
     @property
     def saved(self) -> dict[str, int]:
-        """What a resumed run has to know and nothing on record says, as JSON can say it; of rank 0."""
+        """Return the JSON-serialisable check state that no record holds, on rank 0."""
         return {_UNCHANGED: self._hand_over.unchanged}
 
     def go_on(self, saved: Mapping[str, int]) -> None:
-        """From what a state has of it; {}: from the beginning."""
+        """Restore check state from `saved`; {} for a new run."""
         self._hand_over.unchanged = saved.get(_UNCHANGED, 0)
 
     def handed_over(self, engine: RolloutEngine, weights: Tensors, finished: int) -> None:
-        """Rank 0 has loaded the weights after so many steps into the engine."""
+        """Check the engine after rank 0 has loaded the weights of `finished` steps into it."""
         self._handed_over = {}
         if self._is_due(finished):
             self._handed_over = self._hand_over.check(engine, weights, finished, updated=self._updated)
             self._updated = False
 
     def before_rollouts(self, engine: RolloutEngine | None, step: int) -> None:
-        """Every rank, before the step numbered from 0 is sampled; the engine is rank 0's."""
+        """Check the probe in every rank before `step` (0-based) is sampled; the engine is rank 0's."""
         probed = self._probe.check(engine, step) if self._is_due(step) else {}
         self.figures = self._handed_over | probed
         self._is_first = False
 
     def _is_due(self, finished: int) -> bool:
-        """The same in every rank."""
+        """Return True if weight checks are due, the same in every rank."""
         return self._is_first or finished % self._every == 0
 
     def updated(self, batch: RolloutBatch, stats: UpdateStats, step: int) -> dict[str, float]:
-        """Rank 0, after the update of the step numbered from 1: its figures, which are part of the result.
+        """Check the update of `step` (1-based) on rank 0; return the figures, which are part of the result.
 
-        A step that was skipped is not compared, as it has logprobs that are no numbers: its share is 0.
+        A skipped step is not compared, as its logprobs are not finite: its share is 0.
         """
         self._updated = self._updated or stats.grad_norm > 0
         run, skipped = self._run, {SKIPPED: float(stats.skipped)}
@@ -121,35 +122,35 @@ class Watch:
         )
 
     def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of the next step, finished in this execution or before it, with what is counted over steps."""
+        """Return the next step's metrics with the counts over steps; the step may have finished before this execution."""
         self._skipped.count(metrics)
         return self._learns_nothing.counted(metrics)
 
     def finished_step(self, step: int, rollouts: pa.Table) -> None:
-        """The step numbered from 1 was recorded, counted and reported."""
+        """Check the counts after `step` (1-based) was recorded, counted and reported."""
         self._skipped.check(step, rollouts)
         self._learns_nothing.check(step)
 
     def recorded(self, steps: int) -> None:
-        """So many steps are recorded: a run goes on from them, or is at its end."""
+        """Check the prompts of `steps` recorded steps, when a run resumes or ends."""
         if self._run.training.gates.consumed_prompts:
             training = self._run.training
             drawing = Drawing(self._problems, training, self._run.seed)
             require_prompts(self._record.rollouts, steps, drawing, training, self._cut_off)
 
     def _cut_off(self, step: int) -> int:
-        """How many groups a recorded step, numbered from 1, has cut off."""
+        """Return the number of groups that a recorded step (1-based) has cut off."""
         if not self._run.training.dynamic_sampling.max_aborts:
             return 0
         return int(self._record.metrics(step)[CUT_OFF_GROUPS])
 
 
 def storable(metrics: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:
-    """The metrics of a step; where an update was skipped, 0 in place of what is not finite."""
+    """Return the metrics of a step; if an update was skipped, 0 in place of non-finite ones."""
     return finite_or_zero(metrics) if stats.skipped else dict(metrics)
 
 
 def _of_what_is_learned(gates: Gates, algorithm: Algorithm) -> Gates:
-    """The limits; without that of advantages where a loss has no use for them, as a teacher's has none."""
+    """Return the limits, without that of advantages if the loss does not use them, as a teacher's does not."""
     needs_teacher = LOSSES.get(algorithm.loss.name).needs_teacher
     return gates.model_copy(update={"without_advantage": None}) if needs_teacher else gates
