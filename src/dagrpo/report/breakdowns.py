@@ -1,8 +1,8 @@
-"""How a task's scores divide: by kind of problem, and by how often the base policy was right.
+"""Breakdown of a task's scores by kind of problem and base difficulty.
 
-The groups of the second are made from the base policy's sampled completions and compared by the greedy ones. Compared by what
-made them, they would show a gain of the hardest and a loss of the easiest problems where nothing has changed (regression
-towards the mean).
+Groups by difficulty are formed from the base policy's sampled completions and compared by the greedy ones. Compared by the
+completions that formed them, they would show a gain of the hardest and a loss of the easiest problems where nothing has
+changed (regression towards the mean).
 """
 
 from collections import Counter
@@ -17,13 +17,13 @@ from dagrpo.report.comparison import MetricComparison, compared
 from dagrpo.report.inputs import Inputs, Variant
 
 SMALL = 30  # problems: of fewer, one or two decide
-MOST_KINDS = 12  # with a row of their own; what is left is one more
+MOST_KINDS = 12  # with a separate row; the others share one more
 OTHERS = "all others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Some problems of a task, and how both policies fare on them."""
+    """A group of a task's problems, with both policies' results on it."""
 
     name: str
     problems: int
@@ -39,7 +39,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A task's groups. Empty: there is nothing to tell its problems apart by."""
+    """A task's groups; empty if nothing distinguishes its problems."""
 
     by_kind: Sequence[Group]
     by_base: Sequence[Group]
@@ -47,7 +47,7 @@ class Breakdown:
 
 
 def breakdown(inputs: Inputs, task: str) -> Breakdown:
-    """The groups of one task over all seeds. UserError: its split lacks a problem of which there are scores."""
+    """Group one task's problems over all seeds. Raises UserError if its split lacks a scored problem."""
     problems = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes.problems
     kinds = inputs.kinds.of(task, problems.tolist())
     base, trained = (_right(inputs, task, variant) for variant in ("base", "trained"))
@@ -60,7 +60,7 @@ def breakdown(inputs: Inputs, task: str) -> Breakdown:
 
 
 def _by_kind(inputs: Inputs, task: str, kinds: Sequence[str]) -> list[Group]:
-    """The kinds by name; where they are too many, the most frequent ones."""
+    """Group problems by kind, sorted by name; beyond MOST_KINDS the rarest share one group."""
     frequent = [kind for kind, _ in Counter(kinds).most_common(MOST_KINDS)]
     names = [kind if kind in frequent else OTHERS for kind in kinds]
     order = [*sorted(frequent), *([OTHERS] if OTHERS in names else [])]
@@ -68,7 +68,7 @@ def _by_kind(inputs: Inputs, task: str, kinds: Sequence[str]) -> list[Group]:
 
 
 def _by_base(inputs: Inputs, task: str, base: Integers, trained: Integers, samples: int) -> list[Group]:
-    """Problems of which none, some and all of the base policy's samples are right; groups without a problem are left out."""
+    """Group problems by whether none, some or all of the base policy's samples are right; leave out empty groups."""
     some = "1" if samples == 2 else f"1 to {samples - 1}"
     names = (f"0 of {samples}", f"{some} of {samples}", f"{samples} of {samples}")
     groups = []
@@ -92,13 +92,13 @@ def _group(
 
 
 def _greedy(inputs: Inputs, task: str, variant: Variant) -> Floats:
-    """Whether the greedy completion is right, 0 or 1. [seeds, problems]"""
+    """Return 1 where the greedy completion is right, else 0. [seeds, problems]"""
     of_seeds = [inputs.evaluations[task, variant, seed].outcomes.greedy for seed in inputs.seeds]
     return np.stack(of_seeds).astype(np.float64)
 
 
 def _right(inputs: Inputs, task: str, variant: Variant) -> Integers:
-    """Right answers among the sampled completions of each problem, over all seeds. [problems]"""
+    """Count the right sampled completions of each problem over all seeds. [problems]"""
     of_seeds = [inputs.evaluations[task, variant, seed].outcomes.sampled.sum(axis=1) for seed in inputs.seeds]
     right: Integers = np.sum(of_seeds, axis=0).astype(np.int64)
     return right

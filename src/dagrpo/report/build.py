@@ -1,4 +1,4 @@
-"""Stage `report`: from scores, metrics, rollouts and provenance to a page, its figures, and numbers for DVC."""
+"""Stage `report`: builds the page, its figures, and numbers for DVC."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def build(
 ) -> Page:
     """Compute everything the page shows.
 
-    `own_params`: the report's own part of params.yaml, to be shown as well; `overrides`: what makes the run a try.
+    `own_params`: the report's own part of params.yaml, shown as well; `overrides`: the parameters that make it an override run.
     """
     comparisons = [compare(inputs, task) for task in inputs.tasks]
     recorded_curves = curves(inputs)
@@ -82,7 +82,7 @@ def _write_figure(drawn: Drawn, folder: Path) -> None:
 
 
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
-    """The headline numbers for the run's record, by task."""
+    """Return the headline numbers for the run's record, by task."""
     return {
         f"{group_of(comparison.task, oracle=comparison.oracle)}/{metric.metric}_difference": metric.difference.value
         for comparison in comparisons

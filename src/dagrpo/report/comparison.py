@@ -1,4 +1,4 @@
-"""Base against trained, task by task: each metric of both, and the paired difference."""
+"""Comparison of base and trained policy: each metric and its paired difference."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from dagrpo.report.inputs import Inputs, Variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """One metric, as shares between 0 and 1; the difference is trained minus base."""
+    """One metric of both policies, as shares between 0 and 1; the difference is trained minus base."""
 
     metric: str  # greedy, greedy_without_pictures, mean_at_4, pass_at_2, maj_at_4
     base: Estimate
@@ -34,7 +34,7 @@ class TaskComparison:
 
     @property
     def label(self) -> str:
-        """What stands beside each of its scores."""
+        """The task's name beside each of its scores."""
         return label_of(self.task, oracle=self.oracle)
 
     @property
@@ -63,13 +63,13 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
 
 
 def _values(inputs: Inputs, task: str, variant: Variant) -> dict[str, Floats]:
-    """Each metric's values, [seeds, problems]. (pass@1 is left out by the caller: it is mean@k.)"""
+    """Return each metric's values, [seeds, problems]. The caller leaves out pass@1, which equals mean@k."""
     per_seed = [values_per_problem(inputs.evaluations[task, variant, seed].outcomes) for seed in inputs.seeds]
     return {name: np.stack([values[name] for values in per_seed]) for name in per_seed[0]}
 
 
 def compared(name: str, base: Floats, trained: Floats, resampling: Resampling) -> MetricComparison:
-    """One metric of both policies, each [seeds, problems], and the paired difference."""
+    """Compare one metric of both policies, each [seeds, problems], with the paired difference."""
     return MetricComparison(
         metric=name,
         base=_estimate(name, base, resampling),
@@ -79,7 +79,7 @@ def compared(name: str, base: Floats, trained: Floats, resampling: Resampling) -
 
 
 def _estimate(name: str, values: Floats, resampling: Resampling) -> Estimate:
-    """The same interval that `score` gives where there is one seed; over several, the bootstrap of both factors."""
+    """Estimate a metric with the interval that `score` gives for one seed; for several, bootstrap seeds and problems."""
     if name in PROPORTIONS and len(values) == 1:
         return wilson(int(values.sum()), values.size, resampling.confidence)
     return bootstrap(values, resampling)

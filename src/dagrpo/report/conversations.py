@@ -1,6 +1,6 @@
-"""What the report says of turns, calls and users: a table over the tasks, and attempts to read. A fixed choice, made by a rule.
+"""Turns, calls and users in the report: tables and selected attempts.
 
-None of it for an experiment whose attempts are single turns without calls.
+A fixed rule selects the attempts. Left out for an experiment whose attempts are single turns without calls.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ NEEDED = ("task", "question", "completion", "messages", "calls", "turns")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRow:
-    """One policy on one task, greedy attempts, means over seeds; in words."""
+    """One policy on one task: greedy attempts, means over seeds, as text."""
 
     policy: Variant
     accuracy: str
@@ -40,7 +40,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """How often each thing happened in a task, as shares that add up to 1; means over seeds."""
+    """Frequencies of the outcomes in a task, as shares that add up to 1; means over seeds."""
 
     task: str
     statuses: Mapping[Variant, Mapping[str, float]]  # of calls
@@ -49,7 +49,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Attempts to read, of the first seed."""
+    """Attempts of the first seed, to read."""
 
     title: str
     best: Sequence[Transcript]
@@ -59,7 +59,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations:
-    """What is shown of conversations."""
+    """The report's part about conversations."""
 
     rows: Mapping[str, Sequence[PolicyRow]]  # by task, those without conversations too
     shares: Sequence[Shares]  # of the tasks that have any
@@ -67,7 +67,7 @@ class Conversations:
 
 
 def conversations(inputs: Inputs, count: int) -> Conversations | None:
-    """Everything on conversations, `count` best and worst attempts of each kind; None where there are none."""
+    """Collect everything on conversations, with `count` best and worst attempts of each kind; None without conversations."""
     talking = [task for task in inputs.tasks if any("conversations" in each for each in _summaries(inputs, task))]
     trained = _of_training(inputs, count)
     if not talking and trained is None:
@@ -149,7 +149,7 @@ def _chosen(title: str, table: pa.Table, count: int, pictures: _PicturesOf) -> A
 
 
 def readable(read: Transcript, longest: int = LONGEST_SHOWN) -> Transcript:
-    """With every text cut and visible. Not HTML-escaped: the template does that."""
+    """Return the transcript with every text cut and control characters made visible. Not HTML-escaped: the template does that."""
 
     def shown(text: str) -> str:
         return visible(text, longest)

@@ -1,4 +1,4 @@
-"""The learning curves: one array per metric over seeds and steps, and their table for DVC plots."""
+"""Learning curves: arrays over seeds and steps, and their DVC table."""
 
 import csv
 import io
@@ -21,14 +21,14 @@ class Curves:
     values: Mapping[str, Floats]  # each [seeds, steps]
 
     def __getitem__(self, metric: str) -> Floats:
-        """[seeds, steps]; UserError when the metric was not recorded."""
+        """Return one metric, [seeds, steps]. Raises UserError if it was not recorded."""
         if metric not in self.values:
             raise UserError(f"metrics.parquet has no column `{metric}`: run the stage train again.")
         return self.values[metric]
 
 
 def curves(inputs: Inputs) -> Curves:
-    """Put the metrics of all seeds together; UserError when their steps or columns differ."""
+    """Combine the metrics of all seeds. Raises UserError if their steps or columns differ."""
     tables = [inputs.metrics[seed] for seed in inputs.seeds]
     for seed, table in zip(inputs.seeds, tables, strict=True):
         if table.num_rows == 0 or table.schema != tables[0].schema or table["step"] != tables[0]["step"]:
@@ -45,7 +45,7 @@ def curves(inputs: Inputs) -> Curves:
 
 
 def moving_average(values: Floats, window: int) -> Floats:
-    """Mean of the last `window` steps, fewer at the start; [seeds, steps] in, [seeds, steps] out. Never looks ahead."""
+    """Average the last `window` steps, fewer at the start; [seeds, steps] in, [seeds, steps] out. Never looks ahead."""
     sums = np.cumsum(np.pad(values, ((0, 0), (1, 0))), axis=1)
     last = np.arange(1, values.shape[1] + 1)
     first = np.maximum(last - window, 0)
@@ -54,7 +54,7 @@ def moving_average(values: Floats, window: int) -> Floats:
 
 
 def to_csv(recorded: Curves) -> str:
-    """Columns seed, step and every metric; one row per seed and step."""
+    """Return a CSV with the columns seed, step and every metric; one row per seed and step."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["seed", "step", *recorded.values])

@@ -1,4 +1,7 @@
-"""Which problems and completions the report shows: a fixed choice, made from the scores alone."""
+"""Selection of the problems and completions that the report shows.
+
+A fixed choice, made from the scores alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ MOST_CHANGES = 10  # problems listed in each direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemChange:
-    """How one problem fared: shares of right answers over all completions and seeds."""
+    """One problem's shares of right answers over all completions and seeds."""
 
     index: int  # row of test.parquet
     question: str
@@ -33,7 +36,7 @@ class ProblemChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One policy's greedy completion, fit to be shown."""
+    """One policy's greedy completion, safe to display."""
 
     text: str
     extracted: str | None
@@ -54,7 +57,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExamples:
-    """What is shown of one task."""
+    """The examples of one task."""
 
     gained: Sequence[ProblemChange]  # greatest gain first
     lost: Sequence[ProblemChange]  # greatest loss first
@@ -84,7 +87,7 @@ def examples(inputs: Inputs, task: str, count: int) -> TaskExamples:
 
 
 def problem_changes(inputs: Inputs, task: str) -> list[ProblemChange]:
-    """Every problem of a task, in ascending order."""
+    """Return the change of every problem of a task, in ascending order."""
     base, trained = (_shares(inputs, task, variant) for variant in ("base", "trained"))
     rows = _greedy_rows(inputs, task, "base")
     return [

@@ -1,9 +1,9 @@
-"""Whether the first step of training was sampled from the base policy, by what the evaluation of that policy says.
+"""Comparison of the first training step with the base policy's evaluation.
 
-The rollouts of step 1, with those that dynamic sampling throws away, and the base evaluation are of the same weights. Where
-task, prompt form, sampling and extractor agree, their shares of right answers differ by chance alone: one on problems to train
-on, the other on held-out ones. Here and not in the stage train, which must not wait for an evaluation; a sentence and not a
-refusal, since the problems are not the same and supervised fine-tuning may have seen the former.
+The rollouts of step 1, including those that dynamic sampling discards, and the base evaluation are of the same weights. If
+task, prompt form, sampling and extractor agree, their shares of right answers differ by chance alone: one on training
+problems, the other on held-out ones. Done by the report, because the stage train must not wait for an evaluation; a warning
+instead of an error, because the problems differ and supervised fine-tuning may have seen the training problems.
 """
 
 import math
@@ -37,7 +37,7 @@ AS_THEY_COME = (
 
 
 def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> list[str]:
-    """A sentence for each seed and task whose first step does not look like the base policy; none where nothing agrees."""
+    """Return a warning for each seed and task whose first step does not look like the base policy; [] if nothing is comparable."""
     if not _comparable(parameters):
         return []
     found = [
@@ -71,7 +71,7 @@ def _doubt(inputs: Inputs, seed: int, task: str, rollouts: pa.Table) -> str | No
 
 
 def _per_problem(rollouts: pa.Table) -> Floats:
-    """The share of right answers of each problem, [problems]; what could not be told is not right."""
+    """Return the share of right answers of each problem, [problems]; an ungraded completion counts as wrong."""
     right: dict[int, list[float]] = {}
     correct = pc.fill_null(rollouts["correct"], False).to_pylist()
     for problem, value in zip(rollouts["problem_index"].to_pylist(), correct, strict=True):
@@ -80,5 +80,5 @@ def _per_problem(rollouts: pa.Table) -> Floats:
 
 
 def _error_of_mean(values: Floats) -> float:
-    """Its standard error, with at least that of a share of which one more problem is different."""
+    """Return the standard error of the mean, at least that of a share in which half a problem differs."""
     return max(float(values.std(ddof=1)) / math.sqrt(len(values)), 0.5 / len(values))

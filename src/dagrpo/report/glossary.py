@@ -1,4 +1,7 @@
-"""How to read each metric of the report. What is a figure of a run is said in the words of its definition."""
+"""Explanation of each metric in the report.
+
+A metric of a run is explained in the words of its definition.
+"""
 
 from dagrpo.metrics import meaning_of
 

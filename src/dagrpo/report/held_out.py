@@ -1,4 +1,4 @@
-"""The held-out accuracy over training: of each task and seed the points, with their intervals."""
+"""Held-out accuracy over training: points with intervals, by task and seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dagrpo.report.inputs import Inputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutCurve:
-    """One task."""
+    """The held-out accuracy of one task."""
 
     label: str
     split: str  # validation or test
@@ -21,7 +21,7 @@ class HeldOutCurve:
 
 
 def held_out_curves(inputs: Inputs) -> list[HeldOutCurve]:
-    """Those of each task, in the order of the report; [] where training evaluated nothing."""
+    """Return the curve of each task, in the report's order; [] if training evaluated nothing."""
     return [curve for task in inputs.tasks if (curve := _curve(inputs, task)) is not None]
 
 
@@ -47,5 +47,5 @@ def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
 
 
 def uses_the_test_split(curves: Sequence[HeldOutCurve]) -> bool:
-    """Whether some of the problems are those of the scores."""
+    """Return True if some held-out problems are also those of the scores."""
     return any(curve.split == "test" for curve in curves)

@@ -1,6 +1,6 @@
-"""What the history of runs says of each seed, and of all seeds together: the page's numbers, in the history's form.
+"""The page's numbers for the history of runs, per seed and overall.
 
-`dagrpo.tracking.bring` writes it into the runs of MLflow.
+`dagrpo.tracking.bring` writes them into the runs of MLflow.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class Page(Protocol):
-    """What of the report's page is said here."""
+    """The fields of the report's page that the history needs."""
 
     @property
     def inputs(self) -> Inputs: ...
@@ -47,7 +47,7 @@ class Page(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The same of files alone, where no page is made."""
+    """The history's fields computed from files, without a page."""
 
     inputs: Inputs
     comparisons: Sequence[TaskComparison]
@@ -57,7 +57,7 @@ class Findings:
 
 
 def findings(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[str, Any]) -> Findings:
-    """Computed as the page computes them. `own_params`: those of the stage report."""
+    """Compute the findings as the page computes them. `own_params`: the parameters of the stage report."""
     parameters = recorded(inputs.provenance, own_params)
     return Findings(
         inputs=inputs,
@@ -69,7 +69,7 @@ def findings(inputs: Inputs, own_params: Mapping[str, Any], overrides: Mapping[s
 
 
 def pages(page: Page, times: Sequence[SeedTimes]) -> dict[int | None, Json]:
-    """What to say of each seed; and under None of all of them, where there are several."""
+    """Return the history's entry of each seed; with several seeds, also that of all together under None."""
     inputs = page.inputs
     records = [read_object(path) for path in inputs.provenance]
     shared = [] if len(inputs.seeds) == 1 else [(None, page.comparisons)]
@@ -90,7 +90,7 @@ def pages(page: Page, times: Sequence[SeedTimes]) -> dict[int | None, Json]:
 
 
 def recorded_curves(inputs: Inputs, seed: int | None) -> pa.Table | None:
-    """All curves of a seed's training; None where a page is about several seeds."""
+    """Return all curves of a seed's training; None for a page about several seeds."""
     if seed is None:
         return None
     held_out = inputs.held_out.get(seed)
@@ -98,7 +98,7 @@ def recorded_curves(inputs: Inputs, seed: int | None) -> pa.Table | None:
 
 
 def _text(page: Page, comparisons: Sequence[TaskComparison]) -> str:
-    """The headline first: it is what a list of runs shows."""
+    """Return the description, headline first, because a list of runs shows its start."""
     head = [headline(comparison) for comparison in comparisons]
     control = ["**This is a control**: its rewards say nothing."] if _is_control(page) else []
     table = summary_markdown(page.inputs.experiment, comparisons, page.overrides, page.doubts)
@@ -117,7 +117,7 @@ def _shown(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]
 
 
 def _figures(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
-    """No bounds: they are tags, for as figures they would be drawn as bars of their own."""
+    """Return the figures without their bounds: those are tags, since as figures they would be drawn as separate bars."""
     figures: dict[str, float] = {}
     for comparison in comparisons:
         for name, metric in _shown(comparison):
@@ -139,14 +139,14 @@ def _tags(page: Page, comparisons: Sequence[TaskComparison]) -> dict[str, str]:
 
 
 def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:
-    """Means over the steps, of one seed or of all; nothing where another machine trained."""
+    """Return means over the steps of one seed or of all; {} if another machine trained."""
     own = [each for each in times if seed is None or each.seed == str(seed)]
     found = {name: [mean for each in own if (mean := each.mean(name)) is not None] for name in RATES}
     return {f"{name}_mean": sum(means) / len(means) for name, means in found.items() if means}
 
 
 def _data_sets(inputs: Inputs, records: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """The splits that the stages read, under the digests that they read them with."""
+    """Return the splits that the stages read, each with the digest it was read with."""
     read = {path: digest for record in records for path, digest in record["inputs"].items()}
     splits = {"train": "training", "test": "evaluation"}
     return [
@@ -163,7 +163,7 @@ def _data_set(path: str, digest: str, context: str) -> Json:
 
 
 def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -> list[Json]:
-    """The evaluated checkpoints of a seed that are on record."""
+    """Return the evaluated checkpoints of a seed that are on record."""
     steps = {"base": 0, "trained": inputs.metrics[seed].num_rows}
     tests = {data["name"]: data for data in _data_sets(inputs, records)}
     found = []
@@ -192,7 +192,7 @@ def _checkpoints(records: Sequence[Mapping[str, Any]], stage: str, seed: int) ->
 
 
 def _verdict(page: Page, seed: int | None) -> Json:
-    """Of the experiment, over all its seeds: the first seed's policy stands for it, for the best of them would be chosen by luck."""
+    """Return the experiment's verdict over all seeds. The first seed's policy represents it: the best would be chosen by luck."""
     reason = " ".join(headline(comparison) for comparison in page.comparisons)
     first = page.inputs.seeds[0]
     if _is_control(page):

@@ -1,4 +1,7 @@
-"""Values that a figure tells where the pointer rests: a <title> over each part of it. Nothing runs, and nothing is drawn."""
+"""Hover texts of figures: a <title> over each part of an SVG.
+
+No script runs, and nothing visible is drawn.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ MOST_BANDS = 80  # over one curve: of more steps, some share a band
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hover:
-    """A rectangle over a figure, in the axes' own coordinates, and what is told there. None: from end to end."""
+    """A rectangle over a figure, in the axes' coordinates, with its hover text. None: from end to end."""
 
     axes: Axes
     text: str
@@ -24,7 +27,7 @@ class Hover:
 
 
 def over_steps(axes: Axes, steps: Floats, told: Callable[[int], str]) -> list[Hover]:
-    """A band around each step; `told` is asked with the place of a step among `steps`."""
+    """Return a band around each step; `told` maps an index into `steps` to its text."""
     stride = -(-len(steps) // MOST_BANDS)
     places = range(stride - 1 if stride < len(steps) else 0, len(steps), stride)
     half = stride / 2
@@ -35,7 +38,7 @@ def over_steps(axes: Axes, steps: Floats, told: Callable[[int], str]) -> list[Ho
 
 
 def with_hovers(svg: str, figure: Figure, hovers: Sequence[Hover]) -> str:
-    """The figure's SVG with them laid over it. To be asked once the figure has been written: that is when axes find their place."""
+    """Return the figure's SVG with the hovers laid over it. Call after the figure has been written: axes get their position then."""
     width, height = figure.get_size_inches() * 72  # of matplotlib's viewBox
     rectangles = [_rectangle(hover, figure, float(width), float(height)) for hover in hovers]
     head, closing, tail = svg.rpartition("</svg>")
@@ -55,7 +58,7 @@ def _rectangle(hover: Hover, figure: Figure, width: float, height: float) -> str
 
 
 def _shares(axes: Axes, figure: Figure, ends: tuple[float, float], axis: int) -> tuple[float, float]:
-    """Data coordinates along one axis as shares of the figure, rising."""
+    """Convert data coordinates along one axis into shares of the figure, ascending."""
     other = (axes.get_xlim(), axes.get_ylim())[1 - axis][0]
     points = [(end, other) if axis == 0 else (other, end) for end in ends]
     pixels = axes.transData.transform(points)[:, axis]

@@ -1,4 +1,4 @@
-"""A matplotlib SVG made part of an HTML page: its colours and face become the page's, its ids unique on the page."""
+"""Matplotlib SVG for an HTML page: the page's colours, unique ids."""
 
 import re
 from html import escape
@@ -12,7 +12,7 @@ _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def inline(svg: str, name: str, title: str, description: str) -> str:
-    """The <svg> element for a page that defines --paper and --series-1 .. --series-6; `name` prefixes every id."""
+    """Return the <svg> element for a page that defines --paper and --series-1 .. --series-6; `name` prefixes every id."""
     opening = _OPENING.search(svg)
     view_box = re.search(r'viewBox="([^"]+)"', svg)
     assert opening is not None, "matplotlib wrote an <svg> element"

@@ -1,6 +1,6 @@
-"""What the report is made from, read and checked: evaluations, training metrics, rollouts, provenance.
+"""Inputs of the report, read and checked; computes nothing.
 
-Seed, task and variant are read from the paths of the results layout; nothing here computes.
+Evaluations, training metrics, rollouts and provenance. Seed, task and variant are parsed from the paths of the results layout.
 """
 
 import math
@@ -31,7 +31,7 @@ SEED = re.compile(r"(?:^|/)seed_(\d+)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One policy on one task."""
+    """One policy's evaluation on one task."""
 
     scores: pa.Table  # columns as in SCORES
     outcomes: Outcomes
@@ -40,7 +40,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Everything the report shows. Base and trained are there for each task and seed, on the same problems."""
+    """All inputs of the report. Every task and seed has both base and trained scores, on identical problems."""
 
     experiment: str
     tasks: tuple[str, ...]
@@ -58,7 +58,7 @@ class Inputs:
         return self.evaluations[task, variant, seed].summary
 
     def resampling(self, task: str) -> Resampling:
-        """How the intervals of this task's scores were drawn."""
+        """Return how the intervals of this task's scores were resampled."""
         summary = self.summary(task, "base", self.seeds[0])
         return Resampling(confidence=summary["confidence"], **summary["bootstrap"])
 
@@ -75,11 +75,10 @@ def read_inputs(
     splits: Sequence[Path] = (),
     tokenizer: Path | None = None,
 ) -> Inputs:
-    """Read every input; UserError names a file that is missing, damaged, or does not fit the others.
+    """Read every input. Raises UserError naming a file that is missing, damaged, or does not fit the others.
 
-    `held_out`: what became of held-out problems while the policy was trained, where that is known. `splits`: where the kinds and
-    the pictures of problems are; of tasks that have none there, nothing is said of them.
-    `tokenizer`: what makes text of token ids; without it they stay ids.
+    `held_out`: held-out results during training, if known. `splits`: sources of the problems' kinds and pictures; a task without
+    its split shows neither. `tokenizer`: decodes token ids; without it they stay ids.
     """
     score_files = {evaluation_key(path): path for path in scores}
     summary_files = {evaluation_key(path): path for path in summaries}
@@ -103,7 +102,7 @@ def read_inputs(
 
 
 def evaluation_key(path: Path) -> tuple[str, str, int]:
-    """Task, variant and seed of a file of an evaluation. UserError: its path is not of the results layout."""
+    """Parse task, variant and seed from a path. Raises UserError if the path does not follow the results layout."""
     match = EVALUATION.search(path.as_posix())
     if match is None:
         raise UserError(f"{path}: not of the form seed_<seed>/eval/<task>/<base or trained>/<file>.")
@@ -119,7 +118,7 @@ def _seed(path: Path) -> int:
 
 
 def read_evaluation(scores: Path, summary: Path | None) -> Evaluation:
-    """One scores.parquet and the scores.json beside it. UserError: one of them is missing or damaged."""
+    """Read a scores.parquet and the scores.json beside it. Raises UserError if either is missing or damaged."""
     if summary is None:
         raise UserError(f"{scores} comes without its scores.json: run the stage score again.")
     table = read_table(scores, SCORES)
@@ -127,7 +126,7 @@ def read_evaluation(scores: Path, summary: Path | None) -> Evaluation:
 
 
 def _read_summary(path: Path) -> Mapping[str, Any]:
-    """A scores.json. UserError: it is not what the stage score writes."""
+    """Read a scores.json. Raises UserError if the stage score did not write it."""
     summary = read_object(path)
     try:
         Resampling(confidence=summary["confidence"], **summary["bootstrap"])
@@ -154,7 +153,7 @@ def _require_complete(inputs: Inputs) -> None:
 
 
 def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:
-    """Two evaluations are compared only if they mean the same thing: same problems, same k, same scoring."""
+    """Raise UserError unless all evaluations of a task have the same problems, the same k and the same scoring."""
     keys = [(task, variant, seed) for seed in inputs.seeds for variant in VARIANTS]
     first = inputs.evaluations[keys[0]]
     for key in keys[1:]:

@@ -1,6 +1,6 @@
-"""Which kind each problem is of, by what its split says of it: the field `ability`, or `data_source`.
+"""Kinds of problems, from a split's field `ability` or `data_source`.
 
-Read from the splits, by the row of the problem: no table of attempts says it. Not here: what is made of the kinds.
+Looked up in the splits by the problem's row, because no table of attempts has the kind.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ class Kinds:
     """The kinds of the problems of some splits."""
 
     def __init__(self, splits: Sequence[Path]) -> None:
-        """`splits`: `<task>/test.parquet`, and the split that training drew from, which has the name TRAINING here."""
+        """Index the splits: `<task>/test.parquet`, and the training split under the name TRAINING."""
         self._splits = {split_name(path): path for path in splits}
         self._read: dict[tuple[str, str], Sequence[str]] = {}
 
     def of(self, split: str, problems: Sequence[int]) -> list[str] | None:
-        """The kind of each problem; None where they are all of one, or the split is not known.
+        """Return the kind of each problem; None if all are of one kind, or the split is not known.
 
-        UserError: the split has no such row.
+        Raises UserError if the split has no such row.
         """
         if split not in self._splits or not problems:
             return None
@@ -42,7 +42,7 @@ class Kinds:
         return None
 
     def _column(self, split: str, field: str) -> Sequence[str]:
-        """One column of a split, read once. UserError: it is not there."""
+        """Read one column of a split, cached. Raises UserError if the column is missing."""
         if (split, field) not in self._read:
             path = self._splits[split]
             table = read_parquet(path, columns=[field])

@@ -1,4 +1,4 @@
-"""What the accounts of the stages say of an experiment as a whole, and of each execution, in words."""
+"""Summary of the stages' accounts: the experiment overall, and each execution."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Execution:
 
 
 def made_with(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
-    """Dates, commit, software and hardware of all executions; what is not known is left out."""
+    """Return dates, commit, software and hardware of all executions; unknown facts are left out."""
     if not accounts:
         return []
     found = list(accounts.values())
@@ -59,7 +59,7 @@ def _values(accounts: list[Account], of: Callable[[Account], str]) -> str:
 
 
 def executions(accounts: Mapping[Path, Account]) -> list[Execution]:
-    """A row for each, in the order in which they began."""
+    """Return a row for each execution, in order of their start."""
     ordered = sorted(accounts.items(), key=lambda each: (each[1].started, str(each[0])))
     return [_execution(provenance, account) for provenance, account in ordered]
 
@@ -83,7 +83,7 @@ def _mebibytes(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """5025.0 -> 1 h 23 min 45 s; under ten seconds with a decimal."""
+    """Format a duration: 5025.0 -> 1 h 23 min 45 s; under ten seconds with a decimal."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,7 +1,8 @@
-"""Which attempts of training the report shows step by step: those at prompts that came again, as far apart as can be.
+"""Selection of the training attempts that the report shows over steps.
 
-Where no prompt came twice, as in a run of less than an epoch, problems of one kind stand for it, each another one. The choice
-is made by these rules from the names of the problems alone, never by rewards, so that it cannot flatter.
+Prompts sampled more than once are chosen, with their steps as far apart as possible. If no prompt was, as in a run of less than
+an epoch, different problems of one kind take their place. These rules use the problems' names alone, never rewards, so that the
+choice cannot flatter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ Problem = tuple[str, int]  # task, row of the split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Problems met at several steps; `problems` and `steps` go together."""
+    """Problems met at several steps; `problems` and `steps` correspond by index."""
 
     steps: tuple[int, ...]  # from 1, rising
     problems: tuple[Problem, ...]
@@ -27,26 +28,26 @@ class Series:
 
     @property
     def is_one_prompt(self) -> bool:
-        """Whether the same prompt came at each of the steps, and at more than one."""
+        """True if each of several steps sampled the same prompt."""
         return len(self.steps) > 1 and len(set(self.problems)) == 1
 
 
 def chosen_series(inputs: Inputs, seed: int, count: int) -> list[Series]:
-    """Up to `count` series of one seed's training."""
+    """Choose up to `count` series of one seed's training."""
     steps = problems_of_steps(inputs, seed)
     kinds = _kinds(inputs, steps)
     return _of_same_prompts(steps, kinds, count) or _of_same_kinds(steps, kinds, count)
 
 
 def _kinds(inputs: Inputs, steps: Sequence[Sequence[Problem]]) -> Mapping[Problem, str]:
-    """Of every problem that was drawn, where the split tells kinds apart."""
+    """Return the kind of every sampled problem; {} if the split does not distinguish kinds."""
     drawn = sorted({problem for problems in steps for problem in problems})
     kinds = inputs.kinds.of(TRAINING, [row for _, row in drawn])
     return {} if kinds is None else dict(zip(drawn, kinds, strict=True))
 
 
 def _of_same_prompts(steps: Sequence[Sequence[Problem]], kinds: Mapping[Problem, str], count: int) -> list[Series]:
-    """Prompts that came again, those with the most steps between first and last before others."""
+    """Return series of prompts sampled more than once, those with the most steps between first and last first."""
     occurrences: dict[Problem, list[int]] = {}
     for step, problems in enumerate(steps, start=1):
         for problem in problems:
@@ -61,7 +62,7 @@ def _of_same_prompts(steps: Sequence[Sequence[Problem]], kinds: Mapping[Problem,
 
 
 def _of_same_kinds(steps: Sequence[Sequence[Problem]], kinds: Mapping[Problem, str], count: int) -> list[Series]:
-    """One series per kind, then a second one per kind, and so on: the first problem of the kind in steps far apart."""
+    """Return one series per kind, then a second per kind, and so on: the kind's first problem at steps far apart."""
     names: list[str | None] = [*sorted(set(kinds.values()))] or [None]
     series = []
     for number in range(count):
@@ -77,6 +78,6 @@ def _of_same_kinds(steps: Sequence[Sequence[Problem]], kinds: Mapping[Problem, s
 
 
 def spread(values: Sequence[int], most: int) -> list[int]:
-    """Up to so many of the values, evenly: the first, the last, and some between."""
+    """Pick up to `most` of the values evenly, including the first and the last."""
     places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[place] for place in dict.fromkeys(places.tolist())]

@@ -1,7 +1,8 @@
-"""Attempts of training at several steps, fit to be shown: what the policy wrote, what that earned, and its tokens.
+"""Training attempts at several steps, prepared for display.
 
-Which prompts and steps is `occurrences`' choice. Of each group up to MOST_ATTEMPTS are shown, from the highest reward to the
-lowest, evenly. What a page has room for is bounded: texts are cut, and tokens are left out once there are too many.
+Each has the policy's text, its reward and its tokens. `occurrences` chooses prompts and steps. Of each group up to MOST_ATTEMPTS
+are shown, evenly from the highest reward to the lowest. The size of a page is bounded: texts are cut, and tokens are left out
+once there are too many.
 """
 
 import math
@@ -76,13 +77,13 @@ class ShownSeries:
 
 
 def over_steps(inputs: Inputs, count: int) -> list[ShownSeries]:
-    """Up to `count` series of the first seed; [] where the rollouts do not say what they are attempts at."""
+    """Return up to `count` series of the first seed; [] if the rollouts do not name their problems."""
     seed = inputs.seeds[0]
     return list(_Shown(inputs, seed).series(chosen_series(inputs, seed, count)))
 
 
 class _Shown:
-    """Makes attempts fit to be shown as long as there is room."""
+    """Prepares attempts for display within the page's budget of characters and tokens."""
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self._inputs = inputs
@@ -102,9 +103,9 @@ class _Shown:
                 yield ShownSeries(kind=each.kind, is_one_prompt=each.is_one_prompt, moments=known)
 
     def _moment(self, step: int, problem: Problem, *, shown_above: bool) -> Moment | None:
-        """None where there is no room left, or the table does not say what it is about.
+        """Return a prompt's attempts at one step; None without room left, or if the table does not name its problem.
 
-        `shown_above`: the page has the prompt already, with its pictures.
+        `shown_above`: the page already shows the prompt with its pictures.
         """
         rows = self._group(step, problem)
         if not rows or self._characters <= 0:
@@ -124,7 +125,7 @@ class _Shown:
         )
 
     def _group(self, step: int, problem: Problem) -> list[dict[str, Any]]:
-        """The attempts at a problem in one step, highest reward first."""
+        """Return the attempts at a problem in one step, highest reward first."""
         if step not in self._groups:
             table = step_rollouts(self._inputs, self._seed, step)
             known = all(name in table.column_names for name in NEEDED)
@@ -152,7 +153,7 @@ def _texts(read: Transcript) -> Iterator[str]:
 
 
 def _on_the_page(text: str) -> int:
-    """How many characters a text is once it is escaped for HTML."""
+    """Return the length of a text once it is escaped for HTML."""
     return len(escape(text))
 
 
@@ -164,7 +165,7 @@ def _by_problem(rows: Sequence[dict[str, Any]]) -> dict[Problem, list[dict[str, 
 
 
 def _tokens(row: Mapping[str, Any], decode: Decode | None) -> Iterator[Token]:
-    """Every token that the policy wrote, in order. A token that is part of a character is shown as U+FFFD."""
+    """Yield every token that the policy wrote, in order. A token that is part of a character is shown as U+FFFD."""
     for token_id, logprob in zip(row["completion_ids"], row.get("rollout_logprobs", ()), strict=False):
         text = decode([token_id]) if decode else str(token_id)
         probability = math.exp(min(logprob, 0.0))

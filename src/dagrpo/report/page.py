@@ -1,6 +1,6 @@
-"""The report's page: everything above put into one HTML file that needs no other.
+"""The report's page: one HTML file that needs no other.
 
-It runs one script, our own, which filters what is there; the page's policy names it by its digest and lets no other run.
+It runs one script, dagrpo's, which filters the tables; the page's Content-Security-Policy allows only the script's digest.
 """
 
 from base64 import b64encode
@@ -37,7 +37,7 @@ SCRIPT = "page.js"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the page shows, computed."""
+    """The computed content of the page."""
 
     inputs: Inputs
     comparisons: Sequence[TaskComparison]
@@ -58,17 +58,17 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """Something other than a score that two policies differ in; each value is a mean over seeds, of base and trained."""
+    """A quantity other than a score that differs between policies; each value is a mean over seeds, of base and trained."""
 
     label: str
     greedy: tuple[str, str] | None
-    sampled: tuple[str, str] | None  # None: nothing was sampled, or it is not told of samples
+    sampled: tuple[str, str] | None  # None: nothing was sampled, or samples do not have this figure
 
 
 def render(page: Page) -> str:
-    """The whole HTML text. Every value is escaped by the template, model output first of all; only figures are not.
+    """Render the whole HTML text. The template escapes every value, model output first of all, except figures.
 
-    Nothing on it hides or reorders: the title, the parameters and the names of files are not our own words.
+    Control and bidi characters are made visible everywhere: title, parameters and file names are user input too.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -104,7 +104,7 @@ def render(page: Page) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Script:
-    """The page's own script, and how its policy names it."""
+    """The page's script, and its digest in the page's policy."""
 
     text: Markup
     digest: str  # as in a Content-Security-Policy
@@ -116,7 +116,7 @@ def _script() -> _Script:
 
 
 def _of_groups(page: Page) -> dict[str, Any]:
-    """What the tables of groups need: those of each task that has any."""
+    """Return the template's variables for the tables of groups, of each task that has any."""
     return {
         "by_kind": {task: each.by_kind for task, each in page.breakdowns.items() if each.by_kind},
         "by_base": {task: each.by_base for task, each in page.breakdowns.items() if each.by_base},
@@ -125,7 +125,7 @@ def _of_groups(page: Page) -> dict[str, Any]:
 
 
 def _of_attempts(page: Page) -> dict[str, Any]:
-    """What the attempts of training can be filtered by, and by which rule they were chosen."""
+    """Return the template's variables for training attempts: their filters, and the rule by which they were chosen."""
     moments = [moment for series in page.over_steps for moment in series.moments]
     verdicts = {attempt.read.verdict or "" for moment in moments for attempt in moment.attempts}
     return {
@@ -157,7 +157,7 @@ class _Figure:
 
 
 def facts(page: Page) -> list[tuple[str, str]]:
-    """The set-up at a glance."""
+    """Return the set-up at a glance."""
     first = page.comparisons[0]
     recorded = {
         "Policy": _text(value_of(page.parameters, "model.name")),
@@ -188,7 +188,7 @@ def _training(page: Page) -> str:
 
 
 def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
-    """Rates and lengths of both policies, from scores.json."""
+    """Return rates and lengths of both policies, from scores.json."""
     rows = [
         ("Cut at the limit", ("truncation_rate",), wording.percent),
         ("No answer read", ("missing_answer_rate",), wording.percent),
@@ -210,7 +210,7 @@ def diagnostics(inputs: Inputs, task: str) -> list[Diagnostic]:
 
 
 def _both(inputs: Inputs, task: str, path: Sequence[str], shown: Callable[[float], str]) -> tuple[str, str] | None:
-    """What is shown of base and trained; None where one of them has no such figure."""
+    """Format a figure of base and trained; None if either lacks it."""
     base, trained = (_mean(inputs, task, variant, path) for variant in VARIANTS)
     return None if base is None or trained is None else (shown(base), shown(trained))
 

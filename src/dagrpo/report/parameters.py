@@ -1,4 +1,4 @@
-"""The parameters that made the results, as the provenance files recorded them: not what params.yaml says today."""
+"""Parameters recorded in the results' provenance, instead of today's params.yaml."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class Parameter:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it is not the default."""
+        """True unless every recorded value is the default."""
         return self.values != (self.default,)
 
 
 def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, list[Parameter]]:
-    """Parameters by section; `own` are those of the report stage, whose provenance is not written yet."""
+    """Return parameters by section; `own` are those of the report stage, whose provenance is not written yet."""
     values: dict[str, set[str]] = {}
     stages: dict[str, set[str]] = {}
     records = [_of_a_stage(path) for path in provenance]
@@ -64,12 +64,12 @@ def recorded(provenance: Sequence[Path], own: Mapping[str, Any]) -> dict[str, li
 
 
 def changed(parameters: Mapping[str, Sequence[Parameter]]) -> dict[str, Parameter]:
-    """By dotted key, those that are not the defaults: of two experiments with the same ones, the rest is the same."""
+    """Return the non-default parameters by dotted key; two experiments in which these agree have no other differences."""
     return {f"{section}.{each.key}": each for section, found in parameters.items() for each in found if each.is_changed}
 
 
 def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
-    """A stage and what it read. UserError: the file is not what a stage has written."""
+    """Read a stage's name and parameters. Raises UserError if a stage did not write the file."""
     record = read_object(provenance)
     stage, params = record.get("stage"), record.get("params", {})
     if isinstance(stage, str) and isinstance(params, dict):
@@ -78,7 +78,7 @@ def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
 
 
 def software(provenance: Sequence[Path]) -> list[tuple[str, str]]:
-    """Names and versions of what the stages computed with, and the kind of machine; several values where they differ."""
+    """Return names and versions of the stages' software, and the kind of machine; several values if they differ."""
     found: dict[str, set[str]] = {}
     for path in provenance:
         environment = read_object(path).get("environment", {})
@@ -104,7 +104,7 @@ def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def value_of(parameters: Mapping[str, Sequence[Parameter]], dotted: str) -> str | None:
-    """The one recorded JSON text of a key such as reward.permuted; None when it is not recorded, or ambiguous."""
+    """Return the recorded JSON text of a key such as reward.permuted; None if it is not recorded, or ambiguous."""
     section, _, rest = dotted.partition(".")
     for parameter in parameters.get(section, ()):
         if parameter.key == rest and len(parameter.values) == 1:

@@ -1,6 +1,7 @@
-"""The pictures of problems, small enough to stand in a page that needs no other file.
+"""Pictures of problems, shrunk and embedded in the page.
 
-Read from the splits, by the row of the problem: no table of attempts holds pictures. Not here: which problems are shown.
+Read from the splits by the problem's row, because no table of attempts holds pictures. `examples`, `conversations` and
+`occurrences` choose the problems.
 """
 
 import io
@@ -25,18 +26,18 @@ AGAIN = "run the stage that makes it again"
 
 
 class Pictures:
-    """The pictures of some splits, until a page has had enough of them."""
+    """The pictures of some splits, up to the page's budget of characters."""
 
     def __init__(self, splits: Sequence[Path]) -> None:
-        """`splits`: the test splits of tasks with pictures, `<task>/test.parquet`, and the split that training drew from."""
+        """Index the test splits of tasks with pictures, `<task>/test.parquet`, and the training split."""
         self._splits = {split_name(path): _Split(path) for path in splits}
         self._left = MOST_CHARACTERS
         self.files: dict[str, bytes] = {}  # what was shown, by a name such as geo3k_12_1.png
 
     def of(self, split: str, problem: int) -> tuple[str, ...]:
-        """Those of a problem, as data URIs: of a task's test split by the task's name, or of TRAINING. (): none, or no room.
+        """Return a problem's pictures as data URIs; `split`: a task for its test split, or TRAINING. (): no pictures, or no room.
 
-        UserError: the split has no such row, or a picture that cannot be read.
+        Raises UserError if the split has no such row, or a picture cannot be read.
         """
         if split not in self._splits:
             return ()
@@ -50,7 +51,7 @@ class Pictures:
 
 
 class _Split:
-    """The column `images` of a split, read when it is first asked for."""
+    """The column `images` of a split, read on first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,7 +65,7 @@ class _Split:
         return table.column("images")
 
     def pictures(self, problem: int) -> list[bytes]:
-        """The files of a row's pictures. UserError: there is no such row, or one is no picture."""
+        """Return the files of a row's pictures. Raises UserError if the row is missing, or a file is not a picture."""
         if not 0 <= problem < len(self._column):
             raise UserError(f"{self._path} has no row {problem}, of which there are scores: {AGAIN}.")
         try:
@@ -74,12 +75,12 @@ class _Split:
 
 
 def split_name(split: Path) -> str:
-    """The task of a test split; TRAINING for the one that training drew from."""
+    """Return the task of a test split; TRAINING for the training split."""
     return split.parent.name if split.name == "test.parquet" else TRAINING
 
 
 def _small(file: bytes) -> bytes:
-    """A PNG of few colours, and of no more than LONGEST_SIDE pixels a side."""
+    """Return a PNG of few colours, at most LONGEST_SIDE pixels a side."""
     with Image.open(io.BytesIO(file)) as picture:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
         small = io.BytesIO()

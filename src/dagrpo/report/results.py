@@ -1,4 +1,7 @@
-"""The numbers of the report for other programs: metrics.json and scores.csv for DVC, summary.md for the end of a run."""
+"""The report's numbers for other programs: metrics.json, scores.csv, summary.md.
+
+The JSON and CSV files are for DVC; summary.md is printed at the end of a run.
+"""
 
 import csv
 import io
@@ -24,9 +27,9 @@ SCORE_COLUMNS = ("task", "metric", "policy", "score", "low", "high")
 
 
 def metrics_json(comparisons: Sequence[TaskComparison], curves: Curves, window: int) -> Numbers:
-    """The columns of `dvc exp show`: each task's greedy accuracy, and the mean reward of the last `window` steps.
+    """Return the columns of `dvc exp show`: each task's greedy accuracy, and the mean reward of the last `window` steps.
 
-    Few, for they stand side by side. All the others are in scores.json, curves.csv and MLflow.
+    Only a few, since columns stand side by side; scores.json, curves.csv and MLflow have all the others.
     """
     reward = float(moving_average(curves["reward/mean"], window)[:, -1].mean())
     return {comparison.label: _greedy_numbers(comparison) for comparison in comparisons} | {
@@ -35,7 +38,7 @@ def metrics_json(comparisons: Sequence[TaskComparison], curves: Curves, window: 
 
 
 def _greedy_numbers(comparison: TaskComparison) -> dict[str, float | str]:
-    """Shares from 0 to 1; the interval is that of the difference, trained minus base."""
+    """Return shares from 0 to 1; the interval is that of the difference, trained minus base."""
     greedy = comparison.greedy
     return {
         "base": round(greedy.base.value, PLACES),
@@ -46,7 +49,7 @@ def _greedy_numbers(comparison: TaskComparison) -> dict[str, float | str]:
 
 
 def scores_csv(comparisons: Sequence[TaskComparison]) -> str:
-    """What DVC plots as bars: a row for each metric of each policy on each task. Shares from 0 to 1, with their interval."""
+    """Return the bars that DVC plots: a row for each metric of each policy on each task, as shares from 0 to 1 with intervals."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(SCORE_COLUMNS)
@@ -64,7 +67,7 @@ def summary_markdown(
     overrides: Mapping[str, Any] | None = None,
     doubts: Sequence[str] = (),
 ) -> str:
-    """One table over all tasks, and below it what it means."""
+    """Return one table over all tasks, followed by its interpretation."""
     rows = [
         f"| {comparison.label} | {metric_label(metric.metric)} | {_cells(metric)} |"
         for comparison in comparisons

@@ -1,4 +1,4 @@
-"""The first and the last steps of training, completion by completion: what was learned from."""
+"""Rollouts of the first and the last training steps, by completion."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class Phase:
 
 
 def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
-    """Up to `most_steps` steps from each end, never overlapping unless there is a single step."""
+    """Return up to `most_steps` steps from each end, never overlapping unless there is a single step."""
     names = {seed: _step_files(path) for seed, path in inputs.rollouts.items()}
     total = min(len(steps) for steps in names.values())
     if total == 0:
@@ -45,7 +45,7 @@ def first_and_last(inputs: Inputs, most_steps: int) -> tuple[Phase, Phase]:
 
 
 def _step_files(manifest: Path) -> list[str]:
-    """The steps' files, in order; the digests beside them are no rollouts."""
+    """List the steps' rollout files in order, without the digests beside them."""
     return sorted(name for name in listed_files(manifest) if name.startswith("step_"))
 
 
@@ -66,29 +66,29 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
 
 
 def drawn_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
-    """All that the step numbered from 1 has sampled, what it has thrown away too; all columns."""
+    """Return all rollouts of `step` (1-based), including discarded ones; all columns."""
     manifest = inputs.rollouts[seed]
     return _read_whole(manifest, _step_files(manifest)[step - 1])
 
 
 def last_step(inputs: Inputs, seed: int) -> tuple[int, pa.Table]:
-    """The last step's number and its rollouts, all columns."""
+    """Return the last step's number and its rollouts, all columns."""
     manifest = inputs.rollouts[seed]
     names = _step_files(manifest)
     return len(names), _read_all(manifest, names[-1])
 
 
 def step_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
-    """The rollouts that the step numbered from 1 has learned from, all columns."""
+    """Return the rollouts that `step` (1-based) learned from, all columns."""
     manifest = inputs.rollouts[seed]
     return _read_all(manifest, _step_files(manifest)[step - 1])
 
 
 def problems_of_steps(inputs: Inputs, seed: int) -> list[list[tuple[str, int]]]:
-    """Task and row of the problems of each step, in the order in which they were drawn, each once.
+    """Return task and row of each step's problems, in the order of sampling, without repeats; [] if a table does not name them.
 
-    Read without asking whether a file is the one that the manifest lists: all of them would have to be read whole. Whoever
-    shows one of these problems reads its step by `step_rollouts`, which asks. [] of a step whose table does not name them.
+    Does not compare files with the manifest's digests: every file would have to be read whole. To show one of these problems, read
+    its step with `step_rollouts`, which does compare.
     """
     manifest = inputs.rollouts[seed]
     return [_problems(manifest.parent / name) for name in _step_files(manifest)]
@@ -103,17 +103,17 @@ def _problems(path: Path) -> list[tuple[str, int]]:
 
 
 def _read(manifest: Path, name: str) -> pa.Table:
-    """The columns of a phase."""
+    """Read the columns of a phase from one step's rollouts."""
     return _read_all(manifest, name).select(COLUMNS)
 
 
 def _read_all(manifest: Path, name: str) -> pa.Table:
-    """One step's rollouts, but for the discarded ones."""
+    """Read one step's rollouts without the discarded ones."""
     return without_discarded(_read_whole(manifest, name))
 
 
 def _read_whole(manifest: Path, name: str) -> pa.Table:
-    """One step's file. UserError: it is not the one that the manifest lists."""
+    """Read one step's file, discarded rollouts included. Raises UserError if it differs from the manifest's entry."""
     path = manifest.parent / name
     if fault := fault_of(path, listed_files(manifest)[name]):
         raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage train again.")

@@ -1,6 +1,7 @@
-"""One look for all figures: Okabe-Ito colours, which colour-blind readers can tell apart, and no chart junk.
+"""Style of all figures: Okabe-Ito colours, no chart junk.
 
-Every colour is one of the names here, so that the page can swap them for its own when the background is dark.
+Colour-blind readers can tell these colours apart. Every colour is one of the names here, so that the page can swap them for its
+own when the background is dark.
 """
 
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ _RC = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw and save within this: nothing of the user's own matplotlib configuration comes through."""
+    """Apply the style while drawing and saving; the user's matplotlib configuration has no effect."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_RC)
@@ -71,7 +72,7 @@ def new_figure(height: float) -> Figure:
 
 
 def to_png(figure: Figure) -> bytes:
-    """The figure's bytes; the same for the same figure (no date, no version)."""
+    """Return the figure's bytes, identical for identical figures (no date, no version)."""
     buffer = BytesIO()
     with house_style():
         figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
@@ -79,7 +80,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def to_svg(figure: Figure, name: str, *, transparent: bool = False) -> str:
-    """The figure as SVG text; `name` salts its ids, so that they are the same each time."""
+    """Return the figure as SVG text; `name` salts its ids, so that they are the same each time."""
     buffer = BytesIO()
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with house_style():

@@ -1,6 +1,7 @@
-"""How the results were made here: when, from which commit, on which machine, in which time and memory. A page beside the logs.
+"""Page of how results were made: date, commit, machine, time, memory.
 
-Not in the report, whose bytes are the same whoever makes it: all this is another's on every machine, and each time.
+Written beside the logs, separate from the report: these facts differ on every machine and each time, while the report's bytes
+do not depend on who makes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,13 +33,13 @@ class SeedTimes:
     steps: Sequence[dict[str, float]]  # of each step, metrics of the group `timing/`
 
     def mean(self, name: str) -> float | None:
-        """Over the steps that have it: the last part of a step before an interruption is not known."""
+        """Average a time over the steps that have it: the last part of a step before an interruption is not known."""
         values = [step[name] for step in self.steps if name in step]
         return sum(values) / len(values) if values else None
 
     @property
     def seconds(self) -> float:
-        """Of all steps."""
+        """Seconds of all steps together."""
         return sum(map(step_seconds, self.steps))
 
 
@@ -54,28 +55,28 @@ class Part:
 
 
 def times_of_seeds(metrics: Sequence[Path], logs: Path) -> list[SeedTimes]:
-    """Those of each metrics.parquet that stand in the experiment's folder of logs; none where another machine trained."""
+    """Read the times of each metrics.parquet from the experiment's folder of logs; [] if another machine trained."""
     found = [(path.parent.name, read_times(logs / path.parent.name, path)) for path in metrics]
     return [SeedTimes(seed=name.removeprefix("seed_"), steps=steps) for name, steps in sorted(found) if steps]
 
 
 def parts_of(times: Sequence[SeedTimes]) -> list[str]:
-    """The parts of a step, in the order in which it does them; those that have none at the end."""
+    """List the parts of a step in order of execution; parts without a known order come last."""
     names = {name for seed in times for step in seed.steps for name in step if name.endswith(SECONDS)}
     return [*(name for name in PARTS if name in names), *sorted(names.difference(PARTS))]
 
 
 def label_of(part: str) -> str:
-    """timing/hand_over_seconds -> hand over"""
+    """Format a part's name: timing/hand_over_seconds -> hand over"""
     return part.partition("/")[2].removesuffix(SECONDS).replace("_", " ")
 
 
 def write_times_page(
     experiment: str, times: Sequence[SeedTimes], logs: Path, accounts: Mapping[Path, Account] | None = None
 ) -> Path | None:
-    """The page's file; None, and nothing is left of an earlier one, where nothing is known.
+    """Write the page and return its path; if nothing is known, remove an earlier page and return None.
 
-    `accounts`: of each execution, by the provenance.json that it has written.
+    `accounts`: each execution's account, by the provenance.json that it wrote.
     """
     path = logs / FILE
     if not times and not accounts:
@@ -136,7 +137,7 @@ def _parts(times: Sequence[SeedTimes], names: Sequence[str]) -> list[Part]:
 
 
 def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
-    """What is known of each run as a whole, means over seeds; MFU only where the device's peak is known."""
+    """Return the known facts of each run overall, means over seeds; MFU only if the device's peak is known."""
     if not times:
         return []
     shown = {

@@ -1,4 +1,4 @@
-"""How numbers become words: one form for each kind of number, and what an interval allows one to say."""
+"""Numbers as words, and the conclusions that an interval allows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,12 @@ EN_DASH = "\N{EN DASH}"
 
 
 def percent(share: float) -> str:
-    """0.881 -> 88.1%"""
+    """Format a share: 0.881 -> 88.1%"""
     return f"{100 * share:.1f}%"
 
 
 def points(difference: float) -> str:
-    """0.199 -> +19.9; a difference of percentages is in points, not percent."""
+    """Format a difference in points, not percent: 0.199 -> +19.9"""
     rounded = round(100 * difference, 1)
     sign = "+" if rounded > 0 else MINUS if rounded < 0 else "\N{PLUS-MINUS SIGN}"
     return f"{sign}{abs(rounded):.1f}"
@@ -36,7 +36,7 @@ NAMED = {"greedy": "Greedy accuracy", WITHOUT_PICTURES: "Greedy accuracy without
 
 
 def metric_label(metric: str) -> str:
-    """greedy -> Greedy accuracy; pass_at_4 -> pass@4"""
+    """Label a metric: greedy -> Greedy accuracy; pass_at_4 -> pass@4"""
     return NAMED.get(metric) or metric.replace("_at_", "@")
 
 
@@ -49,13 +49,13 @@ def includes_zero(difference: Estimate) -> bool:
 
 
 def about_try(overrides: Mapping[str, Any]) -> str:
-    """What a reader of a try must know first: it is not the experiment of params.yaml."""
+    """Return the notice of an override run: it is not the experiment of params.yaml."""
     changes = ", ".join(f"{key} = {canonical_json(value)}" for key, value in sorted(overrides.items()))
     return f"This is a try, not the experiment of params.yaml: {changes}."
 
 
 def headline(comparison: TaskComparison) -> str:
-    """The result of one task in one sentence, with its interval."""
+    """Return the result of one task in one sentence, with its interval."""
     greedy = comparison.greedy
     change = (
         f"{points(greedy.difference.value)} points, {_level(comparison)} interval {points_interval(greedy.difference)}"
@@ -72,7 +72,7 @@ def _level(comparison: TaskComparison) -> str:
 
 
 def interpretation(comparison: TaskComparison) -> str:
-    """What the interval of the greedy difference does and does not say."""
+    """Explain what the interval of the greedy difference does and does not mean."""
     return f"{_verdict(comparison.greedy)} {_scope(comparison)} {_other_metrics(comparison)}".strip()
 
 
@@ -100,9 +100,9 @@ def _scope(comparison: TaskComparison) -> str:
 
 
 def _other_metrics(comparison: TaskComparison) -> str:
-    """Names the metrics whose verdict differs from that of greedy accuracy: silence about them would mislead.
+    """Name the metrics whose verdict differs from that of greedy accuracy: silence about them would mislead.
 
-    Not the score without pictures: a policy that reads them better need not guess better.
+    Leaves out the score without pictures: a policy that reads them better need not guess better.
     """
     expected = _sign(comparison.greedy.difference)
     differing = [

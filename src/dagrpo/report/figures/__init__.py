@@ -1,4 +1,4 @@
-"""The figures of the report: each function draws one, and says in words what it shows."""
+"""Figures of the report; each function draws one and captions it."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion
 def draw_all(
     curves: Curves, phases: tuple[Phase, Phase], comparisons: Sequence[TaskComparison], window: int
 ) -> list[Drawn]:
-    """Every figure of NAMES, in the order in which the report shows them. `window`: steps of the moving average."""
+    """Draw every figure of NAMES, in the report's order. `window`: steps of the moving average."""
     with style.house_style():
         return [
             base_vs_trained(comparisons),
@@ -35,13 +35,13 @@ def draw_all(
 
 
 def draw_conversations(talk: Conversations, curves: Curves, window: int) -> list[Drawn]:
-    """What there is to draw of turns and calls: over training, and of each evaluated task that has any."""
+    """Draw turns and calls: over training, and of each evaluated task that has any."""
     with style.house_style():
         drawn = [turns_and_calls(curves, window), call_shares(talk.shares)]
         return [each for each in drawn if each is not None]
 
 
 def draw_held_out(curves: Sequence[HeldOutCurve]) -> list[Drawn]:
-    """One figure, where training has evaluated something."""
+    """Draw the held-out accuracy; [] if training evaluated nothing."""
     with style.house_style():
         return [held_out_accuracy(curves)] if curves else []

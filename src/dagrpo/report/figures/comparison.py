@@ -14,7 +14,7 @@ from dagrpo.report.wording import MINUS, metric_label, percent, percent_interval
 
 
 def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
-    """Dots with intervals: both policies on the left, the paired difference on the right."""
+    """Draw dots with intervals: both policies on the left, the paired difference on the right."""
     rows = _rows(comparisons)
     figure = style.new_figure(0.33 * len(rows) + 1.15)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2), gridspec_kw={"wspace": 0.08})
@@ -43,7 +43,7 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> Drawn:
 
 
 def _told(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
-    """The values of one row, of both policies on the left and of their difference on the right."""
+    """Return one row's hovers: both policies on the left, their difference on the right."""
     row = (position - 0.5, position + 0.5)
     both = [
         f"{name} {percent(each.value)} ({percent_interval(each)})"
@@ -58,7 +58,7 @@ def _told(left: Axes, right: Axes, position: int, metric: MetricComparison) -> l
 
 
 def _rows(comparisons: Sequence[TaskComparison]) -> list[tuple[str, MetricComparison | None]]:
-    """What stands on each line, from the top: metrics, under the name of their task when there are several."""
+    """Return the label and metric of each line, from the top; with several tasks, a task's name precedes its metrics."""
     rows: list[tuple[str, MetricComparison | None]] = []
     for comparison in comparisons:
         if len(comparisons) > 1:

@@ -1,4 +1,4 @@
-"""Figures of turns and calls: over the steps of training, and how calls and attempts ended in the evaluation."""
+"""Figures of turns and calls, over training and in the evaluation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ BAR = 0.36
 
 
 def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
-    """Turns and calls over steps; None where training recorded none."""
+    """Draw turns and calls over steps; None if training recorded none."""
     panels = {name: title for name, title in PANELS.items() if name in curves.values}
     if not panels:
         return None
@@ -54,7 +54,7 @@ def turns_and_calls(curves: Curves, window: int) -> Drawn | None:
 
 
 def call_shares(shares: Sequence[Shares]) -> Drawn | None:
-    """A row of two panels per task: how calls went, and how attempts ended. None without a task that has any."""
+    """Draw two panels per task, how calls and how attempts ended; None if no task has any."""
     if not shares:
         return None
     heights = [max(len(_names(each.statuses)), len(_names(each.ends)), 2) for each in shares]
@@ -77,7 +77,7 @@ def call_shares(shares: Sequence[Shares]) -> Drawn | None:
 
 
 def _names(by_policy: Mapping[Variant, Mapping[str, float]]) -> list[str]:
-    """What occurs with either policy, the most frequent first."""
+    """List the outcomes of either policy, the most frequent first."""
     sums = {
         name: sum(shares.get(name, 0.0) for shares in by_policy.values())
         for each in by_policy.values()

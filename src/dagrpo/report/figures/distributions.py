@@ -1,4 +1,4 @@
-"""Figure: rewards in the first steps of training against those in the last."""
+"""Figure: rewards in the first steps of training against the last."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ MOST_BARS = 9  # distinct rewards that still get a bar each
 
 
 def reward_distribution(phases: tuple[Phase, Phase]) -> Drawn:
-    """How rewards, and the number of right answers per prompt, moved from the first to the last steps."""
+    """Draw the rewards, and the number of right answers per prompt, of the first and the last steps."""
     figure = style.new_figure(2.7)
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     hovers = _rewards(left, phases)
@@ -40,7 +40,7 @@ def reward_distribution(phases: tuple[Phase, Phase]) -> Drawn:
 
 
 def _rewards(axes: Axes, phases: tuple[Phase, Phase]) -> list[Hover]:
-    """A bar per level where rewards are few and discrete, a histogram where shaping makes them continuous."""
+    """Draw a bar per level if rewards are few and discrete, or a histogram if shaping makes them continuous."""
     levels = np.unique(np.concatenate([phase.rewards for phase in phases]))
     if len(levels) <= MOST_BARS:
         shares = [np.array([(phase.rewards == level).mean() for level in levels]) for phase in phases]

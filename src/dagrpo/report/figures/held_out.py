@@ -17,7 +17,7 @@ BESIDE = 0.008  # of the axis: how far the points of two seeds lie apart, so tha
 
 
 def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> Drawn:
-    """A panel for each task, a line for each seed; intervals are bands where there is one seed, and bars where several."""
+    """Draw a panel for each task and a line for each seed; intervals are a band for one seed, bars for several."""
     columns = min(len(curves), COLUMNS)
     rows = -(-len(curves) // columns)
     figure = style.new_figure(2.3 * rows + 0.4)
@@ -64,7 +64,7 @@ def _line(axes: Axes, estimates: Mapping[int, Estimate], *, colour: str, alone: 
 
 
 def _told(axes: Axes, curve: HeldOutCurve) -> Iterator[Hover]:
-    """The values at each step, which is told of half the way to the next one."""
+    """Yield a hover with the values of each step, from half-way to the step before to half-way to the next."""
     steps = sorted({step for estimates in curve.seeds.values() for step in estimates})
     for place, step in enumerate(steps):
         before, after = steps[max(place - 1, 0)], steps[min(place + 1, len(steps) - 1)]

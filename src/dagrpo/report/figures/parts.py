@@ -1,4 +1,4 @@
-"""What the figures share: the record of a drawn figure, curves over steps, paired distributions, legends."""
+"""Shared parts of figures: captions, curves over steps, paired distributions, legends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ROUND_STEPS = (1, 2, 2.5, 5, 10)  # between ticks, times a power of ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """A figure and the words that stand for it where it cannot be seen."""
+    """A figure with its title and its text alternative."""
 
     name: str  # of its files
     figure: Figure
@@ -33,12 +33,12 @@ class Drawn:
     hovers: Sequence[Hover] = ()  # what it tells where the pointer rests
 
     def svg(self, *, transparent: bool = False) -> str:
-        """As text, with what it tells."""
+        """Return the figure as SVG text, with its hovers."""
         return with_hovers(style.to_svg(self.figure, self.name, transparent=transparent), self.figure, self.hovers)
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
-    """Entries are (label, colour, marker); above the axes, where they hide no data."""
+    """Draw a legend above the axes, where it hides no data. Entries are (label, colour, marker)."""
     handles = [
         Line2D([], [], color=colour, marker=marker, label=label, linestyle="" if marker == "s" else "-", markersize=5.5)
         for label, colour, marker in entries
@@ -47,7 +47,7 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
 
 
 def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover]:
-    """One seed: raw and smoothed. Several: each smoothed, their mean, and its interval over seeds. Gives what it tells."""
+    """Draw one seed raw and smoothed; several each smoothed, with their mean and its interval over seeds. Returns hovers."""
     smooth = moving_average(values, window)
     marker = marker_of(curves)
     if len(curves.seeds) == 1:
@@ -65,7 +65,7 @@ def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover
 
 
 def _told(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
-    """The values at one step."""
+    """Return the values at one step as text."""
     step = f"step {curves.steps[place]:.0f}"
     if len(curves.seeds) == 1:
         return f"{step}: {values[0, place]:.4g}, moving average {smooth[0, place]:.4g}"
@@ -78,7 +78,7 @@ def marker_of(curves: Curves) -> str:
 
 
 def curve_in_words(curves: Curves, window: int) -> str:
-    """How to read the lines that `curve` draws."""
+    """Return a caption that explains the lines drawn by `curve`."""
     average = "each step" if window == 1 else f"moving average over {window} steps"
     if len(curves.seeds) == 1:
         return f"Faint: each step; bold: {average}."
@@ -89,7 +89,7 @@ def curve_in_words(curves: Curves, window: int) -> str:
 
 
 def series(row: int) -> str:
-    """The colour of a seed."""
+    """Return the colour of a seed."""
     return style.SERIES[row % len(style.SERIES)]
 
 
@@ -112,12 +112,12 @@ def share_axis(axes: Axes, label: str) -> None:
 
 
 def percent_ticks(axes: Axes) -> None:
-    """Shares as percent, with as many decimals as the axis needs: a tick at 2.5% is not labelled 2%."""
+    """Label shares as percent, with as many decimals as the axis needs: a tick at 2.5% is not labelled 2%."""
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
 
 
 def paired_bars(axes: Axes, labels: Sequence[str], shares: Sequence[Floats]) -> list[Hover]:
-    """Two bars at each label, of the first and of the last steps. Gives what they tell."""
+    """Draw two bars at each label, for the first and the last steps. Returns hovers."""
     positions = np.arange(len(labels))
     for share, offset, colour in zip(shares, (-0.2, 0.2), (style.BASE, style.TRAINED), strict=True):
         axes.bar(positions + offset, share, width=0.36, color=colour)
@@ -133,7 +133,7 @@ def _first_and_last(label: str, first: float, last: float) -> str:
 
 
 def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> list[Hover]:
-    """Two histograms, of the first and of the last steps. Gives what they tell."""
+    """Draw two histograms, for the first and the last steps. Returns hovers."""
     for values, colour in zip(samples, (style.BASE, style.TRAINED), strict=True):
         shares = np.histogram(values, edges)[0] / len(values)
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.18)

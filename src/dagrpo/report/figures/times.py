@@ -1,4 +1,4 @@
-"""Figure: where the time of a step goes."""
+"""Figure: time spent in each part of a step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ COLOURS = (*style.SERIES, style.INK)
 
 
 def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> Drawn:
-    """A stacked bar for each seed. means: by seed, the seconds of each part of a step."""
+    """Draw a stacked bar for each seed. means: by seed, the seconds of each part of a step."""
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(parts))]
     hovers: list[Hover] = []
     with style.house_style():

@@ -1,4 +1,4 @@
-"""Figures over the steps of training: learning curves, completion lengths, trainer against engine."""
+"""Figures over training: learning curves, completion lengths, trainer against engine."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ from dagrpo.report.wording import MINUS, percent
 
 
 def learning_curve(curves: Curves, window: int) -> Drawn:
-    """Reward over steps, and what explains it: entropy, and how many prompts still teach something."""
+    """Draw the reward over steps, and what explains it: entropy, and how many prompts still teach something."""
     figure = style.new_figure(4.6)
     axes: dict[str, Axes] = figure.subplot_mosaic([["reward", "reward"], ["entropy", "signal"]], height_ratios=(3, 2))
     reward = curves["reward/mean"]
@@ -59,7 +59,7 @@ def _course(curves: Curves, window: int) -> str:
 
 
 def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) -> Drawn:
-    """Length over steps, and its distribution at both ends of training."""
+    """Draw the completion length over steps, and its distribution at both ends of training."""
     figure = style.new_figure(2.7)
     left, right = figure.subplots(1, 2)
     hovers = curve(left, curves, curves["rollout/length_mean"], window)
@@ -87,7 +87,7 @@ def completion_length(curves: Curves, phases: tuple[Phase, Phase], window: int) 
 
 
 def logprob_difference(curves: Curves) -> Drawn:
-    """How well trainer and engine agree on what they computed from the same weights and tokens."""
+    """Draw how well trainer and engine agree on logprobs of the same weights and tokens."""
     figure = style.new_figure(2.5)
     axes = figure.subplots()
     mean, most = curves["policy/logprob_difference_mean"], curves["policy/logprob_difference_max"]
@@ -118,7 +118,7 @@ def logprob_difference(curves: Curves) -> Drawn:
 
 
 def _whole_decades(axes: Axes, least: float, most: float) -> None:
-    """A logarithmic axis with room for its labels: whole powers of ten, at least two of them."""
+    """Scale the axis logarithmically with room for labels: whole powers of ten, at least two of them."""
     axes.set_yscale("log")
     axes.set_ylim(10.0 ** np.floor(np.log10(least)), 10.0 ** np.ceil(np.log10(most) + 1e-9))
     axes.yaxis.set_minor_formatter(NullFormatter())
