@@ -34,7 +34,7 @@ class Lengths:
 def weights(
     aggregation: Aggregation, sequence: torch.Tensor, first: int, lengths: Lengths, *, max_new_tokens: int
 ) -> tuple[torch.Tensor, float]:
-    """The weight of each token of a micro-batch, and what the weighted sum of the whole mini-batch is divided by.
+    """Return the weight of each token of a micro-batch, and what the weighted sum of the whole mini-batch is divided by.
 
     sequence: [tokens], which sequence of the micro-batch a token belongs to; sequences are whole, and the micro-batch's
     first is the one numbered `first` of the mini-batch's. The loss of a mini-batch is the sum over its micro-batches of

@@ -80,11 +80,11 @@ class RewardBatch:
         return (self.group_sum(centred**2) / (self.group_sizes - 1).clamp(min=1)).sqrt()
 
     def on_tokens(self, values: torch.Tensor) -> torch.Tensor:
-        """Each trajectory's value on all of its tokens. [trajectories] -> [tokens]"""
+        """Return each trajectory's value on all of its tokens. [trajectories] -> [tokens]"""
         return values[self.trajectory]
 
     def token_rewards(self) -> torch.Tensor:
-        """The reward on each trajectory's last token, less each token's penalty. [tokens]"""
+        """Return the reward on each trajectory's last token, less each token's penalty. [tokens]"""
         rewards = self.rewards.new_zeros(len(self.trajectory)) if self.penalty is None else -self.penalty
         total = self.rewards if self.penalty is None else self.rewards + self._sum_of_trajectory(self.penalty)
         return rewards.index_add(0, self.lengths.cumsum(0) - 1, total)
@@ -104,10 +104,10 @@ class RewardBatch:
 
 
 def variance(values: torch.Tensor) -> torch.Tensor:
-    """The sample variance (n - 1), 0 of a single value."""
+    """Return the sample variance (n - 1), 0 of a single value."""
     return ((values - values.mean()) ** 2).sum() / max(len(values) - 1, 1)
 
 
 def whitened(values: torch.Tensor) -> torch.Tensor:
-    """The values less their mean, divided by sqrt(their variance + 1e-8): equal values give 0. Same shape."""
+    """Return the values less their mean, divided by sqrt(their variance + 1e-8): equal values give 0. Same shape."""
     return (values - values.mean()) / (variance(values) + WHITENING_EPSILON).sqrt()

@@ -39,7 +39,7 @@ class TokenBatch:
         return (self.logprobs - anchor).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
     def only(self, kept: torch.Tensor) -> TokenBatch:
-        """Some of its tokens, by a mask; sequences keep their numbers, also those that have none left."""
+        """Return some of its tokens, by a mask; sequences keep their numbers, also those that have none left."""
         values = ((name, getattr(self, name)) for name in _PER_TOKEN)
         tensors: dict[str, Any] = {name: None if value is None else value[kept] for name, value in values}
         return replace(self, **tensors)

@@ -43,17 +43,17 @@ def differences(names: Sequence[str]) -> list[Difference]:
 
 
 def _parameters(made: Sequence[Made]) -> Facts:
-    """Each key that a stage has read. Several values: the experiment is not of one piece."""
+    """Return each key that a stage has read. Several values: the experiment is not of one piece."""
     return {("parameters", key): text for key, text in _texts(each.params for each in made).items()}
 
 
 def _runtime(made: Sequence[Made]) -> Facts:
-    """Each key as it was when stages ran, whether they have read it or not. Several values: it was changed between them."""
+    """Return each key as it was when stages ran, whether they have read it or not. Several values: it was changed between them."""
     return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in made).items()}
 
 
 def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """All values that each dotted key has in them."""
+    """Return all values that each dotted key has in them."""
     values: dict[str, set[str]] = {}
     for section in sections:
         for key, value in flat(section).items():
@@ -62,7 +62,7 @@ def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _data(made: Sequence[Made]) -> Facts:
-    """The digest of each prepared file, by its task and name."""
+    """Return the digest of each prepared file, by its task and name."""
     return {
         ("data", in_any_experiment(path, each.experiment).removeprefix("data/*/")): digest[:DIGITS]
         for each in made

@@ -15,7 +15,7 @@ TEMPLATE = "page.html.j2"
 
 
 def render(comparison: Comparison) -> str:
-    """The whole text; every value is escaped by the template."""
+    """Return the whole text; every value is escaped by the template."""
     styles = Path(report.__file__).parent
     environment = Environment(
         loader=FileSystemLoader([Path(__file__).parent, styles]),

@@ -42,7 +42,7 @@ class TaskPair:
 
 
 def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
-    """Every later experiment against the first one, task by task; and sentences on what cannot be compared."""
+    """Return every later experiment against the first one, task by task; and sentences on what cannot be compared."""
     first, *others = evaluated
     made, notes = list[TaskPair](), list[str]()
     for second in others:
@@ -116,7 +116,7 @@ def _estimate(name: str, values: Floats, seeds: Sequence[int], resampling: Resam
 
 
 def _values(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Sequence[Problem]) -> dict[str, Floats]:
-    """Each metric on the shared problems, [seeds, problems]; without shared seeds the mean over one's own, [1, problems]."""
+    """Return each metric on the shared problems, [seeds, problems]; without shared seeds the mean over one's own, [1, problems]."""
     place = {problem: number for number, problem in enumerate(evaluated.problems(task))}
     columns = [place[problem] for problem in shared]
     by_seed = evaluated.evaluations[task]

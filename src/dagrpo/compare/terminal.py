@@ -18,7 +18,7 @@ STYLES = {True: "bold green", False: "bold red", None: ""}
 
 
 def shown(comparison: Comparison) -> RenderableType:
-    """All of it: verdicts, scores, and what differs."""
+    """Return all of it: verdicts, scores, and what differs."""
     return Group(*_parts(comparison))
 
 

@@ -9,7 +9,7 @@ RUNTIME_TITLE = "Runtime settings that differ (they change results only by round
 
 
 def verdict(pair: TaskPair) -> str:
-    """The result of one task in a sentence, by greedy accuracy."""
+    """Return the result of one task in a sentence, by greedy accuracy."""
     greedy = pair.metrics[0]
     change = f"{points(greedy.difference.value)} points, {100 * pair.confidence:g}% interval {points_interval(greedy.difference)}"
     scores = f"{percent(greedy.second.value)} of {pair.second} against {percent(greedy.first.value)} of {pair.first}"

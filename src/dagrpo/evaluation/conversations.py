@@ -56,7 +56,7 @@ def _described(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _shares(values: Iterable[str]) -> dict[str, float]:
-    """The share of each value that occurs, the most frequent first."""
+    """Return the share of each value that occurs, the most frequent first."""
     counts = Counter(values)
     return {
         name: count / counts.total() for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -64,7 +64,7 @@ def _shares(values: Iterable[str]) -> dict[str, float]:
 
 
 def metrics_to_log(summary: Summary) -> dict[str, float]:
-    """The summary's numbers under flat names such as turns_greedy, calls_sampled, call_ok_greedy, stop_answered_sampled."""
+    """Return the summary's numbers under flat names such as turns_greedy, calls_sampled, call_ok_greedy, stop_answered_sampled."""
     flat = {f"{name}_{kind}": value for name in MEANS for kind, value in summary.get(name, {}).items()}
     for name, prefix in zip(SHARES, ("call", "stop"), strict=True):
         for kind, shares in summary.get(name, {}).items():
@@ -73,7 +73,7 @@ def metrics_to_log(summary: Summary) -> dict[str, float]:
 
 
 def rows_to_show(summary: Summary) -> list[tuple[str, str]]:
-    """The summary as lines for a person."""
+    """Return the summary as lines for a person."""
     labels = ("turns per attempt", "calls per attempt", "attempts with a call", "excluded attempts")
     lines = [
         (f"{label}, {kind}", f"{value:.3f}")

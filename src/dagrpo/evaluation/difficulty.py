@@ -49,7 +49,7 @@ def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path)
 
 
 def ratings_of(trajectories: Sequence[Trajectory], problems: int, reward: Reward, max_new_tokens: int) -> list[Rating]:
-    """One rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
+    """Return one rating per problem, in the order of the split, by verifier, extractor and time limit of `reward`."""
     with Grader(reward.verify_seconds) as grader:
         graded = grade(trajectories, reward, max_new_tokens, grader)
     return _counted(graded, problems)
@@ -65,7 +65,7 @@ def _counted(graded: Sequence[GradedTrajectory], problems: int) -> list[Rating]:
 
 
 def metrics_to_log(ratings: Sequence[Rating]) -> dict[str, float]:
-    """The ratings of a split in a few numbers."""
+    """Return the ratings of a split in a few numbers."""
     known = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
     return {
         "mean_pass_rate": sum(known) / len(known) if known else 0.0,

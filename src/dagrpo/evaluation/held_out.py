@@ -48,7 +48,7 @@ class Point:
 
 
 def points(rows: Sequence[Row]) -> Iterator[Point]:
-    """One for each step and task among the rows of HELD_OUT, in their order."""
+    """Yield one for each step and task among the rows of HELD_OUT, in their order."""
     groups: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["step"], row["task"]), []).append(row)
@@ -60,7 +60,7 @@ def points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
-    """The metrics of a run with these accuracies as further columns, and a row for step 0; null where a step has none."""
+    """Return the metrics of a run with these accuracies as further columns, and a row for step 0; null where a step has none."""
     found = figures(held_out.to_pylist())
     rows: dict[int, dict[str, Any]] = {row["step"]: row for row in metrics.to_pylist()}
     for step, values in found.items():
@@ -71,7 +71,7 @@ def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
 
 
 def figures(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """The accuracies among the rows of HELD_OUT as a run records them, by step."""
+    """Return the accuracies among the rows of HELD_OUT as a run records them, by step."""
     found: dict[int, dict[str, float]] = {}
     for point in points(rows):
         found.setdefault(point.step, {})[point.figure] = point.accuracy

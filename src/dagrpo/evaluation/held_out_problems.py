@@ -93,7 +93,7 @@ def _rank(own: Identity) -> str:
 
 
 def split_of(validation: Path, test: Path) -> Path:
-    """The split to take problems from: the validation split, so that the test split stays unseen, unless it has no rows."""
+    """Return the split to take problems from: the validation split, so that the test split stays unseen, unless it has no rows."""
     return validation if read_parquet(validation).num_rows else test
 
 

@@ -68,13 +68,13 @@ def _arranged(rows: list[dict[str, Any]], problems: list[int], width: int) -> Ou
 
 
 def pass_counts(samples: int) -> list[int]:
-    """The k of pass@k that are reported: powers of two up to the number of samples, and that number."""
+    """Return the k of pass@k that are reported: powers of two up to the number of samples, and that number."""
     powers = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
     return sorted({*powers, samples} - {0})
 
 
 def values_per_problem(evaluated: Outcomes) -> dict[str, Floats]:
-    """Each metric's value on each problem, [problems], by names such as greedy, greedy_without_pictures, mean_at_4, pass_at_2."""
+    """Return each metric's value on each problem, [problems], by names such as greedy, greedy_without_pictures, mean_at_4, pass_at_2."""
     values: dict[str, Floats] = {"greedy": evaluated.greedy.astype(np.float64)}
     if evaluated.blind is not None:
         values[WITHOUT_PICTURES] = evaluated.blind.astype(np.float64)
@@ -96,5 +96,5 @@ def label_of(task: str, *, oracle: bool) -> str:
 
 
 def group_of(task: str, *, oracle: bool) -> str:
-    """The group that a task's figures are recorded in, such as `eval/gsm8k`."""
+    """Return the group that a task's figures are recorded in, such as `eval/gsm8k`."""
     return f"eval/{task}_oracle" if oracle else f"eval/{task}"

@@ -71,7 +71,7 @@ def evaluation_sampling(section: evaluation.Sampling, *, deterministic: bool) ->
 
 
 def sample(attempts: SplitAttempts) -> pa.Table:
-    """The rollouts of a split, columns as in ROLLOUTS; problems in order, the greedy attempt at each first.
+    """Return the rollouts of a split, columns as in ROLLOUTS; problems in order, the greedy attempt at each first.
 
     Attempts without pictures come after all others.
     """
@@ -79,7 +79,7 @@ def sample(attempts: SplitAttempts) -> pa.Table:
 
 
 def attempt_split(attempts: SplitAttempts) -> list[Trajectory]:
-    """The attempts at each problem of the split, in order.
+    """Return the attempts at each problem of the split, in order.
 
     UserError when the checkpoint does not match its manifest, a row cannot be used, or the server fails.
     """
@@ -124,7 +124,7 @@ def require_samplable(model: Path) -> Manifest:
 
 
 def read_problems(attempts: SplitAttempts, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    """The split rendered; UserError names a row that leaves no room for its completion."""
+    """Return the split rendered; UserError names a row that leaves no room for its completion."""
     return rendered(enumerate(read_split(attempts.split)[: attempts.max_problems]), attempts, tokenizer)
 
 

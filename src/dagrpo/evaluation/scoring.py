@@ -72,7 +72,7 @@ def grade_all(completions: pa.Table, extractor: Extractor, grader: Grader) -> pa
 
 
 def with_blind(scores: pa.Table, without_pictures: pa.Table) -> pa.Table:
-    """The scores with what became of each problem without its pictures, on the row of its greedy completion.
+    """Return the scores with what became of each problem without its pictures, on the row of its greedy completion.
 
     A problem that has none would have been attempted in the same way twice.
     """
@@ -90,7 +90,7 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
 
 
 def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path) -> dict[str, Any]:
-    """The content of scores.json, from the scores by each extractor.
+    """Return the content of scores.json, from the scores by each extractor.
 
     With no sampled completions, what describes those is left out. An unverifiable completion is not right, and counted by
     itself: a score lies between its value and that plus the unverifiable rate. `conversations` is there where an attempt
@@ -136,7 +136,7 @@ def _metrics(evaluated: Outcomes, resampling: Resampling) -> dict[str, Any]:
 
 
 def _by_kind(scores: pa.Table, values: Sequence[float | bool]) -> dict[str, float]:
-    """The mean over greedy and over sampled completions."""
+    """Return the mean over greedy and over sampled completions."""
     numbers = np.asarray(values, dtype=np.float64)
     greedy = np.asarray(scores.column("sample_index").to_pylist()) == GREEDY
     means = {"greedy": float(numbers[greedy].mean())}
@@ -159,7 +159,7 @@ def _verdict_rate(scores: pa.Table, verdict: Verdict) -> dict[str, float]:
 
 
 def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:
-    """The estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
+    """Return the estimates in a scores.json by flat names such as greedy, mean_at_4, pass_at_2, maj_at_4."""
     estimates = {name: summary[name] for name in PROPORTIONS if name == "greedy" or name in summary}
     k = summary["samples_per_problem"]
     if k:
@@ -170,7 +170,7 @@ def estimates_of(summary: Mapping[str, Any]) -> dict[str, Estimate]:
 
 
 def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The summary's numbers under flat names such as greedy, greedy_low, mean_at_4, pass_at_2_high."""
+    """Return the summary's numbers under flat names such as greedy, greedy_low, mean_at_4, pass_at_2_high."""
     flat: dict[str, float] = {}
     for name, estimate in estimates_of(summary).items():
         flat |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
@@ -180,7 +180,7 @@ def metrics_to_log(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def rows_to_show(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The summary as lines for a person."""
+    """Return the summary as lines for a person."""
     estimates = [
         (name.replace("_at_", "@"), f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})")
         for name, estimate in estimates_of(summary).items()

@@ -41,7 +41,7 @@ class Resampling:
 
 
 def wilson(successes: int, trials: int, confidence: float) -> Estimate:
-    """The score interval of a proportion (Wilson, JASA 1927); right also at 0 and 1, where the normal one has no width."""
+    """Return the score interval of a proportion (Wilson, JASA 1927); right also at 0 and 1, where the normal one has no width."""
     assert 0 <= successes <= trials > 0
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / trials
@@ -53,7 +53,7 @@ def wilson(successes: int, trials: int, confidence: float) -> Estimate:
 
 
 def bootstrap(values: Floats, resampling: Resampling, bounds: tuple[float, float] = (0.0, 1.0)) -> Estimate:
-    """The mean with its percentile bootstrap interval (Efron 1979).
+    """Return the mean with its percentile bootstrap interval (Efron 1979).
 
     `values` is [problems], or [seeds, problems] when several runs met the same problems: seeds and problems are then
     both resampled, independently (Owen 2007, the bootstrap of crossed factors). `bounds` are the least and the greatest

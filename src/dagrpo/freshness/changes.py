@@ -59,7 +59,7 @@ class Changes:
         self._code: dict[str, str] = {}
 
     def of(self, made: Made) -> list[Change]:
-        """Every change since then, the outputs' first. Of the files in a checkpoint's folder the sizes alone are looked at."""
+        """Return every change since then, the outputs' first. Of the files in a checkpoint's folder the sizes alone are looked at."""
         return [*self._outputs(made), *self._parameters(made), *self._inputs(made), *self._code_files(made)]
 
     def digest_now(self, path: str) -> str | None:
@@ -117,7 +117,7 @@ class Changes:
 
 
 def _folder(manifest: Path) -> Iterator[Change]:
-    """The files of a folder that are missing or have another size."""
+    """Yield the files of a folder that are missing or have another size."""
     try:
         listed = listed_files(manifest)
     except UserError:  # a manifest of something that lists no files

@@ -22,7 +22,7 @@ GIT_SECONDS = 20
 
 
 def digests_now(files: Sequence[str]) -> dict[str, str]:
-    """The sha256 of each file of code that is there."""
+    """Return the sha256 of each file of code that is there."""
     places = {file: identity.ROOT / file for file in files}
     return {file: sha256_of(place) for file, place in places.items() if place.is_file()}
 
@@ -39,7 +39,7 @@ def digests_then(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict
 
 
 def changed_lines(file: str, digest: str) -> list[str]:
-    """The lines that were taken out of a file and put in, such as "12: - old"; empty where git knows no such text."""
+    """Return the lines that were taken out of a file and put in, such as "12: - old"; empty where git knows no such text."""
     place = identity.ROOT / file
     then = _text_of(file, digest)
     if then is None or not place.is_file():
@@ -58,7 +58,7 @@ def _numbered(then: Sequence[str], now: Sequence[str]) -> Iterator[str]:
 
 
 def _text_of(file: str, digest: str) -> str | None:
-    """The file as it was with that digest, in any commit that touched it."""
+    """Return the file as it was with that digest, in any commit that touched it."""
     for commit in _git("log", "--format=%H", f"--max-count={MOST_VERSIONS}", "--", file).decode().split():
         content = _git("show", f"{commit}:./{file}")
         if hashlib.sha256(content).hexdigest() == digest:

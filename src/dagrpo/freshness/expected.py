@@ -11,7 +11,7 @@ EVALUATIONS = ("completions", "scores")
 
 
 def expected(params: Params, folder: str) -> list[Path]:
-    """The provenance files of a complete experiment, in the order of the pipeline."""
+    """Return the provenance files of a complete experiment, in the order of the pipeline."""
     experiment, results = params.experiment, Path("results", folder)
     runs = [results / "runs" / f"seed_{seed}" for seed in experiment.seeds]
     return [

@@ -52,7 +52,7 @@ class Made:
 
 
 def read_made(provenance: Path) -> Made:
-    """The record. UserError names the file and the field that is missing or wrong."""
+    """Return the record. UserError names the file and the field that is missing or wrong."""
     execution, record = read_execution(provenance), read_object(provenance)
     job = record.get("job")
     return Made(
@@ -77,7 +77,7 @@ def all_made(experiment: str) -> list[Made]:
 
 
 def experiments() -> list[str]:
-    """The names of the experiments, tries too, of which this folder has at least one record."""
+    """Return the names of the experiments, tries too, of which this folder has at least one record."""
     names = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()}
     return sorted(name for name in names if next(provenances_of(name), None) is not None)
 
@@ -114,7 +114,7 @@ def stage_and_seed(path: str) -> tuple[str, int | None] | None:
 
 
 def named(stage: str, seed: int | None, path: str) -> str:
-    """A job in words: its stage, its seed, and of an evaluation its task and policy."""
+    """Return a job in words: its stage, its seed, and of an evaluation its task and policy."""
     words = [stage, *([f"seed {seed}"] if seed is not None else [])]
     inner = Path(path).parts
     if "eval" in inner:

@@ -37,7 +37,7 @@ class Today:
         return cls(held=read_params(PARAMS) if PARAMS.is_file() else None)
 
     def params_of(self, made: Made) -> Params | None:
-        """The parameters of the experiment that has made it; None where params.yaml says nothing of it."""
+        """Return the parameters of the experiment that has made it; None where params.yaml says nothing of it."""
         if made.experiment not in self._params:
             self._params[made.experiment] = self._found(made)
         return self._params[made.experiment]
@@ -48,7 +48,7 @@ class Today:
         return None if params is None or stage is None else own_params(params, stage)
 
     def code_of(self, made: Made) -> list[str] | None:
-        """The files of the stage's code, as today's parameters select it, or the list of then; None: neither is known."""
+        """Return the files of the stage's code, as today's parameters select it, or the list of then; None: neither is known."""
         params, stage = self.params_of(made), all_stages().get(made.stage)
         if params is None or stage is None:
             return _code_of_job(made)

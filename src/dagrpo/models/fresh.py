@@ -39,7 +39,7 @@ def make_fresh(destination: Path, shape: Fresh, dtype: torch.dtype, max_pixels: 
 
 
 def config_of(shape: Fresh) -> PreTrainedConfig:
-    """The config of a fresh model, of which nothing is made."""
+    """Return the config of a fresh model, of which nothing is made."""
     return _config(shape, _tokenizer(shape))
 
 

@@ -26,7 +26,7 @@ HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 def config_with_pictures(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """The config of the family that `shape.vision` names."""
+    """Return the config of the family that `shape.vision` names."""
     config, text, vision = {
         "qwen2_5_vl": (Qwen2_5_VLConfig, _text_of_qwen2_5, _vision_of_qwen2_5),
         "qwen3_vl": (Qwen3VLConfig, _text_of_qwen3, _vision_of_qwen3),

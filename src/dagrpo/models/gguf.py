@@ -41,7 +41,7 @@ def make_gguf(destination: Path, location: str, dtype: torch.dtype) -> Manifest:
 
 
 def gguf_path(location: str) -> Path:
-    """The file that `model.gguf` names. UserError: no such package or file, or not a GGUF file."""
+    """Return the file that `model.gguf` names. UserError: no such package or file, or not a GGUF file."""
     path = _path_in_package(location) if location.startswith(PACKAGE) else Path(location)
     if not path.is_file():
         raise UserError(f"model.gguf names {location}, but there is no file {path}: correct the path.")
@@ -65,7 +65,7 @@ def _require_text_alone(path: Path) -> None:
 
 
 def _path_in_package(location: str) -> Path:
-    """A file inside an installed package, found without running the package's code."""
+    """Return a file inside an installed package, found without running the package's code."""
     module, _, file = location.removeprefix(PACKAGE).partition("/")
     if not module.isidentifier() or not file or ".." in PurePosixPath(file).parts:
         raise UserError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")

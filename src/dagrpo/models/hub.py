@@ -103,7 +103,7 @@ def _require_trainable(folder: Path, repository: str) -> None:
 
 
 def _without_tied_copy(folder: Path) -> Tensors:
-    """The weights without an output layer that is a copy of the embedding: tied weights are stored once."""
+    """Return the weights without an output layer that is a copy of the embedding: tied weights are stored once."""
     tensors = HuggingFaceTensors(folder)
     tied = read_object(folder / CONFIG).get("tie_word_embeddings", False)
     return SomeTensors(tensors, [name for name in tensors.specs if not (tied and name == "lm_head.weight")])

@@ -99,7 +99,7 @@ class PictureProcessor:
         return Qwen2VLImageProcessorPil.from_dict(self._limits)
 
     def count(self, file: bytes) -> int:
-        """The placeholders of a picture, by its header alone. UserError: it is too long for its width."""
+        """Return the placeholders of a picture, by its header alone. UserError: it is too long for its width."""
         from PIL import Image  # only for tasks with pictures
 
         try:
@@ -117,11 +117,11 @@ class PictureProcessor:
         return (scaled_height // side) * (scaled_width // side)
 
     def patches(self, file: bytes) -> int:
-        """The patches that a vision tower looks at, by the picture's header alone. UserError: as of `count`."""
+        """Return the patches that a vision tower looks at, by the picture's header alone. UserError: as of `count`."""
         return self.count(file) * self._merge_size**2
 
     def expanded(self, token_ids: Sequence[int], files: Sequence[bytes]) -> tuple[int, ...]:
-        """A prompt with one placeholder per picture -> with as many as each picture takes.
+        """Return a prompt with as many placeholders as each picture takes, from one with one per picture.
 
         UserError: there are not as many pictures as placeholders, or there is one of a video.
         """
@@ -136,11 +136,11 @@ class PictureProcessor:
         return expanded
 
     def collapsed(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """The other way: each run of placeholders is one picture's, and becomes one placeholder."""
+        """Return a prompt with one placeholder per picture, from one with a run of them."""
         return placeholders.collapsed(token_ids, self.tokens)
 
     def pixels(self, file: bytes) -> Pixels:
-        """A picture's pixels, scaled to the model's limits and normalised."""
+        """Return a picture's pixels, scaled to the model's limits and normalised."""
         from PIL import Image
 
         with Image.open(io.BytesIO(file), formats=_READ) as picture:
@@ -149,7 +149,7 @@ class PictureProcessor:
 
 
 def scaled(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
-    """The height and width to which the image processor scales a picture: multiples of `side`, within the limits in pixels.
+    """Return the height and width to which the image processor scales a picture: multiples of `side`, within the limits in pixels.
 
     As `smart_resize` of transformers' image_processing_qwen2_vl.py, which is seconds of imports away; a test compares them.
     """

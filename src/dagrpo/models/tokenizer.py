@@ -71,7 +71,7 @@ def opening(function: str, argument: str) -> str:
 def character_tokenizer(
     longest: int, calls: Sequence[tuple[str, str]] = (), *, pictures: bool = False
 ) -> Qwen2Tokenizer:
-    """The tokenizer, with `longest` as the most tokens that its model takes.
+    """Return the tokenizer, with `longest` as the most tokens that its model takes.
 
     calls: function and argument of the calls that it spells with two tokens and the argument's own.
     """
@@ -95,7 +95,7 @@ def tells_of_no_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _with_pictures(template: str) -> str:
-    """The template for contents that may be a list of parts."""
+    """Return the template for contents that may be a list of parts."""
     plain = ("(message['content'] or '')", "message['content'] + '<|end|>'")
     assert sum(content in template for content in plain) == 1, "one place where a turn's content is written"
     for content in plain:

@@ -46,7 +46,7 @@ class Graph:
         return [execution for place in self._files.get(file.digest, ()) for execution in self._used_by.get(place, ())]
 
     def same_content(self, file: File) -> list[File]:
-        """The other paths at which that content is known."""
+        """Return the other paths at which that content is known."""
         return [place for place in self._files[file.digest] if place != file]
 
     def state(self, file: File) -> str:
@@ -59,7 +59,7 @@ class Graph:
         return "overwritten" if now in self._contents[file.path] else "changed"
 
     def find(self, target: str) -> File:
-        """The file of a path, a checkpoint folder or a digest (8 digits or more).
+        """Return the file of a path, a checkpoint folder or a digest (8 digits or more).
 
         UserError when nothing on record matches, or a digest matches several contents.
         """

@@ -22,7 +22,7 @@ RUNS_PER_PAGE = 1000
 
 
 def past_executions(root: Path) -> list[Execution]:
-    """Every finished execution on record, newest first. Takes seconds: it imports MLflow.
+    """Return every finished execution on record, newest first. Takes seconds: it imports MLflow.
 
     UserError when the record cannot be read.
     """

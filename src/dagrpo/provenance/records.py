@@ -78,7 +78,7 @@ FIELDS: Mapping[str, Callable[[object], bool]] = {
 
 
 def execution_of(record: Mapping[str, Any]) -> Execution:
-    """A checked provenance record as an execution."""
+    """Return a checked provenance record as an execution."""
     return Execution(
         stage=record["stage"],
         experiment=record["experiment"],
@@ -117,7 +117,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def lineage_rows(provenance_files: Sequence[Path]) -> list[LineageRow]:
-    """One row per output file, producers before consumers. UserError names a provenance file that is not one."""
+    """Return one row per output file, producers before consumers. UserError names a provenance file that is not one."""
     return [
         LineageRow(
             stage=execution.stage,

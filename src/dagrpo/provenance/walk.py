@@ -48,7 +48,7 @@ class Lineage:
 
 
 def lineage(target: str, root: Path | None = None, history: bool = True) -> Lineage:
-    """The lineage of a path, a checkpoint folder or a digest. UserError when it is not on record, or ambiguous.
+    """Return the lineage of a path, a checkpoint folder or a digest. UserError when it is not on record, or ambiguous.
 
     `history` also asks MLflow, which takes seconds.
     """
@@ -108,7 +108,7 @@ class _Walk:
 
 
 def _from_tree(root: Path) -> tuple[list[Execution], frozenset[File]]:
-    """The executions behind the files in the tree, and the raw files that data cards name."""
+    """Return the executions behind the files in the tree, and the raw files that data cards name."""
     paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*provenance.json"))]
     executions: list[Execution] = []
     raw: set[File] = set()

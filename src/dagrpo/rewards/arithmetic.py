@@ -53,7 +53,7 @@ class Expression:
         return stack.pop()
 
     def bounded_value(self, bits: int) -> int | Fraction:
-        """The value, a whole one as int.
+        """Return the value, a whole one as int.
 
         OverflowError as soon as the numerator or denominator of a step takes more than `bits` bits, and before a power is
         taken that would. ArithmeticError: a power that is no whole number. ZeroDivisionError.
@@ -82,7 +82,7 @@ def written(value: int | Fraction) -> str:
 
 
 def bounded(operation: str, left: int | Fraction, right: int | Fraction, bits: int) -> int | Fraction:
-    """One step of a calculation: + - * / or ^. OverflowError, ArithmeticError, ZeroDivisionError as bounded_value."""
+    """Return one step of a calculation: + - * / or ^. OverflowError, ArithmeticError, ZeroDivisionError as bounded_value."""
     value: int | Fraction
     if operation == "*":
         value = left * right
@@ -113,7 +113,7 @@ def _power(base: int | Fraction, exponent: int | Fraction, bits: int) -> int | F
 
 
 def parse(text: str) -> Expression | None:
-    """An expression; None for anything else, and for one of more than LONGEST characters."""
+    """Return an expression; None for anything else, and for one of more than LONGEST characters."""
     return _parse(text, _TOKEN)
 
 

@@ -20,7 +20,7 @@ _SCIENTIFIC = re.compile(r"(?<=[0-9.])[eE](?=[-+]?[0-9])")
 
 
 def without_currency(text: str) -> tuple[str, str] | None:
-    """A text without the dollars of formulas and the currency before a number, and the currency; None: dollars do not pair."""
+    """Return a text without the dollars of formulas and the currency before a number, and the currency; None: dollars do not pair."""
     dollars = text.count("$") - text.count("\\$")
     if dollars and dollars % 2 == 0:
         return " ".join(re.sub(r"(?<!\\)\$", " ", text).split()), ""

@@ -5,7 +5,7 @@ from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_for
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
-    r"""The answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
+    r"""Return the answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
 
     strict and exact: the last `\boxed{...}`, where nothing can stand beside the answer. flexible: that, else what
     follows the last `Answer:`, else what stands in the last `<answer>...</answer>`, else the last formula or number.

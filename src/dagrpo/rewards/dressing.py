@@ -48,7 +48,7 @@ def balanced(text: str) -> bool:
 
 
 def undressed(answer: str) -> str:
-    """An answer without what stands around all of it, in linear time."""
+    """Return an answer without what stands around all of it, in linear time."""
     text = _SIZES.sub("", answer) if "\\" in answer else answer
     for _ in range(_MOST_LAYERS):
         bare = _without_a_layer(text)
@@ -59,12 +59,12 @@ def undressed(answer: str) -> str:
 
 
 def without_end_tokens(text: str) -> str:
-    """A text without the tokens by which a tokenizer marks its end."""
+    """Return a text without the tokens by which a tokenizer marks its end."""
     return without_tags_at_the_end(text, _END_TOKEN)
 
 
 def without_tags_at_the_end(text: str, tag: re.Pattern[str]) -> str:
-    """A text without what `tag` matches at its end, again and again, and the spaces between; in linear time."""
+    """Return a text without what `tag` matches at its end, again and again, and the spaces between; in linear time."""
     end = len(text)
     while text.endswith(">", 0, end):
         window = text[max(0, end - _LONGEST_END_TOKEN) : end]
@@ -94,7 +94,7 @@ def _without_a_layer(text: str) -> str:
 
 
 def without_dollars(answer: str) -> str:
-    r"""An answer without the marks around all of it that make a formula of it: `$34$`, `\(34\)`, `$$34$$`."""
+    r"""Return an answer without the marks around all of it that make a formula of it: `$34$`, `\(34\)`, `$$34$$`."""
     if answer[:1] not in ("$", "\\"):
         return answer
     for opening, closing in FORMULAS:

@@ -77,7 +77,7 @@ def _spaces_between_words_alone(text: str) -> str:
 
 
 def _single(text: str) -> Form:
-    """A number with or without a unit, a formula, or words."""
+    """Return a number with or without a unit, a formula, or words."""
     bare = without_currency(text)
     if bare is None:
         return _words(text)

@@ -68,7 +68,7 @@ def _is_a_word(letters: str) -> bool:
 
 
 def without_separators(latex: str) -> str:
-    """A formula with its numbers in plain digits; one with brackets stays, as there a comma may divide values."""
+    """Return a formula with its numbers in plain digits; one with brackets stays, as there a comma may divide values."""
     return latex if re.search(r"[(\[]|\\\{", latex) else NUMERAL.sub(_plain, latex)
 
 

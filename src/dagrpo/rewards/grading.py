@@ -121,7 +121,7 @@ def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> 
 def _judge_fast(
     verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
 ) -> tuple[str | None, Verdict | None]:
-    """The answer, and its verdict where no math-verify is needed."""
+    """Return the answer, and its verdict if no math-verify is needed."""
     answer = verifier.extract(own_text(text), extractor)
     if answer is None:
         return None, "missing"

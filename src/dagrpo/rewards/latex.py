@@ -72,7 +72,7 @@ def _sets_in(form: Form) -> int:
 
 
 def shown(text: str) -> str:
-    """A text as math-verify is shown it: undressed, with every argument in braces, without a unit."""
+    """Return a text as math-verify is shown it: undressed, with every argument in braces, without a unit."""
     form = read(text)
     return text if form.kind == "words" else form.latex
 
@@ -95,5 +95,5 @@ def no_latex(ground_truth: str) -> str:
 
 @lru_cache(maxsize=1)
 def _checking() -> WorkerPool:
-    """The one worker of this process that checks ground truths; it ends with the process."""
+    """Return the one worker of this process that checks ground truths; it ends with the process."""
     return WorkerPool(seconds=CHECK_SECONDS, processes=1)

@@ -40,7 +40,7 @@ def spaced(latex: str) -> str:
 
 
 def value_of(numeral: re.Match[str]) -> Fraction:
-    """The value of what NUMERAL has matched. OverflowError: it has too many digits to take it."""
+    """Return the value of what NUMERAL has matched. OverflowError: it has too many digits to take it."""
     parts = numeral.groupdict()
     exponent = int(parts["exponent"] or 0)
     if len(numeral.group()) + abs(exponent) > LONGEST:

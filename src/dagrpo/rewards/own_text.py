@@ -34,7 +34,7 @@ _may_hold = re.compile(r"<[A-Za-z|\uff5c]").search  # but for two marks, all beg
 
 
 def own_text(text: str) -> str:
-    """The policy's own text, in linear time. What was opened and never closed goes to its end.
+    """Return the policy's own text, in linear time. What was opened and never closed goes to its end.
 
     What was opened ends with the last closing mark before the next opening one, so that a result that holds such a mark itself
     does not end there.

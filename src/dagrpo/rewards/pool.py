@@ -147,7 +147,7 @@ class WorkerPool:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="grading")
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:
-        """One reply for each comparison, in order. The same question is asked once, and costly ones after all others."""
+        """Return one reply for each comparison, in order. The same question is asked once, and costly ones after all others."""
         questions = sorted(dict.fromkeys(comparisons), key=lambda comparison: comparison.costly)
         limit = LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + SECONDS_PER_ANSWER * len(questions)
         budget = _Budget(limit)
@@ -177,7 +177,7 @@ class WorkerPool:
                 self._changed.notify()
 
     def _take(self) -> Worker:
-        """A free worker, a warm one if there is one."""
+        """Return a free worker, a warm one if there is one."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._free))
             worker = max(self._free, key=lambda worker: worker.warm)

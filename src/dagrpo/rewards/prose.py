@@ -88,7 +88,7 @@ def _ends_a_list(line: str, token: str) -> bool:
 
 
 def _joined(before: list[str], form: str) -> str | None:
-    """A form with the tokens before it that belong to it; None where they make it the end of an expression."""
+    """Return a form with the tokens before it that belong to it; None where they make it the end of an expression."""
     if not before or not form:
         return form or None
     previous = before[-1].lstrip("$*_(")
@@ -113,12 +113,12 @@ def _joined(before: list[str], form: str) -> str | None:
 
 
 def _negative(form: str) -> str | None:
-    """A form whose minus stands apart from it: `x = - 5`. At the beginning of a line it marks an item of a list."""
+    """Return a form whose minus stands apart from it: `x = - 5`. At the beginning of a line it marks an item of a list."""
     return None if form.startswith(_MINUS) else f"-{form}"
 
 
 def _bare(token: str) -> str:
-    """A word of a text without what stands around a number in prose."""
+    """Return a word of a text without what stands around a number in prose."""
     for _ in range(_MOST_LAYERS):
         bare = _without_a_layer(token)
         if bare == token:

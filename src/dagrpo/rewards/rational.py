@@ -105,7 +105,7 @@ class _Reading:
         return self._text[self.at : self.at + 1] in tuple("0123456789.(") or bool(_COMMAND.match(self._text, self.at))
 
     def _factor(self, depth: int) -> tuple[Fraction, bool]:
-        """A number, a bracket or a fraction, and whether it has an exponent."""
+        """Return a number, a bracket or a fraction, and whether it has an exponent."""
         value = self._operand(depth)
         power = _POWER.match(self._text, self.at)
         if power is None:
@@ -164,7 +164,7 @@ class _Reading:
 
 
 def _mixed(whole: Fraction, above: str, below: str) -> Fraction:
-    """A whole number and a proper fraction; 7 3/2 is a product to some, and no number."""
+    """Return a whole number and a proper fraction; 7 3/2 is a product to some, and no number."""
     if int(above) >= int(below):
         raise NoNumber
     return whole + Fraction(int(above), int(below))

@@ -43,7 +43,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _without_boxes(content: str) -> str:
-    r"""A box's content without the commands of the boxes in it, and without braces around all of it: 34 of `\boxed{34}`."""
+    r"""Return a box's content without the commands of the boxes in it, and without braces around all of it: 34 of `\boxed{34}`."""
     bare = _BOX_COMMAND.sub("", content).strip()
     return bare[1:-1].strip() if bare.startswith("{") and closing_brace(bare, 1) == len(bare) - 1 else bare
 
@@ -65,7 +65,7 @@ def _box_around(text: str, start: int, end: int) -> str | None:
 
 
 def box_alone(line: str) -> str | None:
-    r"""The box of a line where nothing beside it matters: "It is \boxed{34}." and not "\boxed{34} or 35"; else all of the line."""
+    r"""Return the box of a line where nothing beside it matters: "It is \boxed{34}." and not "\boxed{34} or 35"; else all of the line."""
     content = last_boxed(line) if "box" in line else None
     if content is None:
         return line
@@ -77,7 +77,7 @@ def box_alone(line: str) -> str | None:
 
 
 def _unbraced(text: str, start: int) -> str:
-    """A number after a box without braces, or the rest of its formula."""
+    """Return a number after a box without braces, or the rest of its formula."""
     content = _UNBRACED.match(text, start)
     assert content is not None  # it may be empty
     return content.group().partition("\\)")[0].partition("\\]")[0].strip().removesuffix(".")
@@ -103,7 +103,7 @@ def answer_line(text: str) -> str | None:
 
 
 def _without_stop(line: str) -> str | None:
-    """A line without the full stop or the brace (of an emphasis around all of it) that only ends it."""
+    """Return a line without the full stop or the brace (of an emphasis around all of it) that only ends it."""
     bare = line.removesuffix(".").rstrip(_ENDS)
     return (bare if balanced(bare) else bare.removesuffix("}")) or None
 
@@ -129,7 +129,7 @@ def only_answer_tag(text: str) -> str | None:
 
 
 def last_formula(text: str) -> str | None:
-    r"""The last formula (`$...$`, `\(...\)`, `\[...\]`) or number of a text, whichever ends later."""
+    r"""Return the last formula (`$...$`, `\(...\)`, `\[...\]`) or number of a text, whichever ends later."""
     end, formula = max(_last_pair(text, opening, closing) for opening, closing in FORMULAS)
     return last_form(text) if last_digit(text) >= end else to_ascii(formula)
 
@@ -143,7 +143,7 @@ def _last_pair(text: str, opening: str, closing: str) -> tuple[int, str]:
 
 
 def tidied(answer: str) -> str:
-    """An answer without the dollars around it; a plain number as its normalised text."""
+    """Return an answer without the dollars around it; a plain number as its normalised text."""
     if answer.isascii() and answer.isdecimal() and answer[0] != "0":
         return answer  # what nearly all answers are
     bare = without_dollars(answer)

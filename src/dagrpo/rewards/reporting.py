@@ -12,7 +12,7 @@ RIGHT = 1.0  # what an attempt is worth, at least, that counts as right
 
 
 def as_reward(value: Any) -> float:
-    """A number of any kind, such as numpy's. ValueError, TypeError: it is not a finite number up to LARGEST."""
+    """Return a number of any kind, such as numpy's. ValueError, TypeError: it is not a finite number up to LARGEST."""
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
     except OverflowError:  # of an integer
@@ -27,7 +27,7 @@ def as_reward(value: Any) -> float:
 
 
 def whole(rewards: Mapping[str, float]) -> float:
-    """The one named reward, else the sum of all."""
+    """Return the one named reward, else the sum of all."""
     return rewards[TOTAL] if TOTAL in rewards else sum(rewards[name] for name in sorted(rewards))
 
 

@@ -9,7 +9,7 @@ from dagrpo.rewards.grading import Grader
 
 
 def grade_all(attempts: Sequence[Attempt], reward: Reward, max_new_tokens: int, grader: Grader) -> list[Score]:
-    """One score for each attempt, in order.
+    """Return one score for each attempt, in order.
 
     `reward.verifier` overrides the one of the attempt unless it is "task". `max_new_tokens` is where the overlong
     penalty ends. UserError names the row whose ground truth its verifier cannot read.

@@ -7,7 +7,7 @@ from dagrpo.rewards.numerals import NUMERAL
 
 
 def bracketed(text: str) -> tuple[str, str, str]:
-    """A text as its opening bracket, what is inside, and its closing one; "" for brackets that are not around all of it."""
+    """Return a text as its opening bracket, what is inside, and its closing one; "" for brackets that are not around all of it."""
     for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
         for closing in closings:
             if text.startswith(opening) and text.endswith(closing):

@@ -26,7 +26,7 @@ _DIGITS_AS_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf) *+\{ *+([0-9.]*+|
 
 
 def usual(latex: str) -> str:
-    """A text in the spelling that the grammar knows, in linear time."""
+    """Return a text in the spelling that the grammar knows, in linear time."""
     if latex.isdecimal():
         return latex
     latex = _TWO_SIGNS.sub(lambda signs: _SIGNS[signs.group()], latex)

@@ -62,7 +62,7 @@ _TO_LATEX = _Signs(str.maketrans(_LETTERS))
 
 
 def to_latex(text: str) -> str:
-    """A text with the signs of mathematics in ascii and LaTeX, in linear time."""
+    """Return a text with the signs of mathematics in ascii and LaTeX, in linear time."""
     if text.isascii():
         return text
     return _RUN.sub(_raised, to_ascii(INVISIBLE.sub("", text))).translate(_TO_LATEX)

@@ -91,7 +91,7 @@ def _composed(text: str) -> str:
 
 
 def _without_unicode_punctuation(character: str) -> str:
-    """The character; a space for one that separates words. Signs of mathematics and apostrophes stay."""
+    """Return the character; a space for one that separates words. Signs of mathematics and apostrophes stay."""
     category = unicodedata.category(character)
     if character.isascii() or category[0] not in "PS" or category == "Sm":
         return character
@@ -100,7 +100,7 @@ def _without_unicode_punctuation(character: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def accepted_texts(ground_truth: str) -> tuple[str, ...]:
-    """The normalised texts that a ground truth accepts. UserError when it is not a JSON list of texts."""
+    """Return the normalised texts that a ground truth accepts. UserError when it is not a JSON list of texts."""
     try:
         texts = json.loads(ground_truth)
     except (ValueError, RecursionError):

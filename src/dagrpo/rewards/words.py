@@ -113,7 +113,7 @@ def changes_a_number(text: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def unit_of(text: str, *, letters: bool) -> str | None:
-    r"""The unit that a text names, "" for one that has no other name or several parts; None: it names none.
+    r"""Return the unit that a text names, "" for one that has no other name or several parts; None: it names none.
 
     letters: whether a single letter is a unit (`\text{m}`) rather than a variable (`m`); in `m/s` it is.
     """

@@ -80,7 +80,7 @@ def _serve(replies: TextIO, memory: int) -> None:
 
 
 def _reply(request: dict[str, Any], memory: int) -> dict[str, str]:
-    """The verdict. math-verify takes an allocation that failed for two different values, so one that came near ends here."""
+    """Return the verdict. math-verify takes an allocation that failed for two different values, so one that came near ends here."""
     try:
         verdict = _judge(request["answer"], request["ground_truth"])
     except (MemoryError, RecursionError):
@@ -128,7 +128,7 @@ def _is_exact(expression: Any) -> bool:
 
 
 def _equations(expression: Any) -> list[Any]:
-    """An equation, or those of a chain of them; none for anything else."""
+    """Return an equation, or those of a chain of them; none for anything else."""
     each = expression.args if isinstance(expression, And) else [expression]
     return list(each) if all(isinstance(part, Eq) for part in each) else []
 
@@ -153,7 +153,7 @@ def _parse(latex: str) -> tuple[Any, ...]:
 
 
 def _peak_bytes() -> int:
-    """The largest address space that this process has had."""
+    """Return the largest address space that this process has had."""
     with open("/proc/self/status", encoding="ascii") as status:
         sizes = dict(line.split(":", 1) for line in status)
     return int(sizes["VmPeak"].split()[0]) << 10

@@ -42,7 +42,7 @@ class SearchClient:
         await self._session.close()
 
     async def search(self, query: str) -> list[str]:
-        """The contents of what was found, best first. InfrastructureFailure names the server and what it did."""
+        """Return the contents of what was found, best first. InfrastructureFailure names the server and what it did."""
         if query not in self._known:
             self._known[query] = await self._asked_again(query)
         self._known.move_to_end(query)

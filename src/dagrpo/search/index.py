@@ -41,7 +41,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The index of a parquet file with the columns title and text. UserError when it has others, no rows, or too much."""
+        """Return the index of a parquet file with the columns title and text. UserError when it has others, no rows, or too much."""
         table = _read(path)
         for name in COLUMNS:
             _require_text(path, name, table[name])
@@ -65,7 +65,7 @@ class Index:
 
 
 def _read(path: Path) -> "Table":
-    """The two columns, once it is known that they fit into memory."""
+    """Return the two columns, once it is known that they fit into memory."""
     import pyarrow.parquet as pq
 
     from dagrpo.parquet_size import decodes_to_more

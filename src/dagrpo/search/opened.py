@@ -28,7 +28,7 @@ class Search(StatelessTool):
 
 
 def written(found: Sequence[str], style: Style) -> str:
-    """The contents of passages for the policy: as verl writes them, or their texts alone."""
+    """Return the contents of passages for the policy: as verl writes them, or their texts alone."""
     parts = [contents.partition("\n")[::2] for contents in found]
     if style == "plain":
         return "\n".join(text for _, text in parts) or NOTHING

@@ -24,7 +24,7 @@ INDEX: web.AppKey[Index] = web.AppKey("index", Index)
 
 
 def application(index: Index) -> web.Application:
-    """The server, before it listens."""
+    """Return the server, before it listens."""
     app = web.Application(client_max_size=MOST_BYTES)
     app[INDEX] = index
     app.router.add_post("/retrieve", retrieve)

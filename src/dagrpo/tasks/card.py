@@ -36,7 +36,7 @@ class Card:
     passages: int  # written, for a tool to search
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to follow over runs, by the names they have in MLflow."""
+        """Return the numbers to follow over runs, by the names they have in MLflow."""
         rows = {f"{split}_rows": float(count) for split, count in self.counts.items()}
         reasons: dict[str, float] = {}
         for key, count in self.dropped.items():
@@ -80,5 +80,5 @@ class Card:
 
 
 def _name(reason: str) -> str:
-    """A reason as part of a metric's name."""
+    """Return a reason as part of a metric's name."""
     return re.sub(r"\W+", "_", reason)

@@ -14,12 +14,12 @@ ROLES = ("assistant", "tool", "user")
 
 
 def demonstration_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The column's text; `[]` for none."""
+    """Return the column's text; `[]` for none."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 
 def demonstration_of(text: str, where: str) -> tuple[dict[str, Any], ...]:
-    """The messages of a column's text. UserError names the place `where`."""
+    """Return the messages of a column's text. UserError names the place `where`."""
     if text == "[]":
         return ()
     try:
@@ -47,7 +47,7 @@ def _require_turns(roles: Sequence[str], where: str) -> None:
 
 
 def called(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The assistant's message that calls one function and says nothing else."""
+    """Return the assistant's message that calls one function and says nothing else."""
     call = {"type": "function", "function": {"name": function, "arguments": dict(arguments)}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
@@ -58,5 +58,5 @@ def result(text: str) -> dict[str, Any]:
 
 
 def said(text: str) -> dict[str, Any]:
-    """The assistant's message without a call."""
+    """Return the assistant's message without a call."""
     return {"role": "assistant", "content": text}

@@ -42,7 +42,7 @@ def generated(
     levels: Sequence[str] = (),
     passages: Sequence[Passage] = (),
 ) -> Problems:
-    """The problems of a generator, which needs no file and repeats nothing."""
+    """Return the problems of a generator, which needs no file and repeats nothing."""
     counts = {split: len(examples) for split, examples in splits.items()}
     return Problems(
         splits={split: [replace(example, task=task) for example in examples] for split, examples in splits.items()},

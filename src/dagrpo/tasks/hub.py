@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def hub_place(source: Source) -> Place:
-    """The files of each split, downloaded when their turn comes. UserError says what could not be read, and how to do without."""
+    """Return the files of each split, downloaded when their turn comes. UserError says what could not be read, and how to do without."""
     urls = _urls(source)
     files = {}
     for split, name in source.hub_splits.items():
@@ -48,7 +48,7 @@ def _urls(source: Source) -> dict[str, list[str]]:
 
 
 def _file(source: Source, url: str) -> RawFile:
-    """One file, refused when it is not of the pinned commit."""
+    """Return one file, refused when it is not of the pinned commit."""
     prefix = f"hf://datasets/{source.repository}@{source.revision}/"
     if not url.startswith(prefix):
         raise UserError(

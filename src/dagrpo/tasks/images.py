@@ -27,7 +27,7 @@ _EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "Y
 
 
 def rgb_file(content: bytes) -> bytes:
-    """A picture's file: as it is when it already has the form, else the same picture as PNG (same input, same bytes).
+    """Return a picture's file: as it is when it already has the form, else the same picture as PNG (same input, same bytes).
 
     A file much larger than its unpacked pixels holds something else besides, such as texts: that is left out.
 

@@ -12,7 +12,7 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 def mirror_place(source: Source, folder: Path) -> Place:
-    """The file of each split, in whichever of the two formats it is there. UserError names the one that is missing.
+    """Return the file of each split, in whichever of the two formats it is there. UserError names the one that is missing.
 
     A split beyond train and test may be missing.
     """

@@ -30,13 +30,13 @@ def name_in_card(file: str, column: str) -> str:
 
 
 def file_and_column(name: str) -> tuple[str, str] | None:
-    """The file and the column of such a name; None: it is the name of a file."""
+    """Return the file and the column of such a name; None: it is the name of a file."""
     file, mark, column = name.rpartition(_MARK)
     return (file, column) if mark and file and column else None
 
 
 def read_pictures_beside(path: Path, column: str) -> PicturesBeside:
-    """The digest over the names and the bytes of all pictures, in the order of the rows, one picture in memory at a time.
+    """Return the digest over the names and the bytes of all pictures, in the order of the rows, one picture in memory at a time.
 
     Of the whole file, also where a task reads a part of it. A picture that cannot be read counts as one without content, so that
     the digest is another. UserError: the file of rows is damaged.

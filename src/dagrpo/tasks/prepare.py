@@ -105,7 +105,7 @@ def sift(
     rated: bool = True,
     tools: Mapping[str, Section] = DEFAULTS,
 ) -> tuple[Card, Sieve]:
-    """Every gate in its order, and what is left.
+    """Return every gate in its order, and what is left.
 
     tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
     """
@@ -172,7 +172,7 @@ def _card(task: str, problems: Problems, params: Data, sieve: Sieve, findings: _
 
 
 def _test_split(task: str, params: Data) -> Sequence[Example]:
-    """The test problems of another task. What is held out from train is what the task's own prepare holds out."""
+    """Return the test problems of another task. What is held out from train is what the task's own prepare holds out."""
     problems = get_task(task).load(params)
     if not problems.held_out:
         return problems.splits.get("test", ())
@@ -182,7 +182,7 @@ def _test_split(task: str, params: Data) -> Sequence[Example]:
 
 
 def _without_faults(problems: Problems, params: Data) -> tuple[Sieve, dict[str, int]]:
-    """The problems with one readable answer each, every question once; and how many questions had different answers."""
+    """Return the problems with one readable answer each, every question once; and how many questions had different answers."""
     sieve = Sieve(problems.splits)
     drop_unreadable(sieve, params.unreadable_answers)
     conflicting = drop_conflicting(sieve)

@@ -38,7 +38,7 @@ class Reader:
         self._seen: set[Identity] = set()
 
     def rows(self, path: Path, label: str) -> Iterator[Row]:
-        """The rows of one file without copies. UserError names the file and the row that is damaged or no row."""
+        """Yield the rows of one file without copies. UserError names the file and the row that is damaged or no row."""
         for count, numbered in self._batches(path, label):
             self.read += count
             for number, values in numbered:
@@ -76,7 +76,7 @@ def _lines(source: Source, path: Path, label: str) -> Iterator[Numbered]:
 
 
 def _whole_lines(file: BinaryIO, label: str) -> Iterator[bytes]:
-    """A line at a time. UserError where one is so long that it would fill the memory."""
+    """Yield a line at a time. UserError where one is so long that it would fill the memory."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
@@ -99,7 +99,7 @@ def _parse(label: str, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _parquet(source: Source, path: Path, label: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The columns that the source names, a part of the file at a time, with the number of its first row."""
+    """Yield the columns that the source names, a part of the file at a time, with the number of its first row."""
     size = COPIES_BATCH_ROWS if source.copies else BATCH_ROWS
     wanted = {name.partition(".")[0] for names in source.columns.values() for name in names}
     start = 1
@@ -145,7 +145,7 @@ def _numbered(source: Source, batch: pa.RecordBatch, start: int, seen: Set[Ident
 
 
 def _unseen(source: Source, batch: pa.RecordBatch, seen: Set[Identity]) -> Sequence[int]:
-    """The rows that are copies of no row seen, nor of an earlier one in the batch; all of them where Arrow cannot tell."""
+    """Return the rows that are copies of no row seen, nor of an earlier one in the batch; all of them where Arrow cannot tell."""
     try:
         keys = {field: _column_at(batch, source.columns[field]) for field in source.copies}
         table = pa.table({**keys, "row": pa.array(range(batch.num_rows))})
@@ -158,7 +158,7 @@ def _unseen(source: Source, batch: pa.RecordBatch, seen: Set[Identity]) -> Seque
 
 
 def _column_at(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """The column at the first dotted path whose beginning the batch has. KeyError when it has none."""
+    """Return the column at the first dotted path whose beginning the batch has. KeyError when it has none."""
     name = next((name for name in names if name.partition(".")[0] in batch.schema.names), names[0])
     head, *parts = name.split(".")
     column = batch[head]

@@ -22,13 +22,13 @@ TASKS: Plugins[Task] = Plugins(
 
 
 def get_task(name: str) -> Task:
-    """The task of that name, and called so, whatever it calls itself. UserError gives the nearest known one."""
+    """Return the task of that name, and called so, whatever it calls itself. UserError gives the nearest known one."""
     task = TASKS.get(name)
     return task if task.name == name else _called(name, task)
 
 
 def _called(name: str, task: Task) -> Task:
-    """The task with another name, which its problems have, too."""
+    """Return the task with another name, which its problems have, too."""
 
     def load(params: Data) -> Problems:
         problems = task.load(params)

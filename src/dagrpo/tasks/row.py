@@ -29,11 +29,11 @@ class Row:
     columns_of_paths: set[str] = field(default_factory=set, compare=False)
 
     def error(self, field: str, fault: str) -> UserError:
-        """A complaint about one field of this row, to be raised."""
+        """Return a complaint about one field of this row, to be raised."""
         return fault_in(self.file, self.number, self.columns.get(field, field), fault)
 
     def text(self, field: str) -> str:
-        """A text that is not blank; an integer is written out."""
+        """Return a text that is not blank; an integer is written out."""
         value = self.fields[field]
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise self.error(field, f"is {type(value).__name__}, not text")
@@ -49,14 +49,14 @@ class Row:
         return text
 
     def integer(self, field: str) -> int:
-        """A whole number, written as one."""
+        """Return a whole number, written as one."""
         value = self.fields[field]
         if not _is_integer(value):
             raise self.error(field, f"is {type(value).__name__}, not an integer of 64 bits")
         return int(value)
 
     def integers(self, field: str) -> tuple[int, ...]:
-        """A list of whole numbers, at least one."""
+        """Return a list of whole numbers, at least one."""
         value = self.fields[field]
         if not isinstance(value, list) or not value or not all(_is_integer(item) for item in value):
             raise self.error(field, f"is {shown(value)}, not a list of integers of 64 bits")
@@ -65,7 +65,7 @@ class Row:
         return tuple(value)
 
     def share(self, field: str) -> float | None:
-        """A number from 0 to 1; None where the file says null."""
+        """Return a number from 0 to 1; None where the file says null."""
         value = self.fields[field]
         if value is None:
             return None
@@ -102,13 +102,13 @@ class Row:
         return self.picture_beside(field, path)
 
     def pictures_named(self, field: str) -> list[str]:
-        """The paths of the pictures that the field names, and of none that it holds."""
+        """Return the paths of the pictures that the field names, and of none that it holds."""
         value = self.fields[field]
         listed = value if isinstance(value, list) else [value]
         return [path for path in map(_path_in, listed) if path is not None]
 
     def picture_beside(self, field: str, path: str) -> bytes:
-        """The content of a picture at a path below the folder of the row's file, as it is."""
+        """Return the content of a picture at a path below the folder of the row's file, as it is."""
         named = _named(path)
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise self.error(field, f"{named}, which is not below the file's own folder")
@@ -134,7 +134,7 @@ def _named(path: str) -> str:
 
 
 def fault_in(file: str, number: int, field: str, fault: str) -> UserError:
-    """The one form of every complaint about raw data."""
+    """Return the one form of every complaint about raw data."""
     return UserError(sentence(f"{file}, row {number}, field `{field}` {fault}: correct the file."))
 
 

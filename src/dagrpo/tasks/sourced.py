@@ -33,7 +33,7 @@ def sourced_task(
     interaction: str = "",
     images: bool = False,
 ) -> Task:
-    """A task whose problems are the rows of a source, one each."""
+    """Return a task whose problems are the rows of a source, one each."""
 
     def load(params: Data) -> Problems:
         return _load(task, source, to_problem, params)
@@ -71,7 +71,7 @@ def _load(task: Task, source: Source, to_problem: ToProblem, params: Data) -> Pr
 def _read_split(
     task: Task, source: Source, to_problem: ToProblem, split: str, files: Sequence[RawFile], params: Data
 ) -> _Split:
-    """All rows of a split, or as many as a source too large for that has to give."""
+    """Return all rows of a split, or as many as a source too large for that has to give."""
     enough = _enough(source, params)
     reader, part = Reader(source), _Split()
     with progress(f"prepare {task.name}: {split} problems", enough or source.rows.get(split, 0), brief=True) as bar:
@@ -103,7 +103,7 @@ def _enough(source: Source, params: Data) -> int | None:
 
 
 def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[Row]:
-    """The rows of the files in turn; a file is fetched, and its sha256 taken, when its turn comes."""
+    """Yield the rows of the files in turn; a file is fetched, and its sha256 taken, when its turn comes."""
     for file in files:
         path = file.fetch()
         digests[file.name] = sha256_of(path)
@@ -111,7 +111,7 @@ def _rows(reader: Reader, files: Sequence[RawFile], digests: dict[str, str]) -> 
 
 
 def _pictures_beside(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
-    """The digests over the pictures that those of the files name which were read."""
+    """Return the digests over the pictures that those of the files name which were read."""
     return {
         name_in_card(file.name, column): read_pictures_beside(file.fetch(), column).sha256
         for file in files

@@ -62,6 +62,6 @@ class Task:
 
 
 def chat(user: str, system: str = "") -> tuple[dict[str, str], ...]:
-    """A prompt of one user turn, after a system turn where there is something to say in it."""
+    """Return a prompt of one user turn, after a system turn where there is something to say in it."""
     opening = ({"role": "system", "content": system},) if system else ()
     return (*opening, {"role": "user", "content": user})

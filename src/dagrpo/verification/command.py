@@ -16,7 +16,7 @@ LONGEST = 300
 
 
 def experiment_of(target: Path) -> str | None:
-    """The experiment that is meant, by its name or by one of its folders; None: a checkpoint is meant.
+    """Return the experiment that is meant, by its name or by one of its folders; None: a checkpoint is meant.
 
     A single name that is no file or folder here is taken for a misspelt experiment: checkpoints lie deeper.
     """

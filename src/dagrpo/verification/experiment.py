@@ -83,7 +83,7 @@ def _folder(manifest: Path, said: str) -> Iterator[Verified]:
 
 
 def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
-    """Each input is what its maker has recorded; one that no stage here has made is read."""
+    """Yield the state of each input against its maker's record; one that no stage here wrote is read."""
     makers = {path: (each, digest) for each in made for path, digest in each.outputs.items()}
     for each in made:
         for path, digest in each.inputs.items():
@@ -97,7 +97,7 @@ def _inputs(made: Sequence[Made]) -> Iterator[Verified]:
 
 
 def _is_record(path: str) -> bool:
-    """A provenance file, which the report reads: it says itself what it is."""
+    """Return a provenance file, which the report reads: it says itself what it is."""
     return path.endswith(PROVENANCE)
 
 

@@ -24,7 +24,7 @@ class RawData:
     column: str | None  # that names the pictures; None: the file itself
 
     def read(self) -> tuple[str | None, int]:
-        """The digest today, and how many bytes were read for it. None: the file that names the pictures is damaged."""
+        """Return the digest today, and how many bytes were read for it. None: the file that names the pictures is damaged."""
         assert self.place is not None
         if self.column is None:
             return sha256_of(self.place), self.place.stat().st_size
@@ -52,7 +52,7 @@ def raw_data(made: Made) -> Iterator[RawData]:
 
 
 def _found(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
-    """The place, and the column where pictures are meant. A file may have a name that reads like pictures."""
+    """Return the place, and the column where pictures are meant. A file may have a name that reads like pictures."""
     place = _place(card, name, params)
     pictures = file_and_column(name)
     if place is not None or pictures is None:

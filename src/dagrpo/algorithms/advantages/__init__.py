@@ -65,7 +65,7 @@ ADVANTAGES: Plugins[Advantage[Any]] = Plugins(
 
 
 def advantages_of(batch: RewardBatch, config: Choice) -> torch.Tensor:
-    """One advantage per token. [tokens] float64"""
+    """Return one advantage per token. [tokens] float64"""
     advantages = ADVANTAGES.get(config.name).function(batch, config)
     if len(advantages) == len(batch.rewards) and len(advantages) != len(batch.trajectory):
         return batch.on_tokens(advantages)

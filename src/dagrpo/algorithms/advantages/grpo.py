@@ -33,7 +33,7 @@ def grpo(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 
 def refuses_penalty(config: Config) -> str | None:
-    """The divergence, however small, is all that differs in a group of equal rewards."""
+    """Return the reason: the divergence, however small, is all that differs in a group of equal rewards."""
     if not config.normalize_by_std:
         return None
     return (

@@ -29,7 +29,7 @@ def maxrl(batch: RewardBatch, config: Config) -> torch.Tensor:
 
 
 def refuses_penalty(config: Config) -> str:
-    """A reward of 0 less a divergence is negative."""
+    """Return the reason: a reward of 0 less a divergence is negative."""
     return "divides by the mean of rewards less the divergence, which would no longer be above 0"
 
 

@@ -59,7 +59,7 @@ CORRECTIONS: Plugins[Correction[Any]] = Plugins(
 
 
 def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
-    """The weights that algorithm.correction names."""
+    """Return the weights that algorithm.correction names."""
     return CORRECTIONS.get(config.name).function(batch, config)
 
 
@@ -77,7 +77,7 @@ def check_correction(params: Params) -> None:
 
 
 def log_ratios(batch: TokenBatch) -> torch.Tensor:
-    """The trainer's logprob of each token before the step, less the engine's when it sampled. [tokens], detached"""
+    """Return the trainer's logprob of each token before the step, less the engine's when it sampled. [tokens], detached"""
     return (batch.old_logprobs - batch.rollout_logprobs).detach()
 
 

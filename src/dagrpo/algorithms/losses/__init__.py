@@ -54,7 +54,7 @@ LOSSES: Plugins[Loss[Any]] = Plugins(
 
 
 def loss_of(batch: TokenBatch, config: Choice) -> TokenLoss:
-    """The loss that algorithm.loss names, of whole sequences."""
+    """Return the loss that algorithm.loss names, of whole sequences."""
     return LOSSES.get(config.name).function(batch, config)
 
 

@@ -54,7 +54,7 @@ def select(batch: MiniBatch, config: Config) -> torch.Tensor:
 
 
 def clip_cov(batch: TokenBatch, config: Config) -> TokenLoss:
-    """The loss of ppo_clip, and 0 on selected tokens. [tokens]"""
+    """Return the loss of ppo_clip, and 0 on selected tokens. [tokens]"""
     assert batch.selected is not None
     loss = ppo_clip.ppo_clip(batch, config)
     return TokenLoss(

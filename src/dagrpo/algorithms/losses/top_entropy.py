@@ -32,7 +32,7 @@ def select(batch: MiniBatch, config: Config) -> torch.Tensor:
 
 
 def top_entropy(batch: TokenBatch, config: Config) -> TokenLoss:
-    """The loss of ppo_clip on selected tokens, and 0 on the others, which still count as tokens. [tokens]"""
+    """Return the loss of ppo_clip on selected tokens, and 0 on the others, which still count as tokens. [tokens]"""
     assert batch.selected is not None
     loss = ppo_clip.ppo_clip(batch, config)
     return TokenLoss(

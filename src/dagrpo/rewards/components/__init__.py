@@ -66,7 +66,7 @@ COMPONENTS: Plugins[Component[Any]] = Plugins(
 
 
 def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
-    """The sum of the lowest that each of reward.components adds, times its weight; None where one has no known limits."""
+    """Return the sum of the lowest that each of reward.components adds, times its weight; None where one has no known limits."""
     lowest = 0.0
     for name, config in components.items():
         limits = COMPONENTS.get(name).limits
@@ -86,5 +86,5 @@ def check_components(params: "Params") -> None:
 
 
 def value_of(name: str, judged: Judged, config: Weighted) -> float:
-    """One component, unweighted."""
+    """Return one component, unweighted."""
     return COMPONENTS.get(name).function(judged, config)

@@ -21,7 +21,7 @@ class Config(Weighted):
 
 
 def accuracy(judged: Judged, config: Config) -> float:
-    """The price of the verdict."""
+    """Return the price of the verdict."""
     prices: Mapping[Verdict, float] = {
         "right": config.correct,
         "wrong": config.wrong,
@@ -32,7 +32,7 @@ def accuracy(judged: Judged, config: Config) -> float:
 
 
 def limits(config: Config) -> tuple[float, float]:
-    """The lowest price and the highest."""
+    """Return the lowest price and the highest."""
     prices = (config.correct, config.wrong, config.missing, config.unverifiable)
     return min(prices), max(prices)
 

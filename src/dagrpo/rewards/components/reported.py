@@ -15,7 +15,7 @@ class Config(Weighted):
 
 
 def reported(judged: Judged, config: Config) -> float:
-    """The reward of that name, or the whole."""
+    """Return the reward of that name, or the whole."""
     rewards = judged.attempt.reported
     return rewards.get(config.name, 0.0) if config.name else whole(rewards)
 

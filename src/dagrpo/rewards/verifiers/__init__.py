@@ -14,5 +14,5 @@ VERIFIERS: Plugins[Verifier] = Plugins(
 
 
 def get_verifier(name: str) -> Verifier:
-    """A verifier by its name or import path. UserError gives the nearest name."""
+    """Return a verifier by its name or import path. UserError gives the nearest name."""
     return VERIFIERS.get(name)

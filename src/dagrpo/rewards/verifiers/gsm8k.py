@@ -39,7 +39,7 @@ _CONNECTIVES = re.compile(r"\b(?:and|to|but|is|if|so|because|times)\b", re.IGNOR
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
-    """The answer that a text gives, as a normalised number (`1,000.50` is `1000.5`); None when it gives none.
+    """Return the answer that a text gives, as a normalised number (`1,000.50` is `1000.5`); None when it gives none.
 
     strict: the number right after the last `####`, on the same line; currency, quotes, emphasis and brackets may stand
     before it; after it a unit and a remark, but nothing that makes another number of it, denies it or names another one.
@@ -70,7 +70,7 @@ def check(ground_truth: str) -> None:
 
 
 def _number(text: str) -> str:
-    """A plain number, never one with an exponent: `1e999999999` would cost gigabytes somewhere down the line."""
+    """Return a plain number, never one with an exponent: `1e999999999` would cost gigabytes somewhere down the line."""
     number = truth_number(text) if len(text) < 100 else plain_number(text)
     if number is None:
         raise UserError(f"{text[:40]!r} is not a plain number such as 18, -3 or 1,000.5: correct the ground truth.")
@@ -88,7 +88,7 @@ def _after_the_mark(text: str, *, alone: bool) -> str | None:
 
 
 def _first_number(line: str, *, alone: bool) -> str | None:
-    """The number that a line begins with, where the rest of the line leaves it as it is."""
+    """Return the number that a line begins with, where the rest of the line leaves it as it is."""
     whole = without_end_tokens(to_latex(line))
     line = whole.lstrip(_DECORATION)
     before = whole[: len(whole) - len(line)]

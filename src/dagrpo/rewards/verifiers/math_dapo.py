@@ -11,7 +11,7 @@ from dagrpo.rewards.verifiers.gsm8k import extract as extract_after_the_mark
 
 
 def extract(text: str, extractor: Extractor) -> str | None:
-    r"""The answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
+    r"""Return the answer that a text gives; a plain number is normalised (`1,234` is `1234`), anything else stays as written.
 
     strict: the last line `Answer:`, and the `\boxed{...}` on it, where that says all. flexible: that, else the last `\boxed{...}`, else the
     number after the last `####`. exact: the last `\boxed{...}`, as it stands.

@@ -20,7 +20,7 @@ def equal(answer: str, ground_truth: str) -> bool:
 
 
 def _marked(text: str) -> str:
-    """A text with a mark wherever a word may begin or end: a search for one then finds whole words, in linear time."""
+    """Return a text with a mark wherever a word may begin or end: a search for one then finds whole words, in linear time."""
     return _BOUNDARY.sub("\0", text)
 
 

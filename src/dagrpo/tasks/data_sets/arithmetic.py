@@ -54,7 +54,7 @@ KINDS: Mapping[Level, Kind] = {
 
 
 def load(params: Data) -> Problems:
-    """The problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
+    """Return the problems of `params.arithmetic`. UserError when its levels do not hold as many distinct ones."""
     wanted = params.arithmetic
     counts = _problems_per_level(wanted)
     splits: dict[str, list[Problem]] = {split: [] for split in SPLITS}
@@ -145,7 +145,7 @@ def _example(split: str, index: int, problem: Problem) -> Example:
 
 
 def _tens_and_ones(problem: Problem) -> str:
-    """The worked step: 48+44 -> 80+12, 52-38 -> 20-6, 3+4+5 -> 0+12."""
+    """Return the worked step: 48+44 -> 80+12, 52-38 -> 20-6, 3+4+5 -> 0+12."""
     sign = 1 if KINDS[problem.level].operator == "+" else -1
     first, *others = problem.terms
     tens = first // 10 + sign * sum(term // 10 for term in others)

@@ -39,7 +39,7 @@ class Calculation:
 
 
 def load(params: Data, task: str, tools: tuple[str, ...]) -> Problems:
-    """The problems of `params.arithmetic_tool`, half of them of each level."""
+    """Return the problems of `params.arithmetic_tool`, half of them of each level."""
     wanted = params.arithmetic_tool
     drawn = _calculations(wanted)
     share = wanted.demonstrated_calls if tools else 0.0
@@ -50,7 +50,7 @@ def load(params: Data, task: str, tools: tuple[str, ...]) -> Problems:
 
 
 def _calculations(wanted: ArithmeticTool) -> list[Calculation]:
-    """The test problems, then those of train, the levels in turn."""
+    """Return the test problems, then those of train, the levels in turn."""
     streams = [
         distinct(
             partial(_drawn, random.Random(f"arithmetic_tool/{wanted.seed}/{level}"), level),

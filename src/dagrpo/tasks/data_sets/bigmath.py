@@ -21,7 +21,7 @@ INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 
 
 def to_problem(row: Row) -> Problem:
-    """One raw row in its prompt form."""
+    """Return one raw row in its prompt form."""
     question, ground_truth = row.text("problem"), row.text("answer").strip()
     return Problem(
         prompt=chat(f"{question}\n\n{INSTRUCTION}"),

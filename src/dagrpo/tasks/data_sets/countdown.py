@@ -25,7 +25,7 @@ INSTRUCTION = (
 
 
 def to_problem(row: Row) -> Problem:
-    """One raw row in its prompt form; the ground truth is JSON, as the verifier reads it."""
+    """Return one raw row in its prompt form; the ground truth is JSON, as the verifier reads it."""
     numbers, target = row.integers("numbers"), row.integer("target")
     listed = ", ".join(str(number) for number in numbers)
     question = f"Write an expression whose value is {target}, with each of the numbers {listed} exactly once."

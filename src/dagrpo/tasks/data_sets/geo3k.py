@@ -29,7 +29,7 @@ WITH_TOOL = (
 
 
 def to_problem(row: Row, system: str = "") -> Problem:
-    """One raw row in its prompt form, its figures as RGB files."""
+    """Return one raw row in its prompt form, its figures as RGB files."""
     problem, answer = row.text("problem"), row.text("answer").strip()
     return Problem(
         prompt=chat(f"{problem} {INSTRUCTION}", system),

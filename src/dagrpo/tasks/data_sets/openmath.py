@@ -28,7 +28,7 @@ INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 
 
 def to_problem(row: Row) -> Problem:
-    """One raw row in its prompt form."""
+    """Return one raw row in its prompt form."""
     question, ground_truth = row.text("problem"), row.text("expected_answer").strip()
     solution = row.text("generated_solution") if row.fields["generated_solution"] else f"\\boxed{{{ground_truth}}}"
     return Problem(

@@ -47,7 +47,7 @@ def _power(numbers: random.Random) -> tuple[int, ...]:
 
 
 def _sums(numbers: random.Random) -> tuple[int, ...]:
-    """Two sums with a common divisor of two digits, so that the answer is seldom 1."""
+    """Return two sums with a common divisor of two digits, so that the answer is seldom 1."""
     divisor = numbers.randint(11, 49)
     sums = [divisor * numbers.randint(2000 // divisor + 1, 9999 // divisor) for _ in range(2)]
     firsts = [numbers.randint(1000, total - 1000) for total in sums]
@@ -101,7 +101,7 @@ class Drawn:
 
 
 def load(params: Data) -> Problems:
-    """The problems of `params.python_math`, the kinds in turn."""
+    """Return the problems of `params.python_math`, the kinds in turn."""
     wanted = params.python_math
     drawn = _problems(wanted)
     running = demonstrating(wanted.train, wanted.demonstrated_calls, f"python_math/{wanted.seed}")
@@ -111,7 +111,7 @@ def load(params: Data) -> Problems:
 
 
 def _problems(wanted: PythonMath) -> list[Drawn]:
-    """The test problems, then those of train."""
+    """Return the test problems, then those of train."""
     streams = [
         distinct(
             partial(_draw, random.Random(f"python_math/{wanted.seed}/{level}"), level),

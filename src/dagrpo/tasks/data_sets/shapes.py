@@ -66,7 +66,7 @@ class Scene:
     shapes: tuple[Shape, ...]
 
     def file(self) -> bytes:
-        """The picture as an RGB PNG on white."""
+        """Return the picture as an RGB PNG on white."""
         from PIL import Image, ImageDraw  # only this task draws
 
         picture = Image.new("RGB", (SIDE, SIDE), "white")
@@ -91,7 +91,7 @@ def _coloured(numbers: random.Random) -> Scene:
 
 
 def _measured(numbers: random.Random) -> Scene:
-    """A line across the picture, and above it a digit that says how long it is; the line's own length says nothing."""
+    """Return a line across the picture, and above it a digit that says how long it is; the line's own length says nothing."""
     length, colour = numbers.randint(1, LONGEST), numbers.choice([*COLOURS])
     height = numbers.randint(74, 80)
     line = Shape(form="line", colour=colour, box=(numbers.randint(0, 14), height, numbers.randint(69, 83), height + 2))
@@ -101,7 +101,7 @@ def _measured(numbers: random.Random) -> Scene:
 
 
 def _somewhere(numbers: random.Random, size: int, left: int, top: int, room: int) -> Shape:
-    """A shape of that size, anywhere within a square of pixels that begins at left and top."""
+    """Return a shape of that size, anywhere within a square of pixels that begins at left and top."""
     form, colour = numbers.choice(FORMS), numbers.choice([*COLOURS])
     left += numbers.randint(1, room - size - 1)
     top += numbers.randint(1, room - size - 1)
@@ -132,7 +132,7 @@ def _draw(canvas: "ImageDraw", shape: Shape) -> None:
 
 
 def load(params: Data) -> Problems:
-    """The problems of `params.shapes`, the levels in turn."""
+    """Return the problems of `params.shapes`, the levels in turn."""
     wanted = params.shapes
     scenes = _scenes(wanted)
     splits = {"train": scenes[wanted.test :], "test": scenes[: wanted.test]}
@@ -161,7 +161,7 @@ def _examples(split: str, scenes: Sequence[Scene], wanted: Shapes) -> list[Examp
 
 
 def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
-    """Each at another place: all of them in one random ring, moved on by one."""
+    """Return each at another place: all of them in one random ring, moved on by one."""
     ring = numbers.sample(range(len(files)), len(files))
     swapped = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
     return [files[swapped[place]] for place in range(len(files))]

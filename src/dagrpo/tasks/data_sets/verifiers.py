@@ -18,7 +18,7 @@ SECONDS = 600  # to make the environment and to list the tasks
 
 
 def load(params: Data) -> Problems:
-    """The first tasks of the taskset: data.verifiers.test of them held out. UserError: it cannot be listed, or has too few."""
+    """Return the first tasks of the taskset: data.verifiers.test of them held out. UserError: it cannot be listed, or has too few."""
     wanted = params.verifiers
     listed = _listed(wanted)
     if len(listed) < wanted.test + wanted.train:

@@ -32,7 +32,7 @@ class Question:
 
 
 def load(params: Data) -> Problems:
-    """The questions of `params.worlds`, over both worlds."""
+    """Return the questions of `params.worlds`, over both worlds."""
     wanted = params.worlds
     seed = f"worlds/{wanted.seed}"
     named = names(seed)
@@ -95,7 +95,7 @@ def _example(split: str, index: int, question: Question, searches: bool) -> Exam
 
 
 def _demonstration(passages: Sequence[Passage], answer: str) -> tuple[dict[str, object], ...]:
-    """A search for each name in turn, whose best result is the passage under that name, and the answer."""
+    """Return a search for each name in turn, whose best result is the passage under that name, and the answer."""
     turns = [turn for passage in passages for turn in (called(TOOL, {"query": passage.title}), result(passage.text))]
     return (*turns, said(answer))
 

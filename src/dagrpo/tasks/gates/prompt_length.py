@@ -67,7 +67,7 @@ def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Sect
 
 
 def _more(example: Example, pictures: PictureProcessor) -> int:
-    """The tokens that its pictures take beyond one placeholder each."""
+    """Return the tokens that its pictures take beyond one placeholder each."""
     where = f"task {example.task}, {example.split} row {example.index}"
     places = sum(message["content"].count(IMAGE) for message in example.prompt)
     if example.images and places != len(example.images):
@@ -96,7 +96,7 @@ def drop_long_prompts(sieve: Sieve, longest: int | None) -> None:
 def prompt_tokens(
     splits: Mapping[str, Sequence[Example]], *, tools_shown: bool | None, images_counted: bool
 ) -> PromptTokens:
-    """The lengths of the prompts of each split."""
+    """Return the lengths of the prompts of each split."""
     return PromptTokens(
         images_counted=images_counted,
         tools_shown=tools_shown,
@@ -111,5 +111,5 @@ def _lengths(ordered: Sequence[int]) -> Lengths | None:
 
 
 def _at(ordered: Sequence[int], percent: int) -> int:
-    """The nearest-rank percentile: a length that some prompt has."""
+    """Return the nearest-rank percentile: a length that some prompt has."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

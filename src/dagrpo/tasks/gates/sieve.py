@@ -58,7 +58,7 @@ class Sieve:
 
 
 def dropped_table(dropped: Sequence[Dropped]) -> pa.Table:
-    """The dropped problems as the rows of dropped.parquet, in the order in which they went."""
+    """Return the dropped problems as the rows of dropped.parquet, in the order in which they went."""
     rows = [
         {
             "split": item.example.split,

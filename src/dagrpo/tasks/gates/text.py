@@ -24,18 +24,18 @@ _MARKS = {"<super>": "^", "<sub>": "_", "<fraction>": " "}  # NFKC alone makes 1
 
 @lru_cache(maxsize=1 << 18)
 def normalised(text: str) -> str:
-    """The normal form: lower case, compatible characters (NFKC) as one, single spaces between tokens."""
+    """Return the normal form: lower case, compatible characters (NFKC) as one, single spaces between tokens."""
     plain = text if text.isascii() else _compatible(text)
     return " ".join(_TOKEN.findall(_LAYOUT.sub(" ", plain.lower())))
 
 
 def words(normal: str) -> list[str]:
-    """The words and numbers of a normal form; signs and operators are left out."""
+    """Return the words and numbers of a normal form; signs and operators are left out."""
     return _WORD.findall(normal)
 
 
 def runs(sequence: Sequence[str], length: int) -> list[str]:
-    """Every run of `length` words, in their order; none when there are fewer."""
+    """Return every run of `length` words, in their order; none when there are fewer."""
     return [" ".join(sequence[start : start + length]) for start in range(len(sequence) - length + 1)]
 
 

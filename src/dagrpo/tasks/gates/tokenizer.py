@@ -23,7 +23,7 @@ def rendered(
     *,
     pictures: bool = False,
 ) -> str:
-    """The prompt of a problem with its tools. UserError names the problem that the chat template refuses.
+    """Return the prompt of a problem with its tools. UserError names the problem that the chat template refuses.
 
     pictures: whether the template takes some; each is one placeholder.
     """
@@ -52,7 +52,7 @@ class TokenCounter:
         self._known: dict[str, int] = {}
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text, as `render` would give them."""
+        """Return the number of tokens of each text, as `render` would give them."""
         trial = texts[:TRIAL]
         count = self._by_parts if self._by_parts(trial) == self._whole(trial) else self._whole
         return [number for start in range(0, len(texts), CHUNK) for number in count(texts[start : start + CHUNK])]
