@@ -42,7 +42,7 @@ def normalise(run: str, *, negative: bool) -> str | None:
 
 
 def plain_number(text: str) -> str | None:
-    """Return a text that is nothing but one number, with or without a sign and a currency -> its normalised text."""
+    """Return the normalised text of one number, with or without a sign and a currency; None for other texts."""
     digits = text.strip().lstrip(CURRENCIES)
     negative = digits[:1] in MINUS_SIGNS
     if negative or digits[:1] == "+":

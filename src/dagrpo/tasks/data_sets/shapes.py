@@ -161,7 +161,7 @@ def _examples(split: str, scenes: Sequence[Scene], wanted: Shapes) -> list[Examp
 
 
 def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
-    """Return each at another place: all of them in one random ring, moved on by one."""
+    """Return the items permuted by one random cycle, so that none stays in its place."""
     ring = numbers.sample(range(len(files)), len(files))
     swapped = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
     return [files[swapped[place]] for place in range(len(files))]
