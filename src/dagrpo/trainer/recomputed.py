@@ -48,7 +48,7 @@ class _OwnForward(torch.nn.Module):
 def _recomputed(layer: _OwnForward, /, *inputs: Any, **options: Any) -> Any:
     """Compute the layer, now and again in the backward pass.
 
-    By then the cast weights that `functional_call` had put in the place of its own are gone, so they are passed along.
+    By then the cast weights that `functional_call` had put in the place of the layer's weights are gone, so they are passed along.
     """
     if not torch.is_grad_enabled():
         return layer(*inputs, **options)

@@ -161,7 +161,7 @@ def _shard_policy(policy: Policy, mesh: DeviceMesh, world: World) -> None:
 
 
 def _whole_module(policy: Policy) -> torch.nn.Module:
-    """Return the module that every rank has all of: a frozen tower, so that each computes the features of its own pictures."""
+    """Return the module that every rank has all of: a frozen tower, so that each rank computes features for its share of the pictures."""
     module = tower_module(policy.model)
     return module if module is not None and policy.tower is not None and policy.tower.frozen else torch.nn.Module()
 

@@ -20,7 +20,7 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 class SharedPrompts:
     """Prompts of a batch, side by side and padded on the right, each without its last token.
 
-    That token is left to the sequences, since it predicts the first of their own.
+    That token is left to the sequences, since it predicts the first one after the prompt.
     """
 
     input_ids: Tensor  # [prompts, length] int64
