@@ -52,7 +52,7 @@ def require_own_folder(folder: Path) -> None:
 def tables(given: Path, steps: Sequence[int] | None) -> dict[int, Path]:
     """Return the rollouts of the requested steps, or of all, by step, ascending. `given`: a file, or a folder of them.
 
-    Raises UserError if there are none, or one is missing.
+    Raises UserError if there is no table, or one is missing.
     """
     files = sorted(given.glob("*.parquet")) if given.is_dir() else [given]
     found = {int(match[1]): path for path in files if path.is_file() and (match := STEP.fullmatch(path.name))}
